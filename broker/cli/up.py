@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import importlib
 import signal
 import sys
 from collections.abc import Coroutine, Mapping
@@ -22,10 +21,11 @@ from headgate.broker.cli.child import Child, Places, check_shareable, in_memory,
 from headgate.broker.cluster.fleet import Drain, Fleet
 from headgate.broker.runtime.config import Settings, Value
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.tasks import load
 from headgate.broker.server.main import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from headgate.broker.client.control import DesiredBrokers
+    from headgate.broker.client.control import Control, DesiredBrokers
 
 DEFAULTS: Mapping[str, Value] = {"log_level": "warning", "store_create": True}
 """Log level of the brokers: the user reads this terminal, so only faults are worth a line. A first run always finds an empty
@@ -223,13 +223,12 @@ class Supervisor:
 
     async def _follow(self) -> None:
         """Ask the cluster for the number of brokers until this task is cancelled."""
-        # This import loads gRPC: by now the first broker serves.
-        module = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "headgate.broker.client.control")
+        connect = await load(_control)
         while True:
             slots = self._fleet.serving
             addresses = [self._children[slot].where["grpc"] for slot in slots if slot in self._children]
             if addresses:
-                async with module.Control(",".join(addresses), timeout_ms=ASK_MS) as control:
+                async with connect(",".join(addresses), timeout_ms=ASK_MS) as control:
                     while slots == self._fleet.serving:
                         try:
                             self._asked_for(await control.desired_brokers())
@@ -270,3 +269,10 @@ class Supervisor:
 
 def _say(text: str) -> None:
     tell(sys.stderr, f"headgate up: {text}\n")
+
+
+def _control() -> type[Control]:
+    """This import loads gRPC. `up` needs it once the first broker serves."""
+    from headgate.broker.client.control import Control
+
+    return Control

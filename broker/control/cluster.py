@@ -12,14 +12,15 @@ A broker ends when a leader, or the fence of its own log, tells it that it was r
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from headgate.broker.cluster.lease import Contender, Lease
 from headgate.broker.cluster.liveness import Answer, Attention, Evidence
+from headgate.broker.cluster.load_history import Targets
 from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.control.capacity import ClusterCapacity
 from headgate.broker.control.catalog import ClusterCatalog
 from headgate.broker.control.leader import Leader
@@ -28,11 +29,12 @@ from headgate.broker.control.probe import ask, attend
 from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.tasks import known
+from headgate.broker.runtime.tasks import known, load
 
 if TYPE_CHECKING:
     from headgate.broker.control.member import Membership
-    from headgate.broker.control.replication import Surrenders
+    from headgate.broker.control.replication import Replication, Surrenders
+    from headgate.broker.control.stream import Connect
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.replicas import Copy
 
@@ -54,6 +56,8 @@ class Cluster:
 
     Args:
         mine: this broker. Its epoch is assigned when its incarnation is opened.
+        connect: makes a channel to another broker, ``host:port``.
+        connections: returns the number of connected clients.
         fail: called with an error that ends this broker.
     """
 
@@ -62,8 +66,8 @@ class Cluster:
         engine: Engine,
         *,
         mine: Incarnation,
-        lease_ttl_ms: int,
-        member_timeout_ms: int,
+        connect: Connect,
+        connections: Callable[[], int],
         fail: Callable[[HeadgateError], None],
     ) -> None:
         self.engine = engine
@@ -71,13 +75,14 @@ class Cluster:
         """Set while this broker leads."""
         self.membership: Membership | None = None
         """Set while this broker follows a leader."""
-        self.connections: Callable[[], int] = lambda: 0
         self.capacity = ClusterCapacity(lambda: None if self.leader is None else self.leader.capacity, self.leader_address)
         """The desired number of brokers, from the cluster's leader."""
         self._mine = mine
         self._address = f"{mine.host}:{mine.grpc_port}"
-        self._ttl_ms = lease_ttl_ms
-        self._timeout_ms = member_timeout_ms
+        self._connect = connect
+        self._connections = connections
+        self._ttl_ms = engine.settings.cluster_lease_ttl_ms
+        self._timeout_ms = engine.settings.cluster_member_timeout_ms
         self._fail = fail
         self._catalog = ClusterCatalog(mine.id)
         self.attention = Attention(engine.clock.monotonic())
@@ -238,9 +243,8 @@ class Cluster:
         except RetryError as error:
             log.warning("lease_not_taken", error=error.message)
             return
-        reshard = importlib.import_module("headgate.broker.cluster.reshard")
         settings = self.engine.settings
-        targets = reshard.Targets(
+        targets = Targets(
             broker_bytes_per_s=float(settings.cluster_broker_bytes_per_second),
             split_after_ms=settings.cluster_split_after_ms,
             merge_after_ms=settings.cluster_merge_after_ms,
@@ -260,14 +264,14 @@ class Cluster:
             noted_ms=noted_ms,
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,
-            planner=reshard.LoadPlanner(targets),
+            planner=LoadPlanner(targets),
             surrender=self._surrender,
             yields=self.engine.clock.monotonic() >= self._stands_back_until_s + YIELD_AGAIN_S,
             ended=lambda error: self._term_ended.set(),
             fail=self._fail,
         )
         self.engine.proof.extend(asked_s, lease.ttl_ms)
-        leader.connections = lambda: self.connections()
+        leader.connections = self._connections
         leader.capacity.on_change = self.capacity.changed
         try:
             await leader.start()
@@ -295,16 +299,16 @@ class Cluster:
             self.capacity.changed()
 
     async def _follow(self, lease: Lease) -> None:
-        module = await _import("headgate.broker.control.member")
-        membership: Membership = module.Membership(
+        membership = (await load(_membership))(
             lease.address,
+            connect=self._connect,
             engine=self.engine,
             catalog=self._catalog,
             mine=self._mine,
             silence_ms=self._timeout_ms,
             attention=self.attention,
             draining=self._draining,
-            connections=lambda: self.connections(),
+            connections=self._connections,
             serves=lambda: self._serving,
         )
         try:
@@ -363,12 +367,13 @@ class Cluster:
 
     async def _replicate(self) -> None:
         await self.engine.replicator.wanted.wait()
-        module = await _import("headgate.broker.control.replication")
-        await module.Replication(self.engine, self.attention).run()
+        replication, _ = await load(_replication)
+        await replication(self.engine, self.attention, self._connect).run()
 
     async def _surrender(self, lead: Incarnation, follower: Follower) -> list[Copy]:
         if self._surrenders is None:
-            self._surrenders = (await _import("headgate.broker.control.replication")).Surrenders(self.engine)
+            _, surrenders = await load(_replication)
+            self._surrenders = surrenders(self.engine, self._connect)
         return await self._surrenders.ask(lead, follower)
 
     def _replicate_ended(self, task: asyncio.Task[None]) -> None:
@@ -387,6 +392,14 @@ class Cluster:
         self._fail(failure)
 
 
-async def _import(name: str) -> Any:
-    """Import a module in a thread, so that the loop continues."""
-    return await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, name)
+def _membership() -> type[Membership]:
+    """A broker that leads alone needs no gRPC client."""
+    from headgate.broker.control.member import Membership
+
+    return Membership
+
+
+def _replication() -> tuple[type[Replication], type[Surrenders]]:
+    from headgate.broker.control.replication import Replication, Surrenders
+
+    return Replication, Surrenders

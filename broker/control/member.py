@@ -16,7 +16,7 @@ from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, A
 from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
 from headgate.broker.control.catalog import ClusterCatalog
 from headgate.broker.control.load import LoadMeter
-from headgate.broker.control.stream import Stream, connect
+from headgate.broker.control.stream import Connect, Stream
 from headgate.broker.control.wire import error_of, member_message
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -43,6 +43,7 @@ class Membership:
 
     Args:
         address: the leader's, ``host:port``.
+        connect: makes a channel to another broker.
         silence_ms: silence of the leader, in ms, after which it is lost, on a quiet machine.
         attention: of this process.
         draining: set when this broker must lose its segments and get no new ones. Then it reports that at once.
@@ -54,6 +55,7 @@ class Membership:
         self,
         address: str,
         *,
+        connect: Connect,
         engine: Engine,
         catalog: ClusterCatalog,
         mine: Incarnation,

@@ -7,7 +7,7 @@ import asyncio
 from headgate.broker.cluster.liveness import Answer, Attention, Heard, stretched
 from headgate.broker.cluster.manifest import Follower, Incarnation
 from headgate.broker.control.probe import ask
-from headgate.broker.control.stream import Stream, connect
+from headgate.broker.control.stream import Connect, Stream
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.replicas import Copy
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
@@ -43,10 +43,12 @@ class Replication:
 
     Args:
         attention: of this process.
+        connect: makes a channel to another broker.
     """
 
-    def __init__(self, engine: Engine, attention: Attention) -> None:
+    def __init__(self, engine: Engine, attention: Attention, connect: Connect) -> None:
         self._engine = engine
+        self._connect = connect
         self._attention = attention
         self._avoided: dict[str, float] = {}
 
@@ -78,7 +80,7 @@ class Replication:
         """Run one stream until it ends. Returns if this broker ended it; else raises RetryError, FencedError, InvalidError."""
         number = self._engine.replicator.begin()
         address = _address(peer)
-        channel = connect(address)
+        channel = self._connect(address)
         stream = Stream(channel, METHODS["Replicate"].path, address)
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -146,10 +148,11 @@ class Replication:
 
 
 class Surrenders:
-    """Asks the followers of lost leads for their copies."""
+    """Asks the followers of lost leads for their copies. `connect` makes a channel to another broker."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, connect: Connect) -> None:
         self._engine = engine
+        self._connect = connect
         self._asked_s: dict[str, float] = {}
         """For each lead with a silent follower, the monotonic time in seconds of the first request."""
 
@@ -183,7 +186,7 @@ class Surrenders:
 
     async def _ask(self, lead: str, follower: Follower) -> list[Copy]:
         address = f"{follower.host}:{follower.grpc_port}"
-        channel = connect(address)
+        channel = self._connect(address)
         stream = Stream(channel, METHODS["Surrender"].path, address)
         request = control_pb2.SurrenderRequest(
             incarnation_id=lead, stream=follower.stream, follower_incarnation_id=follower.incarnation_id

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import grpc
 
 from headgate.broker.control.wire import error_of
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 
+Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
+"""From ``host:port`` of another broker to a channel whose first call opens the connection."""
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

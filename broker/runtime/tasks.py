@@ -1,4 +1,5 @@
-"""Tasks and their waiters: work that outlasts its waiter, tasks that no caller awaits, and the end of a caller's own tasks."""
+"""Tasks and their waiters: work that outlasts its waiter, tasks that no caller awaits, the end of a caller's own tasks, and imports
+beside the loop."""
 
 from __future__ import annotations
 
@@ -80,3 +81,8 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
         looked_at(task)
     if cancelled:
         caller.cancel()
+
+
+async def load(importing: Callable[[], _T]) -> _T:
+    """The result of a function that imports modules. It runs in a thread: the loop continues while hundreds of modules load."""
+    return await asyncio.get_running_loop().run_in_executor(None, importing)

@@ -11,10 +11,10 @@ from headgate.broker import __version__
 from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
 
 if TYPE_CHECKING:
-    from headgate.broker.control.cluster import Cluster
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition import PartitionLog
     from headgate.broker.groups.coordinator import Coordinator
+    from headgate.broker.node import Node
     from headgate.broker.server.kafka.listener import KafkaServer
 
 LAG_INTERVAL_S = 1.0
@@ -92,14 +92,12 @@ class Observer:
         _register_process(self.metrics, broker_id, not_ready, self._lag)
         _register_kafka(self.metrics, kafka)
 
-    def engine_opened(self, engine: Engine, groups: Coordinator) -> None:
-        """Add the engine and the parts that depend on it."""
-        _register_engine(self.metrics, engine)
-        _register_cluster(self.metrics, engine)
-        _register_groups(self.metrics, groups)
-
-    def cluster_joined(self, cluster: Cluster) -> None:
-        """Add the control plane."""
+    def opened(self, node: Node) -> None:
+        """Add the node: its engine is open."""
+        _register_engine(self.metrics, node.engine)
+        _register_cluster(self.metrics, node.engine)
+        _register_groups(self.metrics, node.groups)
+        cluster = node.cluster
         self.metrics.gauge(
             "headgate_cluster_late_seconds",
             "how late this broker's timers were at most in the last half minute; above 0.2 its machine is starved",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
+from typing import TypeAlias
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from headgate.broker.runtime.metrics import Metrics
 
+MakeApp: TypeAlias = Callable[[Metrics, Callable[[], str | None], Callable[[], str]], Starlette]
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PAGE = """<!doctype html>

@@ -98,7 +98,7 @@ class Fleet:
             exited=self.gone,
         )
         self.brokers[address] = broker
-        scene.trace(broker.name, "starts", broker.incarnation_id)
+        scene.trace(broker.name, "starts")
         return broker
 
     def gone(self, broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""One broker process of a simulation: the real engine and control plane, put together as `server/process.py` does it."""
+"""One broker process of a simulation: a real node over a simulated store, clock and network."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headgate.broker.cluster.capacity import Reservation
-from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.control.capacity import TermCapacity
 from headgate.broker.control.cluster import Cluster
 from headgate.broker.engine.engine import Engine
@@ -17,23 +16,55 @@ from headgate.broker.engine.partition import PartitionLog
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
+from headgate.broker.node import Address, Node, assemble
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.control_service import ControlService
 from headgate.broker.store.interface import Store
 from headgate.broker.store.wrappers import RetryingStore
 from headgate.broker.testing.simulation.clock import SimulatedClock, WallClock
 from headgate.broker.testing.simulation.loop import Process, VirtualLoop, start
-from headgate.broker.testing.simulation.network import Door, Network
+from headgate.broker.testing.simulation.network import Channel, Door, Network
 from headgate.broker.testing.simulation.store import Medium, StoreView
 from headgate.broker.testing.simulation.trace import Trace
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+
+if TYPE_CHECKING:
+    import grpc
 
 SERVICE = "/headgate.v1.Control/"
 GRACE_S = 10.0
 
 Reply = Callable[[Any], None]
+
+
+class _Ports:
+    """The `Network` of a simulated node. `opened` is called when the node serves other brokers."""
+
+    def __init__(self, network: Network, door: Door, address: str, opened: Callable[[], None]) -> None:
+        host, _, port = address.rpartition(":")
+        self.advertised = Address(host=host, kafka_port=int(port), grpc_port=int(port))
+        self._network = network
+        self._door = door
+        self._opened = opened
+
+    def connections(self) -> int:
+        return 0
+
+    def connect(self, address: str) -> grpc.aio.Channel:
+        return cast("grpc.aio.Channel", Channel(self._network, address))
+
+    async def open(self, node: Node) -> None:
+        service = ControlService(node.cluster)
+        self._door.streams[SERVICE + "Join"] = service.join
+        self._door.streams[SERVICE + "Replicate"] = service.replicate
+        self._door.streams[SERVICE + "Surrender"] = service.surrender
+        self._door.calls[SERVICE + "Commit"] = _unary(service.commit, control_pb2.CommitRequest)
+        self._door.calls[SERVICE + "Reshard"] = _unary(service.reshard, control_pb2.ReshardRequest)
+        self._door.open = True
+        self._opened()
 
 
 class Broker:
@@ -71,7 +102,8 @@ class Broker:
     ) -> None:
         self.name = name
         self.address = address
-        self.incarnation_id = random.randbytes(16).hex()
+        self.incarnation_id = ""
+        """Empty until the process runs."""
         self.process = Process(name)
         self.clock = SimulatedClock(loop, random.random() * 1000, wall)
         self.view: StoreView = medium.view(self.process, append=append)
@@ -79,7 +111,7 @@ class Broker:
         self.door = Door(place, self.process)
         self.engine: Engine
         self.cluster: Cluster
-        self.groups: Coordinator | None = None
+        self.groups: Coordinator
         self.exit_error: HeadgateError | None = None
         self._loop = loop
         self._network = network
@@ -125,6 +157,8 @@ class Broker:
             error = failure
         except Exception as failure:  # noqa: BLE001  # the run goes on, and is judged as failed
             self._loop.failures.append(f"{self.name}: {failure!r}")
+        if error is not None and error.reason is Reason.INTERNAL:
+            self._loop.failures.append(f"{self.name}: {error!r}")
         self._trace(self.name, "exits", "" if error is None else error.message)
         self.exit_error = error
         self.kill()
@@ -134,81 +168,35 @@ class Broker:
         store: Store = self.view
         if self._retrying:
             store = RetryingStore(self.view, clock=self.clock, sleep=asyncio.sleep, random=self._random.random)
-        clock = SteadyClock(self.clock, self._settings.clock_difference_max_ms)
-        self.engine = Engine(
-            store=store,
-            settings=self._settings,
-            clock=clock,
-            incarnation_id=self.incarnation_id,
+        node = assemble(
+            self._settings,
+            store,
+            SteadyClock(self.clock, self._settings.clock_difference_max_ms),
+            _Ports(self._network, self.door, self.address, self._is_open),
             fail=self.stop,
             # The loop does the work of threads at once: a simulated process that is killed could not end real threads.
             pools=lambda threads, name: Executor(),
         )
-        host, _, port = self.address.rpartition(":")
-        self.cluster = Cluster(
-            self.engine,
-            mine=Incarnation(
-                id=self.incarnation_id,
-                broker_id=self._settings.broker_id,
-                leader_epoch=-1,
-                opened_ms=clock.now_ms(),
-                host=host,
-                kafka_port=int(port),
-                grpc_port=int(port),
-            ),
-            lease_ttl_ms=self._settings.cluster_lease_ttl_ms,
-            member_timeout_ms=self._settings.cluster_member_timeout_ms,
-            fail=self.stop,
-        )
-        self.groups = None
-        starting = asyncio.create_task(self.cluster.start())
+        self.engine, self.cluster, self.groups = node.engine, node.cluster, node.groups
+        self.incarnation_id = node.engine.incarnation_id
+        starting = asyncio.create_task(node.start())
         await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             await asyncio.wait((starting,))
-        error = starting.exception() if not starting.cancelled() else None
-        if error is not None:
-            if isinstance(error, HeadgateError):
-                return error
-            raise error
-        if not self._end.done():
-            self.groups = Coordinator(self.engine, self._settings, self.clock)
-            self.groups.start()
-            service = ControlService(self.cluster)
-            self.door.streams[SERVICE + "Join"] = service.join
-            self.door.streams[SERVICE + "Replicate"] = service.replicate
-            self.door.streams[SERVICE + "Surrender"] = service.surrender
-            self.door.calls[SERVICE + "Commit"] = _unary(service.commit, control_pb2.CommitRequest)
-            self.door.calls[SERVICE + "Reshard"] = _unary(service.reshard, control_pb2.ReshardRequest)
-            self.door.open = True
-            await self.cluster.serving()
-            self.serving = True
-            self._served(self)
-            self._trace(self.name, "serves", self.incarnation_id)
-            return await self._close(await self._end)
-        return await self._close(self._end.result())
+        failure = None if starting.cancelled() else starting.exception()
+        if failure is not None and not isinstance(failure, HeadgateError):
+            raise failure
+        error = await self._end if failure is None else failure
+        ending = Ending(error, GRACE_S)
+        await node.drain(ending)
+        await node.close(ending)
+        return ending.error
 
-    async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
-        """Build the control plane as `server/process.py` does."""
-        if error is not None:
-            self.cluster.abandon(error)
-        parts: list[Callable[[], Any]] = []
-        if len(self.engine.brokers()) > 1 and error is None:
-            parts.append(lambda: self.cluster.drain(GRACE_S))
-        groups = self.groups
-        if groups is None:
-            parts += [self.engine.close, self.cluster.close]
-        else:
-            parts += [_stop_groups(groups), self.engine.close, groups.close, self.cluster.close]
-        for part in parts:
-            try:
-                async with asyncio.timeout(GRACE_S + 1):
-                    await part()
-            except TimeoutError:
-                error = error or RetryError(Reason.TIMED_OUT, "a part did not close in time")
-            except HeadgateError as failure:
-                error = error or failure
-        return error
+    def _is_open(self) -> None:
+        self.serving = True
+        self._served(self)
+        self._trace(self.name, "serves", self.incarnation_id)
 
     # -- requests of clients; each runs in the process and answers through `reply`
 
@@ -304,7 +292,7 @@ class Broker:
         self._spawn(work())
 
     def _coordinator(self) -> Coordinator:
-        if not self.serving or self.groups is None:
+        if not self.serving:
             raise _not_ready()
         return self.groups
 
@@ -423,13 +411,6 @@ class Broker:
 
 def _not_ready() -> RetryError:
     return RetryError(Reason.NOT_READY, "the broker is starting")
-
-
-def _stop_groups(groups: Coordinator) -> Callable[[], Any]:
-    async def stop() -> None:
-        groups.stop()
-
-    return stop
 
 
 def _unary(handler: Any, kind: Any) -> Callable[[Any], Any]:

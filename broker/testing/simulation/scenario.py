@@ -33,7 +33,7 @@ from headgate.broker.testing.simulation.faults import QUIET_S, Nemesis
 from headgate.broker.testing.simulation.fleet import EXTRA_MAX, Fleet
 from headgate.broker.testing.simulation.ledger import Ledger, Partition, Violation
 from headgate.broker.testing.simulation.loop import PROCESS, VirtualLoop
-from headgate.broker.testing.simulation.network import Channel, Network
+from headgate.broker.testing.simulation.network import Network
 from headgate.broker.testing.simulation.scene import Scene
 from headgate.broker.testing.simulation.store import Medium, Weather
 from headgate.broker.testing.simulation.trace import Trace
@@ -232,38 +232,34 @@ class Scenario:
     def run(self) -> None:
         random = self.random
 
-        def way(address: str) -> Channel:
-            return Channel(self.network, address)
-
-        with replaced({"headgate.broker.control.member.connect": way, "headgate.broker.control.replication.connect": way}):
-            self.fleet.start(self.world)
-            operator = Operator(self.world, random.choice((0.2, 0.5, 3.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
-            opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
-            self._until(opening.done, 60.0, "a new cluster answers")
-            self.world.spawn(operator.run(), "operator")
-            if random.random() < 0.25:
-                self.world.spawn(Planner(self.world, self.fleet.count + random.randint(1, EXTRA_MAX)).run(), "planner")
-            historian = None
-            if random.random() < 0.25:
-                historian = self.world.spawn(Historian(self.world, self._upload).run(), "historian")
-            if random.random() < 0.5:
-                add_member(self.world)
-            self.world.spawn(self._faults(), "nemesis")
-            self._until(lambda: self.nemesis.over, 200.0, "the faults come to an end")
-            self.nemesis.heal()
-            self.fleet.peace = True
-            self._for(1.0)
-            self.world.writing = False
-            self._until(lambda: all(writer.idle for writer in self.world.writers), SETTLE_S, "writers are acked again", self._stuck)
-            if historian is not None:
-                self._until(historian.done, SETTLE_S, "gates are answered")
-                self._until(self._no_gate_is_open, SETTLE_S, "gates end", checker="a gate is filled whole")
-            self._until(lambda: self.fleet.at_rest, SETTLE_S, "only the least number runs", self._fleet_state, "capacity ends")
-            self.world.reading = False
-            if self.replicated:
-                self._for(QUIET_S)  # all brokers are killed now, and only `ack=durable` survives that
-            self._check_manifests()
-            self._finish()
+        self.fleet.start(self.world)
+        operator = Operator(self.world, random.choice((0.2, 0.5, 3.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
+        opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
+        self._until(opening.done, 60.0, "a new cluster answers")
+        self.world.spawn(operator.run(), "operator")
+        if random.random() < 0.25:
+            self.world.spawn(Planner(self.world, self.fleet.count + random.randint(1, EXTRA_MAX)).run(), "planner")
+        historian = None
+        if random.random() < 0.25:
+            historian = self.world.spawn(Historian(self.world, self._upload).run(), "historian")
+        if random.random() < 0.5:
+            add_member(self.world)
+        self.world.spawn(self._faults(), "nemesis")
+        self._until(lambda: self.nemesis.over, 200.0, "the faults come to an end")
+        self.nemesis.heal()
+        self.fleet.peace = True
+        self._for(1.0)
+        self.world.writing = False
+        self._until(lambda: all(writer.idle for writer in self.world.writers), SETTLE_S, "writers are acked again", self._stuck)
+        if historian is not None:
+            self._until(historian.done, SETTLE_S, "gates are answered")
+            self._until(self._no_gate_is_open, SETTLE_S, "gates end", checker="a gate is filled whole")
+        self._until(lambda: self.fleet.at_rest, SETTLE_S, "only the least number runs", self._fleet_state, "capacity ends")
+        self.world.reading = False
+        if self.replicated:
+            self._for(QUIET_S)  # all brokers are killed now, and only `ack=durable` survives that
+        self._check_manifests()
+        self._finish()
 
     async def _faults(self) -> None:
         if self.long:

@@ -378,7 +378,7 @@ async def test_who_was_replaced_before_it_had_joined_is_over(world: World, monke
     assert len(leader.engine.brokers()) == 3
     # The broker does not lead alone either.
     alone = Broker(MemoryObjects(), 1, {})
-    monkeypatch.setattr("tests.unit.control.world.fresh_id", lambda: "ab" * 16)
+    monkeypatch.setattr("headgate.broker.node.os.urandom", lambda size: b"\xab" * size)
     await MemoryStore(alone.objects).put(keys.fence("ab" * 16), b"HGfence1")
     with pytest.raises(FencedError):
         await alone.start()

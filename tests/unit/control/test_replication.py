@@ -15,6 +15,7 @@ import pytest
 
 from headgate.broker.cluster.manifest import Follower
 from headgate.broker.control import replication
+from headgate.broker.control.stream import connect
 from headgate.broker.engine import replicas
 from headgate.broker.engine.partition import PartitionLog
 from headgate.broker.engine.replicas import Copy, Replicas
@@ -233,7 +234,7 @@ async def test_a_follower_that_may_be_alive_is_waited_for(world: World, monkeypa
     lead = world.brokers[1].engine.manifest.incarnations[world.brokers[1].engine.incarnation_id]
     server = await asyncio.start_server(never, "127.0.0.1", 0)
     follower = Follower(incarnation_id="f" * 32, host="127.0.0.1", grpc_port=server.sockets[0].getsockname()[1], stream=1)
-    surrenders = replication.Surrenders(engine)
+    surrenders = replication.Surrenders(engine, connect)
     waited = 0
     while True:
         try:

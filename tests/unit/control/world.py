@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from headgate.broker.cluster.manifest import Incarnation
-from headgate.broker.control.cluster import Cluster
-from headgate.broker.engine.engine import Engine
-from headgate.broker.groups.coordinator import Coordinator
+from headgate.broker.control.stream import connect
+from headgate.broker.node import Address, Node, assemble
 from headgate.broker.runtime.clock import Clock, SteadyClock
 from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
 from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
@@ -42,11 +40,6 @@ async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110  # of the brokers' inside, which has no events for tests
             await asyncio.sleep(0.002)
-
-
-def fresh_id() -> str:
-    """The id of a new incarnation."""
-    return os.urandom(16).hex()
 
 
 class JumpyClock(Clock):
@@ -94,47 +87,46 @@ class Broker:
     async def start(self) -> None:
         self.failures = []
         self.store = MortalStore(MemoryStore(self.objects, append=self.append), "memory:")
-        self.engine = Engine(
-            store=self.store,
-            settings=self.settings,
-            clock=SteadyClock(self.clock, self.settings.clock_difference_max_ms),
-            incarnation_id=fresh_id(),
+        self.node = assemble(
+            self.settings,
+            self.store,
+            SteadyClock(self.clock, self.settings.clock_difference_max_ms),
+            self,
             fail=self.failures.append,
         )
-        self.cluster = Cluster(
-            self.engine,
-            mine=Incarnation(
-                id=self.engine.incarnation_id,
-                broker_id=self.number,
-                leader_epoch=-1,
-                opened_ms=0,
-                host=HOST,
-                kafka_port=self.settings.kafka_port,
-                grpc_port=self.port,
-            ),
-            lease_ttl_ms=self.settings.cluster_lease_ttl_ms,
-            member_timeout_ms=self.settings.cluster_member_timeout_ms,
-            fail=self.failures.append,
-        )
+        self.engine, self.cluster, self.groups = self.node.engine, self.node.cluster, self.node.groups
         async with asyncio.timeout(WAIT_S):
-            await self.cluster.start()
-        self.groups = Coordinator(self.engine, self.settings, Clock())
-        self.groups.start()
-        self.server = GrpcServer(self.engine, self.settings, self.groups, cluster=self.cluster)
-        await self.server.start()
-        await self.cluster.serving()
+            await self.node.start()
         self.running = True
+
+    # -- the node's network
+
+    @property
+    def advertised(self) -> Address:
+        return Address(host=HOST, kafka_port=self.settings.kafka_port, grpc_port=self.port)
+
+    def connections(self) -> int:
+        return 0
+
+    def connect(self, address: str) -> grpc.aio.Channel:
+        return connect(address)
+
+    async def open(self, node: Node) -> None:
+        self.server = GrpcServer(node.engine, self.settings, node.groups, cluster=node.cluster)
+        await self.server.start()
+
+    # -- the end
 
     async def stop(self) -> None:
         """End as SIGTERM does. From then on a process reports the errors that its parts raise, and no others."""
         assert not self.failures
         self.running = False
-        await self.cluster.drain(WAIT_S)
-        self.groups.stop()
-        await self.engine.close()
-        await self.groups.close()
-        await self.cluster.close()
+        ending = Ending(None, WAIT_S)
+        await self.node.drain(ending)
+        await self.node.close(ending)
         await self.server.close(1)
+        if ending.error is not None:
+            raise ending.error
 
     async def crash(self) -> None:
         self.running = False

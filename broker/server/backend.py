@@ -1,0 +1,55 @@
+"""The store and the node of a broker process, and their metrics. `process.py` imports this module late: the Kafka port answers
+already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from headgate.broker.engine import keys
+from headgate.broker.engine.encoding import Encoders
+from headgate.broker.node import Network, Node, assemble
+from headgate.broker.runtime.clock import SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.server.observe import Observer
+from headgate.broker.store.interface import Store
+from headgate.broker.store.local_append import Fsync
+from headgate.broker.store.open import PRIVATE_URLS, open_store
+from headgate.broker.store.wrappers import MeteredStore
+
+
+class Backend:
+    """What stands behind the ports of one process.
+
+    Args:
+        not_ready: returns the reason why the broker does not serve at the moment, or None.
+    """
+
+    def __init__(self, settings: Settings, clock: SteadyClock, kafka: KafkaServer, not_ready: Callable[[], str | None]) -> None:
+        self.observer = Observer(settings.broker_id, not_ready, kafka)
+        self.store: Store | None = None
+        """Set once the store is open."""
+        self.node: Node | None = None
+        """Set once the store is open; it may still be starting."""
+        self._settings = settings
+        self._clock = clock
+
+    async def open(self, network: Network, fail: Callable[[HeadgateError], None]) -> None:
+        """Open the store, and start the node. Raises the error that prevents it; what was opened must be closed also then."""
+        settings = self._settings
+        create = settings.store_create or settings.store in PRIVATE_URLS
+        # Opening may import boto3, and may wait for a disk.
+        store = await asyncio.to_thread(
+            open_store,
+            settings.store,
+            fsync=cast("Fsync", settings.wal_fsync),
+            fsync_interval_ms=settings.wal_fsync_interval_ms,
+            required_key=keys.CLUSTER_ID if settings.cluster_id or not create else "",
+        )
+        self.store = metered = MeteredStore(store, self._clock)
+        metered.register(self.observer.metrics)
+        self.node = assemble(settings, metered, self._clock, network, fail=fail, encoders=Encoders(), create=create)
+        await self.node.start()
