@@ -1107,13 +1107,7 @@ class Engine:
 
         Also returns [] before a window that waits for history, unless `reader` may pass the window (`windows.py`).
         """
-        if offset >= partition.windows_end:
-            return partition.tail.read(offset, partition.high_watermark, max_bytes)
-        begin, end, in_files = partition.reach(offset, reader)
-        if in_files:
-            return None
-        slices = partition.tail.read(begin, end, max_bytes)
-        return partition.over(offset) if slices == [] else slices
+        return partition.read_memory(offset, partition.reach(offset, reader), max_bytes)
 
     async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
         """Read whole batches, from memory or store. The first batch contains `offset`, or follows it if `offset` is in a gap.
@@ -1125,11 +1119,9 @@ class Engine:
             InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer.
         """
         await self.check_range(partition, offset)
-        slices = self.read_tail(partition, offset, max_bytes, reader)
-        if slices is not None:
-            return slices
-        offset, _, _ = partition.reach(offset, reader)
-        return await self._reader.read(partition, offset, max_bytes)
+        reached = partition.reach(offset, reader)
+        slices = partition.read_memory(offset, reached, max_bytes)
+        return await self._reader.read(partition, reached[0], max_bytes, reached) if slices is None else slices
 
     async def check_range(self, partition: PartitionLog, offset: int) -> None:
         """Check that an offset can be read, or is the next one to be written.

@@ -138,6 +138,8 @@ class SealedExtents:
         return freed
 
 
+Reach: TypeAlias = tuple[int, int, bool]
+"""The offsets that one read covers: (first offset, end offset, True if they are in files). See `PartitionLog.reach`."""
 Pending: TypeAlias = "tuple[PartitionLog, memoryview, int, int, int]"
 """A batch on its way to the store: (partition, batch, base offset, next offset, greatest timestamp in ms)."""
 
@@ -464,9 +466,8 @@ class PartitionLog:
 
     # -- windows
 
-    def reach(self, offset: int, reader: int = NOBODY, *, skip: bool = False) -> tuple[int, int, bool]:
-        """Plan a read from `offset`, which is at least the log's start. Returns (first offset, end offset, True if the range is
-        in files).
+    def reach(self, offset: int, reader: int = NOBODY, *, skip: bool = False) -> Reach:
+        """Plan a read from `offset`, which is at least the log's start.
 
         The returned range is either completely in files or completely in batches. If there is nothing to read now, it is (begin,
         begin, False).
@@ -505,6 +506,18 @@ class PartitionLog:
                     return max(offset, self.sealed.extents[row].base_offset), window.end_offset, True
             offset = window.end_offset
         return offset, max(self.high_watermark, offset), False
+
+    def read_memory(self, offset: int, reached: Reach, max_bytes: int) -> list[memoryview] | None:
+        """Whole batches from the tail, for a reader at `offset` to which `reach` gave `reached`.
+
+        Returns:
+            [] if there is nothing to read now. None if the records are not in memory.
+        """
+        begin, end, in_files = reached
+        if in_files:
+            return None
+        slices = self.tail.read(begin, end, max_bytes)
+        return self.over(offset) if slices == [] and offset < self.windows_end else slices
 
     def over(self, offset: int) -> list[memoryview]:
         """A marker batch for a reader at `offset` if the next offsets have no record and never will. `reach` finds nothing to

@@ -18,7 +18,7 @@ from headgate.broker.cluster.manifest import Chunk, Extent
 from headgate.broker.engine import keys
 from headgate.broker.engine.history import HistoryReader
 from headgate.broker.engine.mend import rebuild_index
-from headgate.broker.engine.partition import ChunkRef, PartitionLog
+from headgate.broker.engine.partition import ChunkRef, PartitionLog, Reach
 from headgate.broker.log.batch import HEADER_BYTES, crc_matches, parse_header
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
@@ -130,22 +130,28 @@ class Reader:
         self._mending = asyncio.Lock()
         """Lets only one call rebuild an index. A chunk may be large, and many readers may need it at the same time."""
 
-    async def read(self, log: PartitionLog, offset: int, max_bytes: int, *, check_crc: bool = True) -> list[memoryview]:
+    async def read(
+        self, log: PartitionLog, offset: int, max_bytes: int, reached: Reach | None = None, *, check_crc: bool = True
+    ) -> list[memoryview]:
         """Whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
 
         `log_start <= offset < high_watermark` must hold at the call. Returns [] only if retention deletes the records during the
         read.
 
         Args:
+            reached: the answer of `log.reach` for `offset` in this turn of the loop, if the caller has it.
             check_crc: refuse a batch that does not match its CRC-32C. The search for unreadable batches turns this off.
         """
 
         async def read() -> list[memoryview]:
-            at = self.file_at(log, offset)
+            nonlocal reached
+            here = log.reach(offset, skip=True) if reached is None else reached
+            reached = None  # the log may have changed before another attempt
+            at = self._file(log, here)
             if at is not None:
                 extent, begin, following = at
                 return await self.history.read(extent, begin, max_bytes, following)
-            located = await self._locate(log, offset)
+            located = await self._locate(log, here)
             return [] if located is None else await self._read_rows(located, offset, max_bytes, check_crc=check_crc)
 
         return await self._told(log, offset, read)
@@ -211,7 +217,11 @@ class Reader:
     def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
         """The place in a Parquet file at which a read from `offset` begins: (extent, offset, the next file). None if it is not
         in a file."""
-        begin, end, in_files = log.reach(offset, skip=True)
+        return self._file(log, log.reach(offset, skip=True))
+
+    @staticmethod
+    def _file(log: PartitionLog, reached: Reach) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
+        begin, end, in_files = reached
         if not in_files:
             return None
         row = log.sealed.find(begin)
@@ -225,10 +235,10 @@ class Reader:
 
         Not for offsets in Parquet files; for those see `file_at`.
         """
-        return await self._told(log, offset, lambda: self._locate(log, offset))
+        return await self._told(log, offset, lambda: self._locate(log, log.reach(offset, skip=True)))
 
-    async def _locate(self, log: PartitionLog, offset: int) -> Located | None:
-        offset, end_offset, _ = log.reach(offset, skip=True)
+    async def _locate(self, log: PartitionLog, reached: Reach) -> Located | None:
+        offset, end_offset, _ = reached
         row = log.sealed.find(offset)
         if row < len(log.sealed) and log.sealed.extents[row].base_offset < end_offset:
             extent, ref = log.sealed.extents[row], log.sealed.refs[row]
