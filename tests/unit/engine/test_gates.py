@@ -26,8 +26,10 @@ from msgspec.structs import replace
 
 from headgate.broker.cluster.gates import STEP_FILES, Gate, GateWindow, ParquetExtent, digest_of
 from headgate.broker.cluster.manifest import CondemnFiles, CreateTopic, Manifest, OpenGate, Topic, decode_edits, encode_edits
+from headgate.broker.engine.partition import PartitionLog, Reach
 from headgate.broker.engine.references import References
 from headgate.broker.engine.retention import expired_offset
+from headgate.broker.engine.windows import NOBODY
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.clock import ManualClock
@@ -462,6 +464,29 @@ async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_pa
     broker = await machine.start()
     assert await read_values(broker) == wanted
     assert broker.log().next_offset == 2 * ROWS + 2
+
+
+async def test_a_read_locates_its_extent_once(make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of history and a read of a chunk each plan their range of offsets once."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    case = await _open(broker, tmp_path)
+    await machine.send(broker, [b"live"])
+    await gates_of(broker.engine).fill("t", "g", await files_for(broker.engine, case.gate))
+    log, planned = broker.log(), 0
+    reach = PartitionLog.reach
+
+    def counted(log: PartitionLog, offset: int, reader: int = NOBODY, *, skip: bool = False) -> Reach:
+        nonlocal planned
+        planned += 1
+        return reach(log, offset, reader, skip=skip)
+
+    log.tail.clear()
+    monkeypatch.setattr(PartitionLog, "reach", counted)
+    for offset in (0, ROWS):
+        planned = 0
+        assert parse_header((await broker.engine.read(log, offset, 1 << 20))[0]).base_offset == offset
+        assert planned == 1, offset
 
 
 async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> None:
