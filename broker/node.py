@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.control.cluster import Cluster
-from headgate.broker.engine.encoding import Encoders
+from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.engine import Engine
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.clock import SteadyClock

@@ -120,7 +120,7 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
 
 class Follower(msgspec.Struct, frozen=True, kw_only=True):
     """The broker with copies of an incarnation's acked records that may not be in the store yet. `stream`: see
-    `engine/replicas.py`."""
+    `engine/write/replicas.py`."""
 
     incarnation_id: str
     host: str
@@ -211,7 +211,7 @@ class RemoveChunks(msgspec.Struct, frozen=True, tag="remove_chunks"):
 
 
 class FoldChunks(msgspec.Struct, frozen=True, tag="fold_chunks"):
-    """These chunks were folded into one (engine/fold.py). Their objects may be deleted once this edit is durable."""
+    """These chunks were folded into one (engine/upkeep/fold.py). Their objects may be deleted once this edit is durable."""
 
     incarnation_id: str
     numbers: list[int]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headgate.broker.control.replication import Replication, Surrenders
     from headgate.broker.control.stream import Connect
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.engine.replicas import Copy
+    from headgate.broker.engine.write.replicas import Copy
 
 log = get_logger("cluster")
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from headgate.broker.cluster.manifest import Follower, Incarnation
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import Recovered
-from headgate.broker.engine import keys, recovery
+from headgate.broker.engine import keys
+from headgate.broker.engine.upkeep import recovery
 from headgate.broker.engine.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.engine.replicas import Copy
+    from headgate.broker.engine.write.replicas import Copy
 
 log = get_logger("leader")
 

@@ -66,7 +66,7 @@ from headgate.broker.runtime.tasks import known
 if TYPE_CHECKING:
     from headgate.broker.control.load import LoadMeter
     from headgate.broker.engine.engine import Engine, Held
-    from headgate.broker.engine.replicas import Copy
+    from headgate.broker.engine.write.replicas import Copy
 
 log = get_logger("leader")
 

@@ -7,7 +7,7 @@ import os
 from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The network part of `engine/replicas.py`: a lead's stream to its follower, and the request to a lost lead's follower."""
+"""The network part of `engine/write/replicas.py`: a lead's stream to its follower, and the request to a lost lead's follower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.broker.cluster.manifest import Follower, Incarnation
 from headgate.broker.control.probe import ask
 from headgate.broker.control.stream import Connect, Stream
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.replicas import Copy
+from headgate.broker.engine.write.replicas import Copy
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import end_tasks

@@ -48,26 +48,27 @@ from headgate.broker.cluster.topics import (
     lots,
     partition_count,
 )
-from headgate.broker.engine import keys, lookup
+from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import Catalog, DeposedError, LocalCatalog
-from headgate.broker.engine.checkpoint import Checkpointer, Rolled
-from headgate.broker.engine.encoding import Encoders
-from headgate.broker.engine.history import HistoryReader
 from headgate.broker.engine.identity import identify
-from headgate.broker.engine.leads import INSTALL_PARTITIONS_MAX, Leads
-from headgate.broker.engine.partition import Appended, PartitionLog, Pending
+from headgate.broker.engine.partition.leads import INSTALL_PARTITIONS_MAX, Leads
+from headgate.broker.engine.partition.log import Appended, PartitionLog, Pending
+from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.engine.proof import LeadProof
-from headgate.broker.engine.reader import Reader
-from headgate.broker.engine.recovery import encode_states, recover, sweep_leftovers
-from headgate.broker.engine.references import References
-from headgate.broker.engine.replicas import Replicas, Replicator
-from headgate.broker.engine.retention import Sweeper
-from headgate.broker.engine.skip import Checked, find_unreadable, whole_batches
-from headgate.broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
-from headgate.broker.engine.wal_group import GroupWriter
-from headgate.broker.engine.wal_put import PutWal
-from headgate.broker.engine.wal_watch import WalWatch
-from headgate.broker.engine.windows import NOBODY
+from headgate.broker.engine.read import lookup
+from headgate.broker.engine.read.encoding import Encoders
+from headgate.broker.engine.read.history import HistoryReader
+from headgate.broker.engine.read.reader import Reader
+from headgate.broker.engine.read.references import References
+from headgate.broker.engine.read.skip import Checked, find_unreadable, whole_batches
+from headgate.broker.engine.upkeep.recovery import encode_states, recover, sweep_leftovers
+from headgate.broker.engine.upkeep.retention import Sweeper
+from headgate.broker.engine.write.checkpoint import Checkpointer, Rolled
+from headgate.broker.engine.write.replicas import Replicas, Replicator
+from headgate.broker.engine.write.wal import AppendWal, DurableCallback, InlineWal, Wal
+from headgate.broker.engine.write.wal_group import GroupWriter
+from headgate.broker.engine.write.wal_put import PutWal
+from headgate.broker.engine.write.wal_watch import WalWatch
 from headgate.broker.log.batch import (
     CODEC_MAX,
     CRC_START,
@@ -1105,7 +1106,7 @@ class Engine:
         """Read whole batches from memory, up to the high watermark. Returns [] at its end, and None if `offset` is not in
         memory.
 
-        Also returns [] before a window that waits for history, unless `reader` may pass the window (`windows.py`).
+        Also returns [] before a window that waits for history, unless `reader` may pass the window (`partition/windows.py`).
         """
         return partition.read_memory(offset, partition.reach(offset, reader), max_bytes)
 

@@ -65,7 +65,7 @@ from headgate.broker.runtime.tasks import watch
 if TYPE_CHECKING:
     from headgate.broker.cluster.manifest import Topic
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition.log import PartitionLog
 
 log = get_logger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from headgate.broker.engine import keys
-from headgate.broker.engine.encoding import Encoders
+from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.node import Network, Node, assemble
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings

@@ -12,7 +12,7 @@ from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.node import Node
     from headgate.broker.server.kafka.listener import KafkaServer

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from headgate.broker.cli.main import main
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.wal_group import GroupWriter
+from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.log.buffers import BufferPool
 from headgate.broker.server.grpc.admin_service import AdminService
 from headgate.broker.server.kafka import fetch

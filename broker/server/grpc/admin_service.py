@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from headgate.broker import __version__
 from headgate.broker.cluster.manifest import Incarnation, Topic
 from headgate.broker.cluster.topic_config import KEYS, config_key, is_internal
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import ADMIN, NAMES_MAX, Bound, Bounds, find_bounds, own_bounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 

@@ -20,7 +20,7 @@ from functools import partial
 import grpc
 
 from headgate.broker.cluster.topic_config import is_internal
-from headgate.broker.engine.partition import ADOPT_BYTES_MIN, Appended, PartitionLog
+from headgate.broker.engine.partition.log import ADOPT_BYTES_MIN, Appended, PartitionLog
 from headgate.broker.log.check import Source
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks

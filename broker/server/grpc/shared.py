@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from headgate.broker.cluster.manifest import Topic
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.errors import MovedError

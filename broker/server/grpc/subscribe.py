@@ -17,8 +17,8 @@ from collections import deque
 
 import grpc
 
-from headgate.broker.engine.partition import PartitionLog
-from headgate.broker.engine.windows import new_reader
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.partition.windows import new_reader
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks

@@ -40,7 +40,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from headgate.broker.engine.windows import new_reader
+from headgate.broker.engine.partition.windows import new_reader
 from headgate.broker.log.batch import Buffer
 from headgate.broker.log.check import Source
 from headgate.broker.runtime.errors import HeadgateError

@@ -17,7 +17,7 @@ class Context:
     """One request's surroundings.
 
     `host` and `port` are the address that this listener announces to clients. `client_id` is the client's own name,
-    `client_host` its address. `reader` is the connection, for windows that wait for their history (engine/windows.py).
+    `client_host` its address. `reader` is the connection, for windows that wait for their history (engine/partition/windows.py).
 
     `turn` is the request's share of the loop's time. A handler iterates with `turn.each` over all items that a request or a
     cluster can have many of: a loop over them without pauses would stall the broker (`tests/e2e/test_turns.py` finds such

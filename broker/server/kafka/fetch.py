@@ -31,7 +31,7 @@ from headgate.broker.wire.kafka.primitives import STEP_ELEMENTS
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.runtime.turns import Turn
 
     FetchRequest: TypeAlias = wire.FetchRequest[PartitionLog]
@@ -56,7 +56,7 @@ def collect(
 
     Args:
         total: bytes found in the portions before.
-        reader: the connection, for windows that wait for their history (engine/windows.py).
+        reader: the connection, for windows that wait for their history (engine/partition/windows.py).
         max_bytes: bound for all records together; the first partition with records gives at least one batch (KIP-74).
 
     Returns:

@@ -36,7 +36,7 @@ from headgate.broker.wire.kafka.produce import (
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition.log import PartitionLog
 
     LogShape: TypeAlias = Shape[PartitionLog]
 

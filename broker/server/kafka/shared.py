@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from headgate.broker.cluster.manifest import Incarnation, Topic
-    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.server.kafka.context import Context
 
 NO_OPERATIONS = -(2**31)

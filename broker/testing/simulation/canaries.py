@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 def _no_fence_check() -> Mapping[str, object]:
     """A broker on a directory does not check its fence between write and ack."""
-    return {"headgate.broker.engine.wal_group.GroupWriter._check_fence": lambda self: None}
+    return {"headgate.broker.engine.write.wal_group.GroupWriter._check_fence": lambda self: None}
 
 
 def _ack_before_durable() -> Mapping[str, object]:
@@ -24,7 +24,7 @@ def _no_sequences() -> Mapping[str, object]:
 
 def _no_replay() -> Mapping[str, object]:
     """A failover loses the producer state since the last checkpoint."""
-    return {"headgate.broker.engine.recovery._replay_producers": lambda frames, producers: None}
+    return {"headgate.broker.engine.upkeep.recovery._replay_producers": lambda frames, producers: None}
 
 
 def _seal_half() -> Mapping[str, object]:
@@ -78,7 +78,7 @@ def _half_a_gate() -> Mapping[str, object]:
 
 def _readers_pass_gates() -> Mapping[str, object]:
     """Readers from the beginning do not wait for history."""
-    return {"headgate.broker.engine.windows.Window.waits": property(lambda self: False)}
+    return {"headgate.broker.engine.partition.windows.Window.waits": property(lambda self: False)}
 
 
 def _deaf_recovery() -> Mapping[str, object]:
@@ -92,13 +92,13 @@ def _deaf_recovery() -> Mapping[str, object]:
 
 def _loyal_follower() -> Mapping[str, object]:
     """A follower still accepts copies after it has handed over those that it had."""
-    from headgate.broker.engine.replicas import Replicas
+    from headgate.broker.engine.write.replicas import Replicas
 
     def surrender(self: Replicas, lead: str, stream: int) -> list[object]:
         held = self._held.get(lead)
         return [] if held is None else list(held.copies)
 
-    return {"headgate.broker.engine.replicas.Replicas.surrender": surrender}
+    return {"headgate.broker.engine.write.replicas.Replicas.surrender": surrender}
 
 
 def _fixed_timeout() -> Mapping[str, object]:

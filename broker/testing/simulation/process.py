@@ -12,7 +12,7 @@ from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.control.capacity import TermCapacity
 from headgate.broker.control.cluster import Cluster
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit

@@ -1,4 +1,4 @@
-"""The WAL of a store with append, with its thread split into callbacks: `headgate.broker.engine.wal.AppendWal` without a real
+"""The WAL of a store with append, with its thread split into callbacks: `headgate.broker.engine.write.wal.AppendWal` without a real
 thread.
 
 The thread's work runs as a callback of the process, a random time after the moment when the real thread would be woken. When the
@@ -12,8 +12,8 @@ import contextvars
 from random import Random
 from typing import Any
 
-from headgate.broker.engine.wal import AppendWal, Loop, Owner
-from headgate.broker.engine.wal_group import GroupWriter
+from headgate.broker.engine.write.wal import AppendWal, Loop, Owner
+from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.testing.simulation.loop import PROCESS, VirtualLoop
 from headgate.broker.testing.simulation.store import BlockedError, block

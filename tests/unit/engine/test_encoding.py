@@ -21,8 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headgate.broker.engine import encoding
-from headgate.broker.engine.encoding import NICENESS, Encoders, RowGroupBytes, encode, receive
+from headgate.broker.engine.read import encoding
+from headgate.broker.engine.read.encoding import NICENESS, Encoders, RowGroupBytes, encode, receive
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import footer_size, read_footer, write_extent_file

@@ -26,10 +26,10 @@ from msgspec.structs import replace
 
 from headgate.broker.cluster.gates import STEP_FILES, Gate, GateWindow, ParquetExtent, digest_of
 from headgate.broker.cluster.manifest import CondemnFiles, CreateTopic, Manifest, OpenGate, Topic, decode_edits, encode_edits
-from headgate.broker.engine.partition import PartitionLog, Reach
-from headgate.broker.engine.references import References
-from headgate.broker.engine.retention import expired_offset
-from headgate.broker.engine.windows import NOBODY
+from headgate.broker.engine.partition.log import PartitionLog, Reach
+from headgate.broker.engine.partition.windows import NOBODY
+from headgate.broker.engine.read.references import References
+from headgate.broker.engine.upkeep.retention import expired_offset
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.clock import ManualClock

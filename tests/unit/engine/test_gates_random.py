@@ -20,7 +20,7 @@ import pytest
 
 from headgate.broker.cluster.gates import Gate
 from headgate.broker.control.gates import LeaderGates
-from headgate.broker.engine.windows import NOBODY
+from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.clock import ManualClock

@@ -27,8 +27,8 @@ from crc32c import crc32c
 from headgate.broker.client.gates import FileRef
 from headgate.broker.client.upload import write_extent
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.engine.encoding import Encoders
-from headgate.broker.engine.history import HistoryReader
+from headgate.broker.engine.read.encoding import Encoders
+from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.log.column_schema import HEADERS_TYPE
 from headgate.broker.log.compression import Codec
@@ -253,7 +253,7 @@ async def test_a_row_group_that_holds_far_more_than_its_bytes_say(
 async def test_readers_of_a_row_group_in_parts(
     store: CountedStore, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.broker.engine.history.PART_BYTES_MIN", 50_000)
+    monkeypatch.setattr("headgate.broker.engine.read.history.PART_BYTES_MIN", 50_000)
     count = 15_000
     records = rows(count)
     extent = await put(store, records, group_bytes=1 << 30)
@@ -526,7 +526,7 @@ async def test_who_reads_no_more_needs_no_processes(store: CountedStore, monkeyp
     assert encoders.pids == []
     assert await read_all(reader, extent) == rows(100)
     assert len(encoders.pids) == 1
-    monkeypatch.setattr("headgate.broker.engine.history.IDLE_S", 0.05)
+    monkeypatch.setattr("headgate.broker.engine.read.history.IDLE_S", 0.05)
     for _ in range(2):
         assert await read_all(reader, extent) == rows(100)
         await until(lambda: encoders.pids == [])

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from headgate.broker.engine.history_cache import IN_USE_S, EncodedGroup, HistoryCache
+from headgate.broker.engine.read.history_cache import IN_USE_S, EncodedGroup, HistoryCache
 
 
 def group(size_bytes: int = 10) -> EncodedGroup:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headgate.broker
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog
 
 ROOT = Path(headgate.broker.__file__).parent
 NAMES = {"log", "partition"}

@@ -1,4 +1,4 @@
-"""Objects with the state of producers (`broker/engine/recovery.py`).
+"""Objects with the state of producers (`broker/engine/upkeep/recovery.py`).
 
 Runs: encoding and decoding, with every bit flipped, with every length, and of an older release. A mismatch means that a broker
 takes a damaged state for a good one, or refuses the objects of the release before it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.engine.recovery import decode_producers, encode_producers
+from headgate.broker.engine.upkeep.recovery import decode_producers, encode_producers
 from headgate.broker.log.producers import ProducerState
 from headgate.broker.runtime.errors import CorruptError
 

@@ -30,8 +30,8 @@ from headgate.broker.cluster.manifest import (
     SetLogStart,
     Topic,
 )
-from headgate.broker.engine.partition import PartitionLog
-from headgate.broker.engine.retention import Cutoff, expired_offset, sweep_edits
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.retention import Cutoff, expired_offset, sweep_edits
 from headgate.broker.runtime.clock import Clock, ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
@@ -503,8 +503,8 @@ async def test_topics_that_are_deleted_one_after_another_are_looked_after_in_one
         looks.append(partition)
         return expired_offset(partition, cutoff)
 
-    monkeypatch.setattr("headgate.broker.engine.retention.expired_offset", counted)
-    monkeypatch.setattr("headgate.broker.engine.retention.REST", 1e12)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.retention.expired_offset", counted)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.retention.REST", 1e12)
     objects = MemoryObjects()
     machine = Machine(lambda: MemoryStore(objects), Clock())
     broker = await machine.start()

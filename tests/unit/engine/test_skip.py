@@ -1,4 +1,4 @@
-"""Batches that consumers cannot read: found when chunks are folded, and skipped for ever (`broker/engine/skip.py`).
+"""Batches that consumers cannot read: found when chunks are folded, and skipped for ever (`broker/engine/read/skip.py`).
 
 Runs: an engine over every kind of store; poison among good batches, in memory, in open chunks, listed and folded; skips before
 and after a fold; crashes. Compared: the readable records, and the manifest. A mismatch means that a reader stops at a skipped
@@ -26,7 +26,7 @@ from tests.unit.engine.world import Incarnation, Machine, eventually, read_batch
 
 @pytest.fixture(autouse=True)
 def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", FANOUT)
 
 
 def poison(broker: Incarnation, name: str = "noise", partition: int = 0) -> tuple[int, int]:
@@ -114,7 +114,7 @@ async def test_a_fold_reports_what_it_moves(make_machine: MakeMachine) -> None:
 
 
 async def test_a_look_is_bounded_and_goes_on(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.skip.FOUND_MAX", 2)
+    monkeypatch.setattr("headgate.broker.engine.read.skip.FOUND_MAX", 2)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -122,7 +122,7 @@ async def test_a_look_is_bounded_and_goes_on(make_machine: MakeMachine, monkeypa
     first = [poison(broker)[0] for _ in range(5)]
     await broker.engine.durable()
     found, offset, calls = [], 0, 0
-    monkeypatch.setattr("headgate.broker.engine.skip.READ_BYTES", 1)
+    monkeypatch.setattr("headgate.broker.engine.read.skip.READ_BYTES", 1)
     while offset < log.high_watermark:
         checked = await broker.engine.find_unreadable(log, offset, log.high_watermark - 1)
         found += [one.base_offset for one in checked.found]

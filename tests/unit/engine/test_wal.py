@@ -21,10 +21,10 @@ import pytest
 from headgate.broker.cluster.manifest import Topic
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine import keys
-from headgate.broker.engine.partition import PartitionLog, Pending
-from headgate.broker.engine.wal import AppendWal, InlineWal, Wal
-from headgate.broker.engine.wal_group import GroupWriter
-from headgate.broker.engine.wal_put import PutWal
+from headgate.broker.engine.partition.log import PartitionLog, Pending
+from headgate.broker.engine.write.wal import AppendWal, InlineWal, Wal
+from headgate.broker.engine.write.wal_group import GroupWriter
+from headgate.broker.engine.write.wal_put import PutWal
 from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp
 from headgate.broker.log.buffers import BufferPool
 from headgate.broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame
@@ -455,7 +455,7 @@ def test_groups_of_all_sizes_are_packed(
     alignment_bytes: int, seed: int, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Includes batches larger than the staging buffer, and a last block that is rewritten."""
-    monkeypatch.setattr("headgate.broker.engine.wal_group.GROUP_BYTES_MAX", 20_000)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_group.GROUP_BYTES_MAX", 20_000)
     chunks = Chunks(alignment_bytes, clock, chunk_bytes=300_000)
     chance = random.Random(seed)
     pending = batches(400, sizes=(0, 50, 900, 4_000, 30_000), seed=seed)
@@ -477,7 +477,7 @@ def test_groups_of_all_sizes_are_packed(
 
 
 def test_no_group_is_larger_than_its_limit_but_for_a_single_batch(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.wal_group.GROUP_BYTES_MAX", 10_000)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_group.GROUP_BYTES_MAX", 10_000)
     chunks = Chunks(1, clock, chunk_bytes=1 << 20)
     groups: list[list[Pending]] = []
     chunks.writer.on_group = lambda group, number, position: groups.append(group)
@@ -490,7 +490,7 @@ def test_no_group_is_larger_than_its_limit_but_for_a_single_batch(clock: ManualC
 
 
 def test_a_torn_write_is_written_again_at_its_place(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.wal_group.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_group.RETRY_MS_MIN", 1)
     for alignment_bytes in (1, 4096):
         chunks = Chunks(alignment_bytes, clock, chunk_bytes=100_000)
         stalls: list[HeadgateError] = []
@@ -557,7 +557,7 @@ def test_a_chunk_without_groups_is_not_reported(clock: ManualClock) -> None:
 
 
 def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.wal_group.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_group.RETRY_MS_MIN", 1)
     chunks = Chunks(4096, clock, chunk_bytes=5_000)
     pending = batches(60, sizes=(900,))
     for number, one in enumerate(pending):
@@ -574,7 +574,7 @@ def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: Man
 def test_chunks_grow_with_what_is_written(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer preallocates as much space as a broker seems to need: preallocation costs disk time, and freeing the rest costs
     more."""
-    monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536)
     assert chunks.files() == [8_192], "nothing is made ready for a broker that nobody writes to"
     pending = batches(300, sizes=(900,))
@@ -616,7 +616,7 @@ def test_room_is_filled_with_zeros_while_groups_are_small(clock: ManualClock, mo
 
 
 def test_chunks_that_are_not_filled_stay_small(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536, chunk_ms=1_000)
     pending = batches(12, sizes=(900,))
     for number, one in enumerate(pending):
@@ -632,7 +632,7 @@ def test_chunks_that_are_not_filled_stay_small(clock: ManualClock, monkeypatch: 
 
 def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk that is completed early frees most of its file. That happens beside the next writes, which continue."""
-    monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536)
     pending = batches(30, sizes=(900,))
     for number, one in enumerate(pending):
@@ -648,8 +648,8 @@ def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monk
 
 async def test_puts_that_succeed_do_not_hide_that_the_next_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each successful put would restart the timeout for a store that stores nothing."""
-    monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MIN", 1)
-    monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MAX", 1)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_put.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_put.RETRY_MS_MAX", 1)
     bench = Bench("put")
     put, refused = bench.store.put_if_absent, {keys.chunk(INCARNATION, 1)}
     states: list[tuple[HeadgateError | None, float]] = []

@@ -111,7 +111,7 @@ async def test_a_store_that_hangs_is_noticed(
     make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str, operation: str
 ) -> None:
     """A frozen disk raises no error: without this check no log line would say why records wait."""
-    monkeypatch.setattr("headgate.broker.engine.wal_watch.LOOK_S", 0.01)
+    monkeypatch.setattr("headgate.broker.engine.write.wal_watch.LOOK_S", 0.01)
     monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.0)
     machine = make_machine(medium)
     broker = await machine.start()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headgate.broker.cluster.manifest import Edit, FillGate, Manifest, OpenGate, ReleaseGate, SetLeader, SetLogStart
 from headgate.broker.engine.catalog import LocalCatalog
-from headgate.broker.engine.windows import READERS_MAX, Readers, Window, Windows
+from headgate.broker.engine.partition.windows import READERS_MAX, Readers, Window, Windows
 from headgate.broker.log.batch import CONTROL, crc_matches, parse_header
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, gates_of, value_of

@@ -16,9 +16,9 @@ from contextlib import suppress
 from random import Random
 
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.fold import choose
-from headgate.broker.engine.partition import PartitionLog
-from headgate.broker.engine.retention import expired_offset, sweep_edits
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.fold import choose
+from headgate.broker.engine.upkeep.retention import expired_offset, sweep_edits
 from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.clock import Clock, ManualClock, SteadyClock

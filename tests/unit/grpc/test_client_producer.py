@@ -15,7 +15,7 @@ from headgate.broker.client import Admin, Delivery, Producer
 from headgate.broker.client.sender import Batch
 from headgate.broker.client.sequencing import IN_FLIGHT_MAX
 from headgate.broker.cluster.manifest import Incarnation
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.log.batch import CODEC_MASK, parse_header, split
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, iter_records

@@ -21,7 +21,7 @@ from headgate.broker.wire.kafka.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition.log import PartitionLog
 
 
 async def handle(request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:

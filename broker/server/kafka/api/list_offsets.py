@@ -28,7 +28,7 @@ from headgate.broker.wire.kafka.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.runtime.turns import Turn
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

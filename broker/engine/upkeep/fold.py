@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from headgate.broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
 from headgate.broker.engine import keys
-from headgate.broker.engine.mend import rebuild_index
-from headgate.broker.engine.reader import damage_of, parse_index, rows_of
+from headgate.broker.engine.read.mend import rebuild_index
+from headgate.broker.engine.read.reader import damage_of, parse_index, rows_of
 from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header
 from headgate.broker.log.check import SAMPLE_RECORDS, RecordError, check_sample
 from headgate.broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header

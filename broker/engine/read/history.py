@@ -21,8 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.engine.encoding import Encoders, RowGroupBytes, encode
-from headgate.broker.engine.history_cache import EncodedGroup, HistoryCache
+from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
+from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.crc import crc32c

@@ -11,8 +11,8 @@ import asyncio
 from dataclasses import dataclass
 
 from headgate.broker.cluster.topic_config import is_internal
-from headgate.broker.engine.partition import PartitionLog
-from headgate.broker.engine.reader import Reader
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.read.reader import Reader
 from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header
 from headgate.broker.log.check import RecordError, check_sample
 from headgate.broker.runtime.errors import InvalidError, Reason

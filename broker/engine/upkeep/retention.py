@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from headgate.broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import Catalog
-from headgate.broker.engine.checkpoint import Checkpointer
-from headgate.broker.engine.fold import Found, choose, fold, sparse
-from headgate.broker.engine.partition import PartitionLog
-from headgate.broker.engine.recovery import is_fence, sweep_leftovers
-from headgate.broker.engine.wal import Wal
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.fold import Found, choose, fold, sparse
+from headgate.broker.engine.upkeep.recovery import is_fence, sweep_leftovers
+from headgate.broker.engine.write.checkpoint import Checkpointer
+from headgate.broker.engine.write.wal import Wal
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError
 from headgate.broker.runtime.logging import get_logger
 

@@ -213,7 +213,7 @@ class _EncoderProcess:
             with ExitStack() as undo:
                 ours, theirs = (undo.enter_context(end) for end in socket.socketpair())
                 self._process: Popen[bytes] = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "headgate.broker.engine.encoding", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "headgate.broker.engine.read.encoding", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=found_by(os.environ),
                 )  # fmt: skip
                 theirs.close()

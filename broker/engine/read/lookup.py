@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.engine.partition import PartitionLog
-from headgate.broker.engine.reader import Reader, again
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.read.reader import Reader, again
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.errors import InvalidError

@@ -23,7 +23,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from headgate.broker.engine import keys
-from headgate.broker.engine.partition import Pending
+from headgate.broker.engine.partition.log import Pending
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,

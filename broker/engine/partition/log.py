@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from headgate.broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
 from headgate.broker.cluster.manifest import Chunk, Extent, Topic
 from headgate.broker.cluster.topic_config import TopicConfig, is_internal
-from headgate.broker.engine.windows import NOBODY, Readers, State, Window, Windows
+from headgate.broker.engine.partition.windows import NOBODY, Readers, State, Window, Windows
 from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, marker_batch, stamp, stamp_append_time
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.index import BatchIndex

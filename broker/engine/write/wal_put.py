@@ -14,8 +14,8 @@ import asyncio
 import uuid
 
 from headgate.broker.engine import keys
-from headgate.broker.engine.partition import PartitionLog, Pending
-from headgate.broker.engine.wal import Acks, DurableCallback, Loop, Owner
+from headgate.broker.engine.partition.log import PartitionLog, Pending
+from headgate.broker.engine.write.wal import Acks, DurableCallback, Loop, Owner
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from headgate.broker.engine.partition import PartitionLog, Pending
-from headgate.broker.engine.wal_group import GroupWriter
+from headgate.broker.engine.partition.log import PartitionLog, Pending
+from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason
 from headgate.broker.runtime.scheduling import take_short_turns
 from headgate.broker.runtime.threads import Thread, begin

@@ -1,6 +1,6 @@
 """Recovery of a lost broker's WAL tail: the chunks that the manifest does not list yet.
 
-A tail is bounded: by design only a few chunks are unlisted (`engine/checkpoint.py`). The recovery reads these chunks whole,
+A tail is bounded: by design only a few chunks are unlisted (`engine/write/checkpoint.py`). The recovery reads these chunks whole,
 because it must check their batches anyway. From them it gets the index rows, and the producer state since the last checkpoint.
 The recovery fences the old incarnation first. From then on the incarnation cannot ack, so its WAL cannot grow.
 """
@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from headgate.broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation, SealSegment
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine import keys
-from headgate.broker.engine.partition import PartitionLog
-from headgate.broker.engine.replicas import Copy
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.write.replicas import Copy
 from headgate.broker.log.batch import unpack_header
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.engine.wal import Wal
+from headgate.broker.engine.write.wal import Wal
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 

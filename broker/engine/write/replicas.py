@@ -29,7 +29,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
-from headgate.broker.engine.wal import DurableCallback, Wal
+from headgate.broker.engine.write.wal import DurableCallback, Wal
 from headgate.broker.log.batch import CRC_START, LENGTH_OVERHEAD_BYTES, parse
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError

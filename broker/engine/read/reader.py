@@ -16,9 +16,9 @@ from typing import TypeVar
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest import Chunk, Extent
 from headgate.broker.engine import keys
-from headgate.broker.engine.history import HistoryReader
-from headgate.broker.engine.mend import rebuild_index
-from headgate.broker.engine.partition import ChunkRef, PartitionLog, Reach
+from headgate.broker.engine.partition.log import ChunkRef, PartitionLog, Reach
+from headgate.broker.engine.read.history import HistoryReader
+from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.log.batch import HEADER_BYTES, crc_matches, parse_header
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError

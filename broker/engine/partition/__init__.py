@@ -1,0 +1,1 @@
+"""The state of the partitions that this broker leads."""

@@ -1,0 +1,1 @@
+"""The read path: records from memory, chunks and Parquet files."""

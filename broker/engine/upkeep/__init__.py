@@ -1,0 +1,1 @@
+"""Work that keeps the store tidy: recovery, folding and retention."""

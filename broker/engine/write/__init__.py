@@ -1,0 +1,1 @@
+"""The write path: the WAL, the copies for followers, and the listing of complete chunks in the manifest."""
