@@ -53,6 +53,7 @@ from headgate.broker.engine.catalog import Catalog, DeposedError, LocalCatalog
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.partition.leads import INSTALL_PARTITIONS_MAX, Leads
 from headgate.broker.engine.partition.log import Appended, PartitionLog, Pending
+from headgate.broker.engine.partition.producers import encode_states
 from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.engine.proof import LeadProof
 from headgate.broker.engine.read import lookup
@@ -61,7 +62,7 @@ from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.reader import Reader
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.read.skip import Checked, find_unreadable, whole_batches
-from headgate.broker.engine.upkeep.recovery import encode_states, recover, sweep_leftovers
+from headgate.broker.engine.upkeep.recovery import recover, sweep_leftovers
 from headgate.broker.engine.upkeep.retention import Sweeper
 from headgate.broker.engine.write.checkpoint import Checkpointer, Rolled
 from headgate.broker.engine.write.replicas import Replicas, Replicator

@@ -37,7 +37,7 @@ from headgate.broker.cluster.manifest import (
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
-from headgate.broker.engine.upkeep.recovery import Producers, load_producers
+from headgate.broker.engine.partition.producers import Producers, load_producers
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.tail import TailMemory
 from headgate.broker.runtime.clock import SteadyClock

@@ -18,7 +18,7 @@ from headgate.broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.partition.log import ChunkRef, PartitionLog
-from headgate.broker.engine.upkeep.recovery import encode_states
+from headgate.broker.engine.partition.producers import encode_states
 from headgate.broker.runtime.errors import FencedError, HeadgateError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import watch

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 
 from headgate.broker.engine.partition import leads
-from headgate.broker.engine.upkeep.recovery import Producers, load_producers
+from headgate.broker.engine.partition.producers import Producers, load_producers
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.store.interface import Store
 from headgate.broker.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.engine.upkeep.recovery import decode_producers, encode_producers
+from headgate.broker.engine.partition.producers import decode_producers, encode_producers
 from headgate.broker.log.producers import ProducerState
 from headgate.broker.runtime.errors import CorruptError
 
