@@ -52,7 +52,8 @@ from headgate.broker.runtime.steps import Steps
 from headgate.broker.runtime.tasks import outlast
 
 if TYPE_CHECKING:
-    from headgate.broker.engine.engine import Engine, Held
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.topics import Held
 
 log = get_logger("gates")
 

@@ -65,7 +65,8 @@ from headgate.broker.runtime.tasks import known
 
 if TYPE_CHECKING:
     from headgate.broker.control.load import LoadMeter
-    from headgate.broker.engine.engine import Engine, Held
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.topics import Held
     from headgate.broker.engine.write.replicas import Copy
 
 log = get_logger("leader")

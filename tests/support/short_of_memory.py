@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headgate.broker.cli.main import main
-from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.write.path import WritePath
 from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.log.buffers import BufferPool
 from headgate.broker.server.grpc.admin_service import AdminService
@@ -23,7 +23,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "frame": (BufferPool, "take"),
     "growing": (Connection, "_extend_frame"),
     "fetch": (fetch, "collect"),
-    "append": (Engine, "append_parsed"),
+    "append": (WritePath, "append_parsed"),
     "wal": (GroupWriter, "write"),
     "timer": (KafkaServer, "_on_sweep"),
     "cold": (KafkaServer, "answer"),

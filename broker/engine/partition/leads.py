@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 from headgate.broker.cluster.gates import Gate, ParquetExtent
 from headgate.broker.cluster.manifest import (
@@ -22,7 +21,6 @@ from headgate.broker.cluster.manifest import (
     Extent,
     FillGate,
     FoldChunks,
-    Manifest,
     OpenGate,
     OpenSegment,
     ReleaseGate,
@@ -36,17 +34,16 @@ from headgate.broker.cluster.manifest import (
 )
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig
+from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
 from headgate.broker.engine.partition.producers import Producers, load_producers
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.tail import TailMemory
-from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import watch
-from headgate.broker.store.interface import Store
 
-log = get_logger("leads")
+logger = get_logger("leads")
 
 INSTALL_PARTITIONS_MAX = 250
 """Partitions that are opened in one turn of the loop. They take some three milliseconds."""
@@ -56,34 +53,26 @@ RETRY_S = 0.2
 """Pause, in seconds, before a checkpoint of producers is read again after the store did not answer."""
 
 
-class Owner(Protocol):
-    """The owner of the leads: the engine."""
-
-    store: Store
-    clock: SteadyClock
-    tail_memory: TailMemory
-    incarnation_id: str
-
-    @property
-    def manifest(self) -> Manifest: ...
-
-    def parse_config(self, topic: Topic) -> TopicConfig: ...
-
-    def wal_failed(self, error: HeadgateError) -> None:
-        """Called with an error that ends this broker."""
-
-    def copies_wanted(self) -> None:
-        """Called when a topic that this broker leads gets `ack=replicated`."""
-
-    def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
-        """Called when these logs have new windows. Before a window there may be records that are not durable yet."""
-
-
 class Leads:
-    """The logs of the partitions that this broker leads. Lives on the loop."""
+    """The logs of the partitions that this broker leads. Lives on the loop.
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    Args:
+        copies_wanted: called when a topic that this broker leads gets `ack=replicated`.
+        windows_opened: called with logs that have new windows. Before a window there may be records that are not durable yet.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        tail_memory: TailMemory,
+        *,
+        copies_wanted: Callable[[], None],
+        windows_opened: Callable[[Sequence[PartitionLog]], None],
+    ) -> None:
+        self._life = life
+        self._tail_memory = tail_memory
+        self._copies_wanted = copies_wanted
+        self._windows_opened = windows_opened
         self.logs: dict[str, list[PartitionLog | None]] = {}
         """A slot for every partition of every live topic, by topic name."""
         self.by_id: dict[uuid.UUID, list[PartitionLog | None]] = {}
@@ -150,6 +139,10 @@ class Leads:
         """Never open a damaged segment here: it is about to be sealed as it was opened."""
         self._abandoned.add(segment.id)
 
+    def parse_config(self, topic: Topic) -> TopicConfig:
+        """A topic's settings. Settings that the topic does not have come from this broker's settings."""
+        return TopicConfig.parse({"max.message.bytes": str(self._life.settings.message_bytes_max), **topic.config})
+
     # -- following
 
     def applied(self, edits: Sequence[Edit]) -> None:
@@ -167,14 +160,14 @@ class Leads:
                     self._sync_cuts([log for log in self._logs_of(topic_id) if log.number == number])
                 case SealSegment(segment_id, _, _):
                     self._close(segment_id)
-                case OpenSegment(segment) if segment.incarnation_id == self._owner.incarnation_id:
+                case OpenSegment(segment) if segment.incarnation_id == self._life.incarnation_id:
                     opened.append(segment)
                 case FoldChunks(incarnation_id, _, chunk):
                     self._replace(chunk.extents, ChunkRef(incarnation_id, chunk))
                 case OpenGate(gate, _):
                     self._open_gate(gate)
                 case FillGate(topic_id, gate_id, _, _, _):
-                    self._fill_gate(self._owner.manifest.gates[topic_id][gate_id])
+                    self._fill_gate(self._life.manifest.gates[topic_id][gate_id])
                 case ReleaseGate(topic_id, gate_id, _):
                     for log in self._logs_of(topic_id):
                         log.release_window(gate_id)
@@ -189,7 +182,7 @@ class Leads:
 
     def sync(self) -> None:
         """Called when the manifest was replaced as a whole. It may be newer by any number of edits."""
-        manifest = self._owner.manifest
+        manifest = self._life.manifest
         for topic_id in [*self.by_id, *(manifest.topics_by_id.keys() - self.by_id.keys())]:
             self._sync_topic(topic_id)
         for segment_id in list(self._mine):
@@ -201,14 +194,14 @@ class Leads:
             self._sync_log_starts(topic_id, range(len(self.by_id[topic_id])))
         for log in self.all():
             log.drop_holds(but_of_term=manifest.term_epoch)
-        mine = self._owner.incarnation_id
+        mine = self._life.incarnation_id
         self._open(
             [segment for segment in manifest.segments.values() if segment.incarnation_id == mine and segment.id not in self._mine]
         )
         self._note_change()
 
     def _sync_topic(self, topic_id: uuid.UUID) -> None:
-        topic = self._owner.manifest.topics_by_id.get(topic_id)
+        topic = self._life.manifest.topics_by_id.get(topic_id)
         slots = self.by_id.get(topic_id)
         if topic is None:
             if slots is not None:
@@ -221,9 +214,9 @@ class Leads:
         config: TopicConfig | None = None
         for log in slots:
             if log is not None and log.topic is not topic:
-                config = config or self._owner.parse_config(topic)
+                config = config or self.parse_config(topic)
                 if config.replicated and not log.config.replicated:
-                    self._owner.copies_wanted()
+                    self._copies_wanted()
                 log.configure(topic, config)
 
     def _drop_topic(self, topic_id: uuid.UUID, slots: list[PartitionLog | None]) -> None:
@@ -242,7 +235,7 @@ class Leads:
         for number in partitions:
             log = slots[number] if number < len(slots) else None
             if log is not None:
-                log.set_log_start(self._owner.manifest.log_start(topic_id, number))
+                log.set_log_start(self._life.manifest.log_start(topic_id, number))
 
     def _close(self, segment_id: int) -> None:
         segment = self._mine.pop(segment_id, None)
@@ -283,8 +276,8 @@ class Leads:
 
     def _open_gate(self, gate: Gate) -> None:
         """Called when the manifest has a new gate. The gate may replace a released one."""
-        renamed = [one for one in self._owner.manifest.gates.get(gate.topic_id, {}).values() if one.id.startswith(f"{gate.id}~")]
-        now_s = self._owner.clock.monotonic()
+        renamed = [one for one in self._life.manifest.gates.get(gate.topic_id, {}).values() if one.id.startswith(f"{gate.id}~")]
+        now_s = self._life.clock.monotonic()
         logs = self._logs_of(gate.topic_id)
         opened: list[PartitionLog] = []
         for log in logs:
@@ -299,7 +292,7 @@ class Leads:
                 self._lower_start(log)
             log.open_window(window, gate.id, gate.state, now_s, front=front)
             opened.append(log)
-        self._owner.windows_opened(opened)
+        self._windows_opened(opened)
         if gate.state == "filled":
             self._fill_gate(gate)
 
@@ -316,18 +309,18 @@ class Leads:
 
     def _sync_windows(self, topic_id: uuid.UUID) -> None:
         """Update the windows of existing logs: gates may have been opened, filled, or released."""
-        manifest = self._owner.manifest
-        now_s = self._owner.clock.monotonic()
+        manifest = self._life.manifest
+        now_s = self._life.clock.monotonic()
         for log in self._logs_of(topic_id):
             self._lower_start(log)
             for window, gate in manifest.windows(topic_id, log.number):
                 log.sync_window(window, gate.id, gate.state, now_s, front=gate.place == "front")
             log.wake()
-        self._owner.windows_opened(self._logs_of(topic_id))
+        self._windows_opened(self._logs_of(topic_id))
 
     def _lower_start(self, log: PartitionLog) -> None:
         """Update the start of a log: a gate may have been opened in front of it."""
-        manifest = self._owner.manifest
+        manifest = self._life.manifest
         log.lower_log_start(manifest.log_start(log.topic.id, log.number), self._cuts(log))
 
     def _sync_cuts(self, logs: Iterable[PartitionLog]) -> None:
@@ -337,7 +330,7 @@ class Leads:
             log.wake()
 
     def _cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
-        return self._owner.manifest.cuts.get(log.topic.id, {}).get(log.number, [])
+        return self._life.manifest.cuts.get(log.topic.id, {}).get(log.number, [])
 
     # -- extents
 
@@ -359,7 +352,7 @@ class Leads:
         found: dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]] = {key: [] for key in wanted}
         if not found:
             return found
-        manifest = self._owner.manifest
+        manifest = self._life.manifest
         for topic_id in {topic_id for topic_id, _ in found}:
             for gate in manifest.gates.get(topic_id, {}).values():
                 file_ref = FileRef(gate.id, gate.filled_ms)
@@ -396,7 +389,7 @@ class Leads:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             task.add_done_callback(lambda _: _complete(opening))
-            watch(task, "opening of segments", self._owner.wal_failed)
+            watch(task, "opening of segments", self._life.fail)
         else:
             self._install([(segment, segment.partitions) for segment in segments], {})
 
@@ -413,9 +406,9 @@ class Leads:
         """
         while True:
             try:
-                producers = await load_producers(self._owner.store, origins)
+                producers = await load_producers(self._life.store, origins)
             except RetryError as error:
-                log.warning("segments_wait", segments=len(segments), error=error.message)
+                logger.warning("segments_wait", segments=len(segments), error=error.message)
                 await asyncio.sleep(RETRY_S)
                 continue
             except CorruptError as error:
@@ -438,7 +431,7 @@ class Leads:
     async def _wait_damaged(self, segment: SegmentInfo, error: CorruptError, opening: asyncio.Future[None]) -> None:
         """Wait for an operator. Without the state of its producers, the retry of an acked batch would be appended again."""
         if self.damaged.get(segment.id) != error.message:
-            log.error("partitions_damaged", **self._named(segment), error=error.message)
+            logger.error("partitions_damaged", **self._named(segment), error=error.message)
         self.damaged[segment.id] = error.message
         _complete(opening)
         await asyncio.sleep(DAMAGED_RETRY_S)
@@ -459,20 +452,18 @@ class Leads:
 
     def _install(self, parts: list[tuple[SegmentInfo, range]], producers: Producers) -> None:
         """Open partitions of segments."""
-        manifest = self._owner.manifest
+        manifest = self._life.manifest
         made: list[PartitionLog] = []
         for segment, numbers in parts:
             topic = manifest.topics_by_id[segment.topic_id]
-            config = self._owner.parse_config(topic)
+            config = self.parse_config(topic)
             for number in numbers:
                 base_offset = segment.base_offsets[number - segment.first_partition]
                 # A gate may have been opened after the last record.
                 end_offset = max(base_offset, manifest.window_end(topic.id, number))
                 _, states = producers.get(stream_key(topic.id.bytes, number), (0, None))
                 made.append(
-                    PartitionLog(
-                        topic, number, config, segment.id, segment.leader_epoch, self._owner.tail_memory, end_offset, states
-                    )
+                    PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._tail_memory, end_offset, states)
                 )
         extents = self._find_extents((log.topic.id, log.number) for log in made if log.high_watermark > 0)
         for log in made:

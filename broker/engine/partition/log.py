@@ -17,7 +17,7 @@ from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.log.producers import ProducerInfo, ProducerState
 from headgate.broker.log.tail import Tail, TailMemory
-from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 ADOPT_BYTES_MIN = 32 << 10
 """Smallest batch, in bytes, that the broker keeps in its receive buffer. Smaller batches are copied into one shared segment, so
@@ -678,6 +678,14 @@ class PartitionLog:
         for low, high in self.cuts:
             self.size_bytes -= self.sealed.drop_within(low, high)
         self._note_windows_end()
+
+    def out_of_range(self, offset: int) -> InvalidError:
+        """The error for an offset that the log does not have."""
+        return InvalidError(
+            Reason.OFFSET_OUT_OF_RANGE,
+            f"offset is out of range. topic=`{self.topic.name}` partition=`{self.number}` offset=`{offset}` "
+            f"first=`{self.log_start}` end=`{self.high_watermark}`",
+        )
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the attributes contradict each other."""

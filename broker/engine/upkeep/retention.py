@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from headgate.broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
 from headgate.broker.engine import keys
-from headgate.broker.engine.catalog import Catalog
+from headgate.broker.engine.life import Life
+from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.deletion import set_log_starts
 from headgate.broker.engine.upkeep.fold import Found, choose, fold, sparse
 from headgate.broker.engine.upkeep.recovery import is_fence, sweep_leftovers
 from headgate.broker.engine.write.checkpoint import Checkpointer
@@ -26,10 +28,7 @@ from headgate.broker.engine.write.wal import Wal
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError
 from headgate.broker.runtime.logging import get_logger
 
-if TYPE_CHECKING:
-    from headgate.broker.engine.engine import Engine
-
-log = get_logger("retention")
+logger = get_logger("retention")
 
 REPORTS_MAX = 100
 """Unreadable batches of one fold that the log names. `headgate topic check` finds all of them."""
@@ -39,7 +38,7 @@ after another, sweeps without this pause would use the whole loop."""
 
 
 Cutoff: TypeAlias = Callable[[int], int | None]
-"""The type of `Engine.cutoff_ms`: from an age in ms to an append time in ms, or None."""
+"""The type of `Life.cutoff_ms`: from an age in ms to an append time in ms, or None."""
 
 
 def expired_offset(partition: PartitionLog, cutoff: Cutoff) -> int:
@@ -102,11 +101,12 @@ class Sweeper:
     """Runs retention every `retention_check_interval_ms`, and soon after a deletion. Also folds chunks when there are enough of
     them."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, wal: Wal, checkpointer: Checkpointer) -> None:
-        self._engine = engine
-        self._catalog = catalog
+    def __init__(self, life: Life, leads: Leads, wal: Wal, checkpointer: Checkpointer) -> None:
+        self._life = life
+        self._leads = leads
         self._wal = wal
         self._checkpointer = checkpointer
+        self._epoch = life.manifest.incarnations[life.incarnation_id].leader_epoch
         self._wake = asyncio.Event()
         self._rest_s = 0.0
         self._end = asyncio.Event()
@@ -129,8 +129,8 @@ class Sweeper:
     def sweep_sealed(self) -> None:
         """Soon delete the leftovers of sealed incarnations. This runs in turn with folding, so that it deletes no new object of
         a fold."""
-        incarnations = self._engine.manifest.incarnations
-        self._unswept = [key for key, incarnation in incarnations.items() if incarnation.sealed] if self._engine.sweeps else []
+        incarnations = self._life.manifest.incarnations
+        self._unswept = [key for key, incarnation in incarnations.items() if incarnation.sealed] if self._life.leads_cluster else []
         self._wake.set()
 
     def wake(self) -> None:
@@ -139,7 +139,7 @@ class Sweeper:
 
     def chunks_listed(self) -> None:
         """Run soon if there are chunks to fold."""
-        if choose(self._engine.manifest, self._engine.incarnation_id, self._left) is not None:
+        if choose(self._life.manifest, self._life.incarnation_id, self._left) is not None:
             self._wake.set()
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class Sweeper:
         return self._end.is_set()
 
     async def _run(self) -> None:
-        interval_s = self._engine.settings.retention_check_interval_ms / 1000
+        interval_s = self._life.settings.retention_check_interval_ms / 1000
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -168,51 +168,51 @@ class Sweeper:
             try:
                 await self.run_once()
                 await self.fold()
-                while self._unswept and self._engine.sweeps and not self._closing:
-                    await sweep_leftovers(self._engine.store, self._engine.manifest, self._unswept[-1])
+                while self._unswept and self._life.leads_cluster and not self._closing:
+                    await sweep_leftovers(self._life.store, self._life.manifest, self._unswept[-1])
                     self._unswept.pop()
             except HeadgateError as error:
-                log.warning("retention_failed", error=error.message)
+                logger.warning("retention_failed", error=error.message)
             except MemoryError:
                 raise  # it ends the broker
             except Exception as error:  # the sweeper continues: otherwise the store would grow for ever, without a visible reason
-                log.exception("retention_failed", error)
+                logger.exception("retention_failed", error)
 
     async def run_once(self) -> None:
         """Move log starts, forget expired producers, and delete unneeded chunks and incarnations."""
-        engine = self._engine
-        engine.clock.check()
+        life = self._life
+        life.clock.check()
         await self._list_expired()
         starts: dict[PartitionLog, int] = {}
-        begun_s = engine.clock.monotonic()
-        silent_before_ms = engine.cutoff_ms(engine.settings.producer_id_expiration_ms)
-        for partition in engine.all_logs():
+        begun_s = life.clock.monotonic()
+        silent_before_ms = life.cutoff_ms(life.settings.producer_id_expiration_ms)
+        for partition in self._leads.all():
             if silent_before_ms is not None:
                 partition.producers_state.expire(silent_before_ms)
-            start = expired_offset(partition, engine.cutoff_ms)
+            start = expired_offset(partition, life.cutoff_ms)
             if start > partition.log_start:
                 starts[partition] = start
-        self._rest_s = REST * (engine.clock.monotonic() - begun_s)
+        self._rest_s = REST * (life.clock.monotonic() - begun_s)
         if starts:
-            await engine.set_log_starts(starts, by_age=True)
-        edits = sweep_edits(engine.manifest, engine.incarnation_id)
+            await set_log_starts(life.catalog, starts, by_age=True)
+        edits = sweep_edits(life.manifest, life.incarnation_id)
         if not edits:
             return
-        listed = {incarnation_id: dict(chunks) for incarnation_id, chunks in engine.manifest.chunks.items()}
-        await self._catalog.commit(*edits)
+        listed = {incarnation_id: dict(chunks) for incarnation_id, chunks in life.manifest.chunks.items()}
+        await self._life.catalog.commit(*edits)
         for edit in edits:
             match edit:
                 case RemoveChunks(incarnation_id, numbers):
                     await self._delete_chunks(incarnation_id, [listed[incarnation_id][number] for number in numbers])
-                    log.info("chunks_removed", incarnation=incarnation_id, chunks=len(numbers))
+                    logger.info("chunks_removed", incarnation=incarnation_id, chunks=len(numbers))
                 case CloseIncarnation(incarnation_id):
                     await self._delete_incarnation(incarnation_id)
 
     async def _list_expired(self) -> None:
         """List records that retention wants to remove but that are not listed yet. A chunk with few writes stays open for long."""
-        engine = self._engine
-        waiting = [partition for partition in engine.all_logs() if waits_for_listing(partition, engine.cutoff_ms)]
-        if not waiting or self._closing or engine.failed is not None or engine.stalled is not None:
+        life = self._life
+        waiting = [partition for partition in self._leads.all() if waits_for_listing(partition, life.cutoff_ms)]
+        if not waiting or self._closing or life.failed is not None or (life.ready and self._wal.stalled is not None):
             return
         if not self._checkpointer.lists(waiting):
             # Without the cut, the unused rest of the file would stay on the disk until the next write, although the file is
@@ -221,18 +221,25 @@ class Sweeper:
         if not self._closing:
             await self._checkpointer.list_all()
 
+    @property
+    def _maker_epoch(self) -> int:
+        """The leader epoch for objects that this broker makes in the WAL of other incarnations (`keys.maker`), or in its own
+        WAL."""
+        manifest = self._life.manifest
+        return manifest.term_epoch if manifest.leader == self._life.incarnation_id else self._epoch
+
     async def fold(self) -> None:
         """Fold chunks until there are not enough to fold."""
         async with self._folding:
             await self._fold()
 
     async def _fold(self) -> None:
-        engine = self._engine
-        await self._catalog.settle()
-        while not self._closing and (chosen := choose(engine.manifest, engine.incarnation_id, self._left)) is not None:
+        life = self._life
+        await self._life.catalog.settle()
+        while not self._closing and (chosen := choose(life.manifest, life.incarnation_id, self._left)) is not None:
             await self._replace(*chosen)
-        for incarnation_id, chunk in sparse(engine.manifest, engine.incarnation_id, self._left):
-            listed = engine.manifest.chunks.get(incarnation_id, {}).get(chunk.number)
+        for incarnation_id, chunk in sparse(life.manifest, life.incarnation_id, self._left):
+            listed = life.manifest.chunks.get(incarnation_id, {}).get(chunk.number)
             # Between two folds, the incarnation or the lead may have changed hands: then the next pass looks again.
             if self._closing or listed is not chunk:
                 return
@@ -240,17 +247,17 @@ class Sweeper:
 
     async def _replace(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         """Fold these chunks into one and delete them. Leaves them out of later folds if one is missing or damaged."""
-        engine = self._engine
+        life = self._life
         self._folds += 1
-        made_by = keys.maker(engine.maker_epoch, engine.incarnation_id, self._folds)
+        made_by = keys.maker(self._maker_epoch, life.incarnation_id, self._folds)
         try:
-            folded, found = await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by)
+            folded, found = await fold(life.store, life.manifest, incarnation_id, chunks, made_by)
         except (InvalidError, CorruptError) as error:
             # Other chunks are still folded.
             self._left.update((incarnation_id, chunk.number) for chunk in chunks)
-            log.error("chunks_not_folded", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
+            logger.error("chunks_not_folded", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
             return
-        await self._catalog.commit(folded)
+        await self._life.catalog.commit(folded)
         await self._delete_chunks(incarnation_id, chunks)
         self.chunks_folded += len(chunks)
         self._report(found)
@@ -259,9 +266,9 @@ class Sweeper:
         """Log batches that consumers cannot read. They were acked, so only an operator may skip them."""
         self.batches_unreadable += len(found)
         for one in found[:REPORTS_MAX]:
-            topic = self._engine.manifest.topics_by_id.get(one.topic_id)
+            topic = self._life.manifest.topics_by_id.get(one.topic_id)
             if topic is not None:
-                log.error(
+                logger.error(
                     "batch_unreadable",
                     topic=topic.name,
                     partition=one.partition,
@@ -272,17 +279,17 @@ class Sweeper:
 
     async def _delete_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            await self._engine.store.delete(keys.chunk_object(incarnation_id, chunk))
+            await self._life.store.delete(keys.chunk_object(incarnation_id, chunk))
             if not chunk.index_inline:
-                await self._engine.store.delete(keys.index_object(incarnation_id, chunk))
+                await self._life.store.delete(keys.index_object(incarnation_id, chunk))
         self.chunks_removed += len(chunks)
 
     async def _delete_incarnation(self, incarnation_id: str) -> None:
         """Delete all objects of an incarnation except its fences: if the dead broker continues to run, it must still find them."""
-        kept = self._engine.manifest.producers_objects()
+        kept = self._life.manifest.producers_objects()
         last = ""
-        while objects := await self._engine.store.list(keys.wal_prefix(incarnation_id), last):
+        while objects := await self._life.store.list(keys.wal_prefix(incarnation_id), last):
             for found in objects:
                 if not is_fence(found) and found.key not in kept:
-                    await self._engine.store.delete(found.key)
+                    await self._life.store.delete(found.key)
             last = objects[-1].key

@@ -21,7 +21,7 @@ from headgate.broker.control.leader import Leader
 from headgate.broker.control.load import broker_load
 from headgate.broker.control.replication import copy_of, surrender_messages
 from headgate.broker.control.wire import incarnation_of, member_message
-from headgate.broker.engine.engine import Held
+from headgate.broker.engine.topics import Held
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.handlers import Call, Context, decode

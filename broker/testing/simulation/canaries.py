@@ -14,7 +14,7 @@ def _no_fence_check() -> Mapping[str, object]:
 
 def _ack_before_durable() -> Mapping[str, object]:
     """The broker acks producers at once, before their records are durable."""
-    return {"headgate.broker.engine.engine.Engine.on_acked": lambda self, callback: callback(None)}
+    return {"headgate.broker.engine.write.path.WritePath.on_acked": lambda self, callback: callback(None)}
 
 
 def _no_sequences() -> Mapping[str, object]:
@@ -45,9 +45,8 @@ def _lead_after_seal() -> Mapping[str, object]:
 def _half_resigned() -> Mapping[str, object]:
     """A broker that hands segments over stops half-way when the stream to the leader ends: no broker can write to them
     afterwards."""
-    from headgate.broker.engine.engine import Engine
 
-    return {"headgate.broker.engine.engine.Engine.resign": lambda self, segment_ids: Engine._resign(self, set(segment_ids))}
+    return {"headgate.broker.engine.upkeep.handover.Handover.resign": lambda self, segment_ids: self._resign(set(segment_ids))}
 
 
 def _no_expiry() -> Mapping[str, object]:
@@ -123,15 +122,15 @@ def _fixed_timeout() -> Mapping[str, object]:
 
 def _jumping(age: str) -> Mapping[str, object]:
     """The broker measures ages of one kind by the system clock, including its jumps."""
-    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.life import Life
     from headgate.broker.testing.simulation import scenario
 
-    right, wrong_ms = Engine.cutoff_ms, getattr(scenario, age)
+    right, wrong_ms = Life.cutoff_ms, getattr(scenario, age)
 
-    def cutoff_ms(self: Engine, age_ms: int) -> int | None:
+    def cutoff_ms(self: Life, age_ms: int) -> int | None:
         return self.clock.system_ms() - age_ms if wrong_ms <= age_ms < wrong_ms + 1_000_000 else right(self, age_ms)
 
-    return {"headgate.broker.engine.engine.Engine.cutoff_ms": cutoff_ms}
+    return {"headgate.broker.engine.life.Life.cutoff_ms": cutoff_ms}
 
 
 def _jumping_appends() -> Mapping[str, object]:

@@ -136,7 +136,7 @@ def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, obj
     return {
         "os.urandom": source.randbytes,
         "headgate.broker.control.load.memory_bytes": lambda: 0,
-        "headgate.broker.engine.engine.AppendWal": SteppedWal,
+        "headgate.broker.engine.write.make.AppendWal": SteppedWal,
         "headgate.broker.cluster.capacity.DOWN_AFTER_MS": 2_000,
         "headgate.broker.cluster.term.TROUBLE_S": 3.0,
         "headgate.broker.engine.upkeep.fold.FANOUT": random.choice((2, 3, 8)),

@@ -11,7 +11,8 @@ from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent, data_
 from headgate.broker.cluster.manifest import Edit, Manifest
 from headgate.broker.control.gates import LeaderGates
 from headgate.broker.engine.catalog import LocalCatalog
-from headgate.broker.engine.engine import Engine, Held
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.topics import Held
 from headgate.broker.log.parquet import write_extent_file
 from headgate.broker.runtime.clock import Clock
 
@@ -38,7 +39,7 @@ class Alone:
         return self.engine.manifest
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
-        catalog = self.engine._catalog
+        catalog = self.engine._life.catalog
         assert isinstance(catalog, LocalCatalog)
         await catalog.commit_made(make)
 

@@ -21,7 +21,7 @@ NAMES = {"log", "partition"}
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted(ROOT.rglob("*.py")):
-        if path != ROOT / "engine" / "partition.py":
+        if path != ROOT / "engine" / "partition" / "log.py":
             yield path.relative_to(ROOT), ast.parse(path.read_text())
 
 

@@ -291,7 +291,7 @@ async def run(make_machine: MakeMachine, clock: ManualClock, part: int, count: i
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 3)
     monkeypatch.setattr("headgate.broker.engine.catalog.COMMIT_TRIES", 4)
-    monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.05)
+    monkeypatch.setattr("headgate.broker.engine.write.path.STALL_GRACE_S", 0.05)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -88,7 +88,7 @@ async def test_every_operation_may_fail_for_a_while(make_machine: MakeMachine, m
 
 
 async def test_new_records_are_refused_when_a_stall_lasts(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.05)
+    monkeypatch.setattr("headgate.broker.engine.write.path.STALL_GRACE_S", 0.05)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -112,7 +112,7 @@ async def test_a_store_that_hangs_is_noticed(
 ) -> None:
     """A frozen disk raises no error: without this check no log line would say why records wait."""
     monkeypatch.setattr("headgate.broker.engine.write.wal_watch.LOOK_S", 0.01)
-    monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.0)
+    monkeypatch.setattr("headgate.broker.engine.write.path.STALL_GRACE_S", 0.0)
     machine = make_machine(medium)
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})

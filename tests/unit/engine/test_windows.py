@@ -211,7 +211,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     await engine._checkpointer.list_all()
     before = engine.manifest.encode()
     seen: list[Edit] = []
-    engine._catalog._applied = lambda edits: (seen.extend(edits), engine.applied(edits))  # type: ignore[attr-defined]
+    engine._life.catalog._applied = lambda edits: (seen.extend(edits), engine.applied(edits))  # type: ignore[attr-defined]
     gates = gates_of(engine)
     first = await gates.open("t", "first", "now", [10, 0], HOUR_MS)
     second = await gates.open("t", "second", "now", [5, 5], HOUR_MS)
@@ -228,7 +228,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     other = make_machine("memory")
     broker = await other.start()
     engine = broker.engine
-    catalog = engine._catalog
+    catalog = engine._life.catalog
     assert isinstance(catalog, LocalCatalog)
     # The topic as this broker knew it before it was away, and then with all edits.
     for manifest, edits in ((Manifest.decode(before), []), (Manifest.decode(before), seen)):

@@ -1,0 +1,104 @@
+"""The read path: records from memory or the store, and answers about the ends of a log."""
+
+from __future__ import annotations
+
+from headgate.broker.engine.life import Life
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.partition.windows import NOBODY
+from headgate.broker.engine.proof import LeadProof
+from headgate.broker.engine.read import lookup, skip
+from headgate.broker.engine.read.reader import Reader
+from headgate.broker.runtime.errors import Reason, RetryError
+
+
+class ReadPath:
+    """Reads of consumers.
+
+    Args:
+        reader: reads what is no longer in memory.
+        proof: proves that no other broker leads this broker's partitions.
+    """
+
+    def __init__(self, life: Life, reader: Reader, proof: LeadProof) -> None:
+        self._life = life
+        self._reader = reader
+        self._proof = proof
+
+    def read_tail(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview] | None:
+        """Read whole batches from memory, up to the high watermark. Returns [] at its end, and None if `offset` is not in
+        memory.
+
+        Also returns [] before a window that waits for history, unless `reader` may pass the window (`partition/windows.py`).
+        """
+        return partition.read_memory(offset, partition.reach(offset, reader), max_bytes)
+
+    async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
+        """Read whole batches, from memory or store. The first batch contains `offset`, or follows it if `offset` is in a gap.
+
+        Returns at least one batch, and further ones up to `max_bytes`. Returns [] at the high watermark, and in the cases of
+        `read_tail`.
+
+        Raises:
+            InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer.
+        """
+        await self.check_range(partition, offset)
+        reached = partition.reach(offset, reader)
+        slices = partition.read_memory(offset, reached, max_bytes)
+        return await self._reader.read(partition, reached[0], max_bytes, reached) if slices is None else slices
+
+    async def check_range(self, partition: PartitionLog, offset: int) -> None:
+        """Check that an offset can be read, or is the next one to be written.
+
+        Raises:
+            InvalidError: OFFSET_OUT_OF_RANGE. RetryError: this broker cannot tell, because another broker may lead the partition
+                by now.
+        """
+        if offset > partition.high_watermark:
+            # The reader may have read further at the partition's next lead. If this broker answered that the log ends below
+            # `offset`, the reader would start again or skip to the end. So this check does not trust even a promise; it looks into
+            # the store.
+            await self._proof.look()
+            self._life.check()
+            self._check_lead(partition)
+        if not partition.log_start <= offset <= partition.high_watermark:
+            raise partition.out_of_range(offset)
+
+    async def confirm(self, partition: PartitionLog | None = None) -> None:
+        """Make sure that no broker had taken over from this one when the caller's request arrived; see `LeadProof`.
+
+        Callers await this before they answer with an end: a high watermark, a committed position, or the end of an epoch.
+
+        Args:
+            partition: also check that this partition is not being handed over. Its next lead may ack already, and this broker
+                hears of that later.
+
+        Raises RetryError(NOT_LEADER).
+        """
+        await self._proof.confirm()
+        self._life.check()
+        if partition is not None:
+            self._check_lead(partition)
+
+    def _check_lead(self, partition: PartitionLog) -> None:
+        if partition.refusal is not None:
+            raise RetryError(
+                Reason.NOT_LEADER,
+                f"another broker leads the partition by now. topic=`{partition.topic.name}` partition=`{partition.number}`",
+            )
+
+    async def offset_for_timestamp(self, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
+        """(timestamp in ms, offset) of the first record, in offset order, at or after `timestamp_ms`. None if there is no such
+        record."""
+        return await lookup.offset_for_timestamp(self._reader, partition, timestamp_ms)
+
+    async def max_timestamp(self, partition: PartitionLog) -> tuple[int, int] | None:
+        """(timestamp in ms, offset) of the first record with the greatest timestamp (KIP-734). None if the log has no record."""
+        return await lookup.max_timestamp(self._reader, partition)
+
+    def epoch_end(self, partition: PartitionLog, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) for an OffsetForLeaderEpoch answer (KIP-101); (-1, -1) if it is unknown. Await `confirm` first."""
+        return partition.epoch_end(leader_epoch)
+
+    async def find_unreadable(self, partition: PartitionLog, first_offset: int, last_offset: int) -> skip.Checked:
+        """Batches that consumers cannot read. See `skip.find_unreadable`."""
+        return await skip.find_unreadable(self._reader, partition, first_offset, last_offset)

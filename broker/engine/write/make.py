@@ -1,0 +1,42 @@
+"""The choice of the WAL: by the store, and by the settings."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headgate.broker.engine.life import Life
+from headgate.broker.engine.write.wal import AppendWal, InlineWal, Owner, Wal
+from headgate.broker.engine.write.wal_group import GroupWriter
+from headgate.broker.engine.write.wal_put import PutWal
+from headgate.broker.store.open import PRIVATE_URLS
+
+CHUNK_MS = 3600 * 1000
+"""Greatest age, in ms, of an incomplete chunk with records. Then the WAL completes the chunk, so that retention by time can
+delete it."""
+
+
+def make_wal(life: Life, owner: Owner, loop: asyncio.AbstractEventLoop) -> Wal:
+    """The WAL of one incarnation; call its `start` next. `owner`: receives its reports."""
+    settings = life.settings
+    if life.store.appender is not None:
+        # A private store has no disk, so the loop never waits for a write.
+        in_memory = life.store.url in PRIVATE_URLS
+        writer = GroupWriter(
+            appender=life.store.appender,
+            incarnation_id=life.incarnation_id,
+            synced=settings.wal_fsync == "always" and not in_memory,
+            chunk_bytes=settings.wal_chunk_bytes,
+            chunk_ms=CHUNK_MS,
+            clock=life.clock,
+        )
+        return (InlineWal if in_memory else AppendWal)(writer, loop, owner)
+    return PutWal(
+        store=life.store,
+        incarnation_id=life.incarnation_id,
+        flush_bytes=settings.wal_flush_bytes,
+        flush_interval_ms=settings.wal_flush_interval_ms,
+        puts_max=settings.wal_inflight_puts_max,
+        clock=life.clock,
+        loop=loop,
+        owner=owner,
+    )
