@@ -153,24 +153,16 @@ class Engine:
         self.offset_for_timestamp, self.max_timestamp = reads.offset_for_timestamp, reads.max_timestamp
         self.epoch_end, self.find_unreadable = reads.epoch_end, reads.find_unreadable
         topics = Topics(self._life, self.leads, self.turns, lambda: self._sweeper.wake())
-        self.topics, self.topic, self.topic_by_id, self.partition = (
-            topics.topics,
-            topics.topic,
-            topics.topic_by_id,
-            topics.partition,
-        )
-        self.lead, self.is_on_its_way, self.brokers = topics.lead, topics.is_on_its_way, topics.brokers
+        self.topics, self.topic, self.topic_by_id = topics.topics, topics.topic, topics.topic_by_id
+        self.partition, self.lead, self.is_on_its_way = topics.partition, topics.lead, topics.is_on_its_way
+        self.brokers = topics.brokers
         self.hold, self.drop_holds = topics.hold, topics.drop_holds
         self.create_topic, self.create_topics = topics.create_topic, topics.create_topics
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
         deletion = Deletion(self._life, self._reader, lambda: self._sweeper.wake())
-        self.delete_records, self.delete_below, self.cut_offset = (
-            deletion.delete_records,
-            deletion.delete_below,
-            deletion.cut_offset,
-        )
-        self.skip_records = deletion.skip_records
+        self.delete_records, self.delete_below = deletion.delete_records, deletion.delete_below
+        self.cut_offset, self.skip_records = deletion.cut_offset, deletion.skip_records
         self.parse_config, self.all_logs = self.leads.parse_config, self.leads.all
 
     @property

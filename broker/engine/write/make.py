@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headgate.broker.engine.life import Life
-from headgate.broker.engine.write.wal import AppendWal, InlineWal, Owner, Wal
+from headgate.broker.engine.write.wal import AppendWal, InlineWal, Wal, WalObserver
 from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.engine.write.wal_put import PutWal
 from headgate.broker.store.open import PRIVATE_URLS
@@ -15,8 +15,8 @@ CHUNK_MS = 3600 * 1000
 delete it."""
 
 
-def make_wal(life: Life, owner: Owner, loop: asyncio.AbstractEventLoop) -> Wal:
-    """The WAL of one incarnation; call its `start` next. `owner`: receives its reports."""
+def make_wal(life: Life, observer: WalObserver, loop: asyncio.AbstractEventLoop) -> Wal:
+    """The WAL of one incarnation; call its `start` next. `observer`: receives its reports."""
     settings = life.settings
     if life.store.appender is not None:
         # A private store has no disk, so the loop never waits for a write.
@@ -29,7 +29,7 @@ def make_wal(life: Life, owner: Owner, loop: asyncio.AbstractEventLoop) -> Wal:
             chunk_ms=CHUNK_MS,
             clock=life.clock,
         )
-        return (InlineWal if in_memory else AppendWal)(writer, loop, owner)
+        return (InlineWal if in_memory else AppendWal)(writer, loop, observer)
     return PutWal(
         store=life.store,
         incarnation_id=life.incarnation_id,
@@ -38,5 +38,5 @@ def make_wal(life: Life, owner: Owner, loop: asyncio.AbstractEventLoop) -> Wal:
         puts_max=settings.wal_inflight_puts_max,
         clock=life.clock,
         loop=loop,
-        owner=owner,
+        observer=observer,
     )

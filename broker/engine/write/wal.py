@@ -64,7 +64,7 @@ class Wal(Protocol):
         """Call back once all batches appended so far are durable (None), or can never be durable (the error)."""
 
     async def roll(self, *, cut: bool = False) -> None:
-        """Complete the chunk that contains the last durable batch. Returns after the owner has received the report, or when the
+        """Complete the chunk that contains the last durable batch. Returns after the observer has received the report, or when the
         WAL has ended.
 
         Args:
@@ -77,7 +77,7 @@ class Wal(Protocol):
         acked."""
 
 
-class Owner(Protocol):
+class WalObserver(Protocol):
     """Receives the WAL's reports, on the loop."""
 
     def wal_committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
@@ -125,10 +125,10 @@ class Acks:
 class AppendWal:
     """A WAL with blocking writes, which run on their own thread."""
 
-    def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
+    def __init__(self, writer: GroupWriter, loop: Loop, observer: WalObserver) -> None:
         self._writer = writer
         self._loop = loop
-        self._owner = owner
+        self._observer = observer
         self._acks = Acks(loop)
         self._fresh: list[Pending] = []
         self._ended = asyncio.Event()
@@ -136,7 +136,7 @@ class AppendWal:
         self.complete = False
         self.stalled_since = 0.0
         writer.on_group = lambda group, number, position: self._report(self._committed, group, number, position)
-        writer.on_rolled = lambda number, size, appended_ms: self._report(owner.wal_rolled, number, size, appended_ms, None)
+        writer.on_rolled = lambda number, size, appended_ms: self._report(observer.wal_rolled, number, size, appended_ms, None)
         writer.on_stalled = lambda error: self._report(self._stall, error)
         writer.on_resumed = lambda: self._report(self._resume)
         # Shared with the WAL thread; the lock protects the following.
@@ -195,12 +195,12 @@ class AppendWal:
         await done.wait()
 
     def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        self._owner.wal_committed(group, chunk_number, position)
+        self._observer.wal_committed(group, chunk_number, position)
         self._acks.advance(len(group))
 
     def _failed(self, error: HeadgateError) -> None:
         self._acks.fail(error)
-        self._owner.wal_failed(error)
+        self._observer.wal_failed(error)
 
     def _stall(self, error: HeadgateError) -> None:
         if self.stalled is None:
@@ -282,17 +282,17 @@ class AppendWal:
 class InlineWal:
     """A WAL without blocking writes, because the store is memory. They happen at the end of the loop's turn."""
 
-    def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
+    def __init__(self, writer: GroupWriter, loop: Loop, observer: WalObserver) -> None:
         self._writer = writer
         self._loop = loop
-        self._owner = owner
+        self._observer = observer
         self._acks = Acks(loop)
         self._fresh: list[Pending] = []
         self.stalled: HeadgateError | None = None
         self.complete = False
         self.stalled_since = 0.0
         writer.on_group = self._committed
-        writer.on_rolled = lambda number, size, appended_ms: owner.wal_rolled(number, size, appended_ms, None)
+        writer.on_rolled = lambda number, size, appended_ms: observer.wal_rolled(number, size, appended_ms, None)
 
     @property
     def appended_batches(self) -> int:
@@ -324,10 +324,10 @@ class InlineWal:
             call()
         except HeadgateError as error:
             self._acks.fail(error)
-            self._owner.wal_failed(error)
+            self._observer.wal_failed(error)
 
     def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        self._owner.wal_committed(group, chunk_number, position)
+        self._observer.wal_committed(group, chunk_number, position)
         self._acks.advance(len(group))
 
     async def roll(self, *, cut: bool = False) -> None:

@@ -15,7 +15,7 @@ import uuid
 
 from headgate.broker.engine import keys
 from headgate.broker.engine.partition.log import PartitionLog, Pending
-from headgate.broker.engine.write.wal import Acks, DurableCallback, Loop, Owner
+from headgate.broker.engine.write.wal import Acks, DurableCallback, Loop, WalObserver
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
@@ -51,7 +51,7 @@ class PutWal:
         puts_max: int,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        owner: Owner,
+        observer: WalObserver,
     ) -> None:
         self._store = store
         self._incarnation_id = incarnation_id
@@ -61,7 +61,7 @@ class PutWal:
         self._puts_max = puts_max
         self._clock = clock
         self._loop = loop
-        self._owner = owner
+        self._observer = observer
         self._acks = Acks(_as_loop(loop))
         self._fresh: list[Pending] = []
         self._fresh_bytes = 0
@@ -198,8 +198,8 @@ class PutWal:
         while self._next_ack in self._stored:
             group, data_at, size, appended_ms, sections = self._stored.pop(self._next_ack)
             number, self._next_ack = self._next_ack, self._next_ack + 1
-            self._owner.wal_committed(group, number, data_at)
-            self._owner.wal_rolled(number, size, appended_ms, sections)
+            self._observer.wal_committed(group, number, data_at)
+            self._observer.wal_rolled(number, size, appended_ms, sections)
             self._acks.advance(len(group))
         self._note_stall()
         if not self._puts and not self._fresh:
@@ -212,7 +212,7 @@ class PutWal:
     def _fail(self, error: HeadgateError) -> None:
         if self._acks.error is None:
             self._acks.fail(error)
-            self._owner.wal_failed(error)
+            self._observer.wal_failed(error)
         self._idle.set()
 
     async def roll(self, *, cut: bool = False) -> None:

@@ -12,7 +12,7 @@ import contextvars
 from random import Random
 from typing import Any
 
-from headgate.broker.engine.write.wal import AppendWal, Loop, Owner
+from headgate.broker.engine.write.wal import AppendWal, Loop, WalObserver
 from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.testing.simulation.loop import PROCESS, VirtualLoop
@@ -31,8 +31,8 @@ class SteppedWal(AppendWal):
     random = Random(0)
     """The run's random generator; the scenario sets it."""
 
-    def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
-        super().__init__(writer, loop, owner)
+    def __init__(self, writer: GroupWriter, loop: Loop, observer: WalObserver) -> None:
+        super().__init__(writer, loop, observer)
         assert isinstance(loop, VirtualLoop)
         self._virtual = loop
         process = PROCESS.get()

@@ -61,7 +61,7 @@ def batches(count: int, sizes: Sequence[int] = (0, 50, 900), seed: int = 1) -> l
 
 
 class Judge:
-    """The WAL's owner: compares the batches that the WAL reports as durable with the bytes in the store."""
+    """The observer of the WAL: compares the batches that the WAL reports as durable with the bytes in the store."""
 
     def __init__(self, objects: MemoryObjects) -> None:
         self._objects = objects
@@ -139,7 +139,7 @@ class Bench:
                 puts_max=4,
                 clock=clock,
                 loop=loop,
-                owner=self.judge,
+                observer=self.judge,
             )
         else:
             assert self.store.appender is not None
