@@ -28,7 +28,7 @@ from headgate.broker.engine.proof import LeadProof
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.path import ReadPath
-from headgate.broker.engine.read.reader import Reader
+from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
@@ -137,7 +137,7 @@ class Engine:
             encoders=encoders,
             pools=pools,
         )
-        self._reader = Reader(store, incarnation_id, settings.read_cache_bytes, self.history)
+        self._reader = StoreReader(store, incarnation_id, settings.read_cache_bytes, self.history)
         self._wal: Wal
         self._watch: WalWatch
         self._checkpointer: Checkpointer

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 TOPIC = "__consumer_offsets"
 TOPIC_CONFIG = {"cleanup.policy": "compact", "compression.type": "producer", "max.message.bytes": str(16 << 20)}
@@ -117,7 +117,7 @@ class PatientClock:
         gap_s = at_s - self._seen_s
         if gap_s > STALL_S:
             self.stalled_s += gap_s - TICK_S
-            log.warning("coordinator_stalled", seconds=round(gap_s, 3))
+            logger.warning("coordinator_stalled", seconds=round(gap_s, 3))
         self._seen_s = at_s
         return Now(int((at_s - self.stalled_s) * 1000), self._clock.now_ms())
 
@@ -233,7 +233,7 @@ class Coordinator:
                 await self._protect(topic)
             except RetryError as error:
                 # The cluster's leader does not answer. `_clean` tries again.
-                log.warning("groups_topic_not_protected", error=error.message)
+                logger.warning("groups_topic_not_protected", error=error.message)
             for partition in list(self._engine.all_logs()):
                 if partition.topic.name == TOPIC and partition.number not in self._slots:
                     self._gain(partition)
@@ -244,7 +244,7 @@ class Coordinator:
         self._clean_at_s = self._loop.time() + self._settings.offsets_retention_check_interval_ms / 1000
         self._wake()
         seconds = round(self._loop.time() - started_s, 3)
-        log.info("groups_loaded", groups=self._budget.groups, partitions=len(self._slots), seconds=seconds)
+        logger.info("groups_loaded", groups=self._budget.groups, partitions=len(self._slots), seconds=seconds)
 
     def _on_lead(self, partition: PartitionLog) -> None:
         """Called when this broker gains or loses the lead of a partition."""
@@ -276,7 +276,7 @@ class Coordinator:
             try:
                 rows = await self._replay(slot)
             except RetryError as error:
-                log.warning("groups_load_waits", partition=slot.log.number, error=error.message)
+                logger.warning("groups_load_waits", partition=slot.log.number, error=error.message)
                 slot.shard.unload(Reason.NOT_COORDINATOR)
                 await asyncio.sleep(LOAD_RETRY_S)
                 continue
@@ -284,14 +284,14 @@ class Coordinator:
                 # The groups of this partition wait for an operator. Without the damaged records they would lose positions.
                 if error.message != reported:
                     reported = error.message
-                    log.error("groups_damaged", topic=TOPIC, partition=slot.log.number, error=error.message)
+                    logger.error("groups_damaged", topic=TOPIC, partition=slot.log.number, error=error.message)
                 slot.shard.unload(Reason.NOT_COORDINATOR)
                 slot.settled.set()
                 await asyncio.sleep(DAMAGED_RETRY_S)
                 continue
             slot.loading = None
             self._begin(slot)
-            log.debug("groups_partition_loaded", partition=slot.log.number, records=rows)
+            logger.debug("groups_partition_loaded", partition=slot.log.number, records=rows)
             return
 
     def _begin(self, slot: _Slot) -> None:
@@ -342,7 +342,7 @@ class Coordinator:
         except CorruptError as error:
             # A coordinator did not write this record. Skipping it loses no state of the broker, and a failure would make all groups
             # unavailable.
-            log.warning("group_record_skipped", partition=slot.log.number, offset=record.offset, error=error.message)
+            logger.warning("group_record_skipped", partition=slot.log.number, offset=record.offset, error=error.message)
 
     # -- requests of clients
 
@@ -514,7 +514,7 @@ class Coordinator:
         setting."""
         if topic.config.get("cleanup.policy") != TOPIC_CONFIG["cleanup.policy"]:
             await self._engine.alter_topic_config(topic, lambda now: {**now.config, **TOPIC_CONFIG})
-            log.warning("groups_topic_protected", topic=topic.name, was=topic.config.get("cleanup.policy", "delete"))
+            logger.warning("groups_topic_protected", topic=topic.name, was=topic.config.get("cleanup.policy", "delete"))
 
     def _topic_exists(self, name: str, value: OffsetValue) -> bool:
         topic = self._engine.manifest.topics.get(name)
@@ -609,7 +609,7 @@ class Coordinator:
                 self._execute(slot, effects)
                 await asyncio.sleep(0)
         except HeadgateError as error:
-            log.warning("groups_clean_failed", error=error.message)
+            logger.warning("groups_clean_failed", error=error.message)
         finally:
             self._cleaning = None
 
@@ -632,11 +632,11 @@ class Coordinator:
                 rows_written += len(rows)
             await self._engine.durable()
             self._cuts[slot.log] = first_offset
-            log.debug("groups_snapshot", partition=slot.log.number, rows=rows_written, first_offset=first_offset)
+            logger.debug("groups_snapshot", partition=slot.log.number, rows=rows_written, first_offset=first_offset)
         except HeadgateError as error:
             # Nothing was cut, so no record is lost. Further rows start the next attempt.
             slot.snapshot_rows = slot.shard.rows_appended + SNAPSHOT_ROWS_MIN
-            log.warning("groups_snapshot_failed", partition=slot.log.number, error=error.message)
+            logger.warning("groups_snapshot_failed", partition=slot.log.number, error=error.message)
         finally:
             slot.snapshotting = None
 
@@ -648,7 +648,7 @@ class Coordinator:
         except HeadgateError as error:
             for partition, offset in cuts.items():
                 self._cuts.setdefault(partition, offset)
-            log.warning("groups_cut_failed", error=error.message)
+            logger.warning("groups_cut_failed", error=error.message)
         finally:
             self._cutting = None
 

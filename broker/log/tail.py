@@ -1,10 +1,10 @@
 """The tail of one partition in memory: contiguous runs of batches, ready to be sent as they are.
 
-A segment is one buffer whose batches follow each other without a gap, so that a fetch is one slice of it. Small batches are copied
-behind each other; a large one that was received into a buffer of its own becomes a segment without a copy. Large buffers come from
+A slab is one buffer whose batches follow each other without a gap, so that a fetch is one slice of it. Small batches are copied
+behind each other; a large one that was received into a buffer of its own becomes a slab without a copy. Large buffers come from
 a pool and go back to it, unless a slow connection still sends slices of them.
 
-`TailMemory` counts the segments of all tails of a broker. A segment leaves memory when the tails hold too much, when all of its
+`TailMemory` counts the slabs of all tails of a broker. A slab leaves memory when the tails hold too much, when all of its
 records are deleted, or when its partition is closed.
 """
 
@@ -16,17 +16,17 @@ from collections import OrderedDict
 
 from headgate.broker.log.buffers import BufferPool
 
-SEGMENT_BYTES_MIN = 16 << 10
-"""First segment of a partition: a quiet partition costs little."""
-SEGMENT_BYTES_MAX = 4 << 20
-"""Largest segment: a fetch of some MB is one or two slices."""
+SLAB_BYTES_MIN = 16 << 10
+"""First slab of a partition: a quiet partition costs little."""
+SLAB_BYTES_MAX = 4 << 20
+"""Largest slab: a fetch of some MB is one or two slices."""
 
 
 POOLED_BYTES_MIN = 64 << 10
 """Smaller buffers are left to the allocator."""
 
 
-class Segment:
+class Slab:
     """One buffer of contiguous batches. `offsets[i]` is the base offset of the batch at `positions[i]`."""
 
     __slots__ = ("buffer", "end", "next_offset", "offsets", "positions", "view")
@@ -40,125 +40,125 @@ class Segment:
         self.positions = array("I")
 
     def release(self, pool: BufferPool) -> None:
-        """Give the buffer back. No read finds this segment any more."""
+        """Give the buffer back. No read finds this slab any more."""
         self.view.release()
         pool.give_back(self.buffer)
 
 
 class TailMemory:
-    """The segments of all tails, oldest first.
+    """The slabs of all tails, oldest first.
 
     Args:
         pool: lends large buffers.
-        bytes_max: memory in segments; beyond it the oldest ones leave, of whatever partition. The newest one always stays.
+        bytes_max: memory in slabs; beyond it the oldest ones leave, of whatever partition. The newest one always stays.
     """
 
-    __slots__ = ("_bytes_max", "_segments", "held_bytes", "pool")
+    __slots__ = ("_bytes_max", "_slabs", "held_bytes", "pool")
 
     def __init__(self, pool: BufferPool, bytes_max: int) -> None:
         self.pool = pool
         self.held_bytes = 0
-        """Memory in the segments of all tails."""
+        """Memory in the slabs of all tails."""
         self._bytes_max = bytes_max
-        self._segments: OrderedDict[Segment, Tail] = OrderedDict()
+        self._slabs: OrderedDict[Slab, Tail] = OrderedDict()
 
-    def add(self, segment: Segment, tail: Tail) -> None:
-        """Count a new segment, and let go of the oldest ones. Their batches are in the WAL's hands or in the store."""
-        self._segments[segment] = tail
-        self.held_bytes += len(segment.buffer)
-        while self.held_bytes > self._bytes_max and len(self._segments) > 1:
-            oldest = next(iter(self._segments.values()))
+    def add(self, slab: Slab, tail: Tail) -> None:
+        """Count a new slab, and let go of the oldest ones. Their batches are in the WAL's hands or in the store."""
+        self._slabs[slab] = tail
+        self.held_bytes += len(slab.buffer)
+        while self.held_bytes > self._bytes_max and len(self._slabs) > 1:
+            oldest = next(iter(self._slabs.values()))
             oldest.drop(1)
 
-    def remove(self, segment: Segment) -> None:
-        """Stop counting a segment, and give its buffer back."""
-        del self._segments[segment]
-        self.held_bytes -= len(segment.buffer)
-        segment.release(self.pool)
+    def remove(self, slab: Slab) -> None:
+        """Stop counting a slab, and give its buffer back."""
+        del self._slabs[slab]
+        self.held_bytes -= len(slab.buffer)
+        slab.release(self.pool)
 
 
 class Tail:
-    """The segments of one partition, oldest first; contiguous offsets from `start_offset` on."""
+    """The slabs of one partition, oldest first; contiguous offsets from `start_offset` on."""
 
-    __slots__ = ("_memory", "_room", "_starts", "segments")
+    __slots__ = ("_memory", "_room", "_starts", "slabs")
 
     def __init__(self, memory: TailMemory) -> None:
         self._memory = memory
-        self.segments: list[Segment] = []
+        self.slabs: list[Slab] = []
         self._starts: list[int] = []
-        """The first offset of each segment."""
-        self._room = SEGMENT_BYTES_MIN
+        """The first offset of each slab."""
+        self._room = SLAB_BYTES_MIN
 
     @property
     def start_offset(self) -> int | None:
         """The first offset in memory, or None where there is none."""
-        return self.segments[0].offsets[0] if self.segments else None
+        return self.slabs[0].offsets[0] if self.slabs else None
 
     def append_copy(self, batch: memoryview, size: int, base_offset: int, next_offset: int) -> memoryview | None:
         """Copy a batch behind the last one.
 
         Returns:
-            The batch where it is kept; None where the last segment has no room: `open_segment` first.
+            The batch where it is kept; None where the last slab has no room: `open_slab` first.
         """
-        if not self.segments:
+        if not self.slabs:
             return None
-        segment = self.segments[-1]
-        position = segment.end
+        slab = self.slabs[-1]
+        position = slab.end
         end = position + size
-        if end > len(segment.buffer):
+        if end > len(slab.buffer):
             return None
-        kept = segment.view[position:end]
+        kept = slab.view[position:end]
         kept[:] = batch
-        segment.end = end
-        segment.next_offset = next_offset
-        segment.offsets.append(base_offset)
-        segment.positions.append(position)
+        slab.end = end
+        slab.next_offset = next_offset
+        slab.offsets.append(base_offset)
+        slab.positions.append(position)
         return kept
 
-    def open_segment(self, size: int, base_offset: int) -> Segment:
-        """Begin a segment with room for `size` bytes at least."""
-        if self.segments:
-            self._room = min(self._room * 2, SEGMENT_BYTES_MAX)
+    def open_slab(self, size: int, base_offset: int) -> Slab:
+        """Begin a slab with room for `size` bytes at least."""
+        if self.slabs:
+            self._room = min(self._room * 2, SLAB_BYTES_MAX)
         room = max(self._room, size)
-        segment = Segment(self._memory.pool.take(room) if room >= POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
-        self.segments.append(segment)
+        slab = Slab(self._memory.pool.take(room) if room >= POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
+        self.slabs.append(slab)
         self._starts.append(base_offset)
-        self._memory.add(segment, self)
-        return segment
+        self._memory.add(slab, self)
+        return slab
 
-    def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Segment:
-        """Make a batch that stands in a buffer of its own a segment, without copying it. The buffer is the tail's from now on."""
-        self._room = SEGMENT_BYTES_MIN  # what is copied next may stay alone between two that are not: it gets no room to grow
-        segment = Segment(buffer, position, base_offset)
-        segment.offsets.append(base_offset)
-        segment.positions.append(position)
-        segment.end = position + size
-        segment.next_offset = next_offset
-        self.segments.append(segment)
+    def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Slab:
+        """Make a batch that stands in a buffer of its own a slab, without copying it. The buffer is the tail's from now on."""
+        self._room = SLAB_BYTES_MIN  # what is copied next may stay alone between two that are not: it gets no room to grow
+        slab = Slab(buffer, position, base_offset)
+        slab.offsets.append(base_offset)
+        slab.positions.append(position)
+        slab.end = position + size
+        slab.next_offset = next_offset
+        self.slabs.append(slab)
         self._starts.append(base_offset)
-        self._memory.add(segment, self)
-        return segment
+        self._memory.add(slab, self)
+        return slab
 
     def drop_below(self, offset: int) -> None:
-        """Forget the segments whose records all lie below `offset`."""
+        """Forget the slabs whose records all lie below `offset`."""
         count = 0
-        while count < len(self.segments) and self.segments[count].next_offset <= offset:
+        while count < len(self.slabs) and self.slabs[count].next_offset <= offset:
             count += 1
         if count:
             self.drop(count)
 
     def clear(self) -> None:
-        """Forget every segment."""
-        self.drop(len(self.segments))
+        """Forget every slab."""
+        self.drop(len(self.slabs))
 
     def drop(self, count: int) -> None:
-        """Forget the oldest `count` segments."""
-        dropped = self.segments[:count]
-        del self.segments[:count], self._starts[:count]
-        if not self.segments:
-            self._room = SEGMENT_BYTES_MIN
-        for segment in dropped:
-            self._memory.remove(segment)
+        """Forget the oldest `count` slabs."""
+        dropped = self.slabs[:count]
+        del self.slabs[:count], self._starts[:count]
+        if not self.slabs:
+            self._room = SLAB_BYTES_MIN
+        for slab in dropped:
+            self._memory.remove(slab)
 
     def read(self, offset: int, end_offset: int, max_bytes: int) -> list[memoryview] | None:
         """Whole batches from the one that contains `offset` up to `end_offset` (exclusive, a batch boundary).
@@ -169,7 +169,7 @@ class Tail:
         Returns:
             Slices of the buffers; [] where offset >= end_offset; None where `offset` is older than what is in memory.
         """
-        segments = self.segments
+        slabs = self.slabs
         if offset >= end_offset:
             return []
         index = bisect_right(self._starts, offset) - 1
@@ -177,28 +177,28 @@ class Tail:
             return None
         slices: list[memoryview] = []
         room = max_bytes
-        while index < len(segments):
-            segment = segments[index]
-            offsets = segment.offsets
+        while index < len(slabs):
+            slab = slabs[index]
+            offsets = slab.offsets
             if slices:
                 first = 0
                 if offsets[0] >= end_offset:
                     break
             else:
                 first = bisect_right(offsets, offset) - 1
-            start = segment.positions[first]
-            end = segment.end
-            if segment.next_offset > end_offset:
-                end = segment.positions[bisect_left(offsets, end_offset)]
+            start = slab.positions[first]
+            end = slab.end
+            if slab.next_offset > end_offset:
+                end = slab.positions[bisect_left(offsets, end_offset)]
             if end - start > room:
-                last = bisect_right(segment.positions, start + room) - 1
+                last = bisect_right(slab.positions, start + room) - 1
                 if last > first:
-                    slices.append(segment.view[start : segment.positions[last]])
+                    slices.append(slab.view[start : slab.positions[last]])
                 elif not slices:
                     last = first + 1
-                    slices.append(segment.view[start : segment.positions[last] if last < len(offsets) else segment.end])
+                    slices.append(slab.view[start : slab.positions[last] if last < len(offsets) else slab.end])
                 break
-            slices.append(segment.view[start:end])
+            slices.append(slab.view[start:end])
             room -= end - start
             if room <= 0:
                 break

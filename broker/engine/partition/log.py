@@ -20,7 +20,7 @@ from headgate.broker.log.tail import Tail, TailMemory
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 ADOPT_BYTES_MIN = 32 << 10
-"""Smallest batch, in bytes, that the broker keeps in its receive buffer. Smaller batches are copied into one shared segment, so
+"""Smallest batch, in bytes, that the broker keeps in its receive buffer. Smaller batches are copied into one shared slab, so
 that a fetch can return them as one slice."""
 
 
@@ -326,9 +326,9 @@ class PartitionLog:
             batch = buffer[position : position + size]
             copied = tail.append_copy(batch, size, base_offset, next_offset)
             if copied is None:
-                tail.open_segment(size, base_offset)
+                tail.open_slab(size, base_offset)
                 copied = tail.append_copy(batch, size, base_offset, next_offset)
-                assert copied is not None, "a new segment has room"
+                assert copied is not None, "a new slab has room"
             kept = copied
         stamp(kept, 0, base_offset, size - LENGTH_OVERHEAD_BYTES, self.leader_epoch)
         if self.config.log_append_time:

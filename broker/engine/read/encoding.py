@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from headgate.broker.log.parquet import ExtentFile, RowGroup
 
-log = get_logger("history")
+logger = get_logger("history")
 
 BATCH_BYTES_MAX = 1 << 20
 """Largest encoded batch, in bytes before compression: the default of consumers for one partition (`max.partition.fetch.bytes`)."""
@@ -250,7 +250,7 @@ class _EncoderProcess:
                 raise ClosedError(Reason.CLOSED, "the encoders were closed") from error
             silent = isinstance(error, BlockingIOError)
             what = f"said nothing for {SILENCE_S} s" if silent else f"ended: {self.kill()}"
-            log.error("encoder_ended", pid=self.pid, reason=what)
+            logger.error("encoder_ended", pid=self.pid, reason=what)
             raise RetryError(Reason.STORE_UNAVAILABLE, f"a process that encoded history {what}") from error
 
     def lives(self) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headgate.broker.log.column_schema import Int64s
     from headgate.broker.log.parquet import ExtentFile, RowGroup
 
-log = get_logger("history")
+logger = get_logger("history")
 
 IDLE_S = 60.0
 """Seconds without work after which the encoder processes are ended. History is read in bursts, and idle processes would keep
@@ -363,7 +363,7 @@ class HistoryReader:
         self.cache.put(key, encoded, now_s)
         if self.cache.dropped_in_use > dropped and now_s - self._small_cache_told_s >= SMALL_CACHE_TOLD_S:
             self._small_cache_told_s = now_s
-            log.warning(
+            logger.warning(
                 "history_cache_small",
                 cache_bytes=self.cache.bytes_max,
                 row_group_bytes=encoded.size_bytes,
@@ -436,7 +436,7 @@ class HistoryReader:
         self._broken[key] = None
         if len(self._broken) > BROKEN_MAX:
             self._broken.popitem(last=False)
-        log.error(
+        logger.error(
             "history_unreadable",
             path=extent.path,
             partition=extent.partition,

@@ -8,13 +8,13 @@ from functools import partial
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.read.reader import Reader, again
+from headgate.broker.engine.read.reader import StoreReader, again
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.errors import InvalidError
 
 
-async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
+async def offset_for_timestamp(reader: StoreReader, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
     """(timestamp, offset) of the first readable record at or after `timestamp_ms`, in offset order; None without one."""
     offset = partition.log_start
     while offset < partition.high_watermark:
@@ -47,7 +47,7 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
     return None
 
 
-async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, int] | None:
+async def max_timestamp(reader: StoreReader, partition: PartitionLog) -> tuple[int, int] | None:
     """(timestamp, offset) of the first record with the greatest timestamp; None when no record is readable.
 
     The index knows the greatest timestamp of each batch and extent. Only one of which readers see a part is opened, and only where
@@ -82,7 +82,7 @@ def _pieces(partition: PartitionLog) -> Iterator[tuple[int, int, int]]:
             yield rows.timestamps[row], rows.offsets[row], end_offset
 
 
-async def _greatest_between(reader: Reader, partition: PartitionLog, offset: int, end_offset: int) -> int | None:
+async def _greatest_between(reader: StoreReader, partition: PartitionLog, offset: int, end_offset: int) -> int | None:
     """The greatest timestamp of the readable records in [offset, end_offset); None without one."""
     found: list[int] = []
     offset = max(offset, partition.log_start)
@@ -108,7 +108,7 @@ async def _greatest_between(reader: Reader, partition: PartitionLog, offset: int
     return max(found, default=None)
 
 
-async def _records(reader: Reader, partition: PartitionLog, offset: int) -> list[Record]:
+async def _records(reader: StoreReader, partition: PartitionLog, offset: int) -> list[Record]:
     """The records from `offset` on in the batch that contains it, or in the next batch."""
     batches = await reader.read(partition, offset, 1)
     if not batches:

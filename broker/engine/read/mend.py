@@ -14,7 +14,7 @@ from headgate.broker.runtime.errors import CorruptError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.store.interface import Store
 
-log = get_logger("mend")
+logger = get_logger("mend")
 
 YIELD_ROWS = 1000
 
@@ -51,4 +51,4 @@ async def rebuild_index(store: Store, incarnation_id: str, chunk: Chunk) -> None
             )
         sections[extent.position : extent.position + extent.length_bytes] = section
     await store.put(keys.index_object(incarnation_id, chunk), sections)
-    log.warning("index_rebuilt", key=keys.index_object(incarnation_id, chunk), batches=sum(map(len, rows.values())))
+    logger.warning("index_rebuilt", key=keys.index_object(incarnation_id, chunk), batches=sum(map(len, rows.values())))

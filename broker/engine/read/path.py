@@ -7,7 +7,7 @@ from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.engine.proof import LeadProof
 from headgate.broker.engine.read import lookup, skip
-from headgate.broker.engine.read.reader import Reader
+from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.runtime.errors import Reason, RetryError
 
 
@@ -19,7 +19,7 @@ class ReadPath:
         proof: proves that no other broker leads this broker's partitions.
     """
 
-    def __init__(self, life: Life, reader: Reader, proof: LeadProof) -> None:
+    def __init__(self, life: Life, reader: StoreReader, proof: LeadProof) -> None:
         self._life = life
         self._reader = reader
         self._proof = proof

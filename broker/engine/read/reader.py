@@ -25,7 +25,7 @@ from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, R
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.store.interface import Store
 
-_logger = get_logger("reader")
+logger = get_logger("reader")
 
 _T = TypeVar("_T")
 
@@ -108,7 +108,7 @@ async def again(call: Callable[[], Awaitable[_T]]) -> _T:
     raise AssertionError("TRIES is at least 1")
 
 
-class Reader:
+class StoreReader:
     """Batches of a partition from the store.
 
     Args:
@@ -171,7 +171,7 @@ class Reader:
                 self._broken[error.message] = None
                 if len(self._broken) > BROKEN_MAX:
                     self._broken.popitem(last=False)
-                _logger.error("records_unreadable", topic=log.topic.name, partition=log.number, offset=offset, error=error.message)
+                logger.error("records_unreadable", topic=log.topic.name, partition=log.number, offset=offset, error=error.message)
             raise
 
     async def _mend(self, log: PartitionLog, offset: int) -> bool:

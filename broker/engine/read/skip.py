@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.read.reader import Reader
+from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header
 from headgate.broker.log.check import RecordError, check_sample
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -58,7 +58,7 @@ def why_unreadable(header: BatchHeader, batch: memoryview) -> str | None:
     return None
 
 
-async def find_unreadable(reader: Reader, partition: PartitionLog, first_offset: int, last_offset: int) -> Checked:
+async def find_unreadable(reader: StoreReader, partition: PartitionLog, first_offset: int, last_offset: int) -> Checked:
     """Check the batches with the offsets from `first_offset` to `last_offset`, up to the limits of one call.
 
     Rows of Parquet files are left out, because brokers encode them themselves.
@@ -95,7 +95,7 @@ async def find_unreadable(reader: Reader, partition: PartitionLog, first_offset:
     return Checked(base_offset=base_offset, next_offset=offset, batches=batches, found=found)
 
 
-async def whole_batches(reader: Reader, partition: PartitionLog, first_offset: int, last_offset: int) -> tuple[int, int]:
+async def whole_batches(reader: StoreReader, partition: PartitionLog, first_offset: int, last_offset: int) -> tuple[int, int]:
     """The range [base, end) of the whole batches with the offsets from `first_offset` to `last_offset`.
 
     Raises:

@@ -9,7 +9,7 @@ from headgate.broker.cluster.manifest import Edit, SetLogStart, SkipRecords
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.read.reader import Reader
+from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.skip import whole_batches
 from headgate.broker.runtime.logging import get_logger
 
@@ -32,7 +32,7 @@ class Deletion:
         deleted: called after records were deleted.
     """
 
-    def __init__(self, life: Life, reader: Reader, deleted: Callable[[], None]) -> None:
+    def __init__(self, life: Life, reader: StoreReader, deleted: Callable[[], None]) -> None:
         self._life = life
         self._reader = reader
         self._deleted = deleted

@@ -39,7 +39,7 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import looked_at
 from headgate.broker.store.interface import ObjectInfo, Store
 
-log = get_logger("recovery")
+logger = get_logger("recovery")
 
 FENCE_OBJECT = b"HGfence1"
 LIST_PAGE = 1000
@@ -222,7 +222,7 @@ async def _recover_chunks(
             raise CorruptError(error.reason, f"{error.message} key=`{key}`") from error
         if scan.damage is not None:
             recovered.damage.append(f"chunk={key} {scan.damage}")
-            log.warning("wal_tail_cut", incarnation=incarnation.id, chunk=number, damage=scan.damage)
+            logger.warning("wal_tail_cut", incarnation=incarnation.id, chunk=number, damage=scan.damage)
         sequence = scan.sequence_next
         if frames:
             chunks.append(await _list_chunk(store, incarnation, number, made_by, data, scan.end, frames))
@@ -296,7 +296,7 @@ async def _recover_copies(
     await store.put(keys.chunk_object(incarnation.id, chunk), data)
     _replay_producers(frames, producers)
     recovered.records += sum(frame.header[12] for frame in frames)
-    log.info("copies_recovered", incarnation=incarnation.id, batches=len(copies), bytes=len(data))
+    logger.info("copies_recovered", incarnation=incarnation.id, batches=len(copies), bytes=len(data))
     return chunk
 
 

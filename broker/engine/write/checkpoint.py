@@ -24,7 +24,7 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import watch
 from headgate.broker.store.interface import Store
 
-log = get_logger("checkpoint")
+logger = get_logger("checkpoint")
 
 RETRY_S = 1.0
 YIELD_SECTIONS = 64
@@ -111,7 +111,7 @@ class Checkpointer:
             except FencedError:
                 raise
             except HeadgateError as error:
-                log.warning("checkpoint_failed", error=error.message, chunks=len(self._rolled))
+                logger.warning("checkpoint_failed", error=error.message, chunks=len(self._rolled))
                 if self._closing:
                     return
                 await asyncio.sleep(RETRY_S)

@@ -13,7 +13,7 @@ from headgate.broker.engine.write.wal import Wal
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
-log = get_logger("wal")
+logger = get_logger("wal")
 
 LOOK_S = 1.0
 LOOKS = 5
@@ -66,7 +66,7 @@ class WalWatch:
         stalled = self._wal.stalled
         if stalled is not None and self._said_s is None:
             self._said_s = self._wal.stalled_since
-            log.warning("records_wait", error=stalled.message)
+            logger.warning("records_wait", error=stalled.message)
         elif stalled is None and self._said_s is not None:
-            log.warning("records_stored_again", seconds=round(self._loop.time() - self._said_s, 1))
+            logger.warning("records_stored_again", seconds=round(self._loop.time() - self._said_s, 1))
             self._said_s = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.broker.log.buffers import SIZE_STEP_BYTES, BufferPool
-from headgate.broker.log.tail import POOLED_BYTES_MIN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Segment, Tail, TailMemory
+from headgate.broker.log.tail import POOLED_BYTES_MIN, SLAB_BYTES_MAX, SLAB_BYTES_MIN, Slab, Tail, TailMemory
 
 MANY = 1 << 30
 
@@ -33,11 +33,11 @@ class Log:
         data, base = self._make(size, count)
         kept = self.tail.append_copy(memoryview(data), size, base, self.end)
         if kept is None:
-            self.tail.open_segment(size, base)
+            self.tail.open_slab(size, base)
             kept = self.tail.append_copy(memoryview(data), size, base, self.end)
         assert kept == data
 
-    def adopt(self, size: int, count: int = 1, at: int = 50) -> Segment:
+    def adopt(self, size: int, count: int = 1, at: int = 50) -> Slab:
         data, base = self._make(size, count)
         buffer = self.pool.take(at + size)
         buffer[at : at + size] = data
@@ -79,21 +79,21 @@ def test_batches_are_read_from_the_one_that_has_the_offset(log: Log) -> None:
     assert log.read(99) is None
 
 
-def test_a_read_across_segments_gives_a_slice_of_each(log: Log) -> None:
-    log.copy(SEGMENT_BYTES_MIN)
+def test_a_read_across_slabs_gives_a_slice_of_each(log: Log) -> None:
+    log.copy(SLAB_BYTES_MIN)
     log.copy(10)
     log.adopt(300_000)
     log.copy(SIZE_STEP_BYTES * 2)
-    assert len(log.tail.segments) == 4
+    assert len(log.tail.slabs) == 4
     assert log.read(100) == [100, 101, 102, 103]
     assert log.read(102) == [102, 103]
     assert len(log.tail.read(100, log.end, MANY) or []) == 4
 
 
 def test_the_high_watermark_cuts(log: Log) -> None:
-    for size in (100, 100, SEGMENT_BYTES_MIN, 100, 100):
+    for size in (100, 100, SLAB_BYTES_MIN, 100, 100):
         log.copy(size)
-    assert len(log.tail.segments) == 2
+    assert len(log.tail.slabs) == 2
     for end in range(100, 106):
         assert log.read(100, end) == list(range(100, end))
         assert log.read(102, end) == list(range(102, end))
@@ -121,7 +121,7 @@ def test_the_high_watermark_cuts(log: Log) -> None:
 def test_a_read_stops_before_its_limit_but_gives_one_batch(log: Log, max_bytes: int, found: int) -> None:
     for _ in range(3):
         log.copy(100)
-    log.tail.open_segment(SEGMENT_BYTES_MIN, log.end)
+    log.tail.open_slab(SLAB_BYTES_MIN, log.end)
     log.copy(300)
     log.copy(100)
     assert log.read(100, max_bytes=max_bytes) == [100, 101, 102, 103, 104][:found]
@@ -146,33 +146,33 @@ def test_the_limit_and_the_high_watermark_together(log: Log) -> None:
 
 
 def test_small_batches_go_behind_an_adopted_one(log: Log) -> None:
-    segment = log.adopt(1_000, at=70)
-    room = len(segment.buffer) - segment.end
+    slab = log.adopt(1_000, at=70)
+    room = len(slab.buffer) - slab.end
     log.copy(room)
-    assert len(log.tail.segments) == 1
+    assert len(log.tail.slabs) == 1
     log.copy(1)
-    assert len(log.tail.segments) == 2
+    assert len(log.tail.slabs) == 2
     assert log.read(100) == [100, 101, 102]
 
 
-def test_segments_grow_to_a_limit_and_begin_small_again(log: Log) -> None:
+def test_slabs_grow_to_a_limit_and_begin_small_again(log: Log) -> None:
     sizes: list[int] = []
     for _ in range(12):
-        log.copy(SEGMENT_BYTES_MIN)
-        while log.tail.segments[-1].end + SEGMENT_BYTES_MIN <= len(log.tail.segments[-1].buffer):
-            log.copy(SEGMENT_BYTES_MIN)
-    sizes = [len(segment.buffer) for segment in log.tail.segments]
-    assert sizes[0] == SEGMENT_BYTES_MIN
+        log.copy(SLAB_BYTES_MIN)
+        while log.tail.slabs[-1].end + SLAB_BYTES_MIN <= len(log.tail.slabs[-1].buffer):
+            log.copy(SLAB_BYTES_MIN)
+    sizes = [len(slab.buffer) for slab in log.tail.slabs]
+    assert sizes[0] == SLAB_BYTES_MIN
     assert sizes == sorted(sizes)
-    assert max(sizes) == SEGMENT_BYTES_MAX
+    assert max(sizes) == SLAB_BYTES_MAX
     log.tail.clear()
     log.copy()
-    assert len(log.tail.segments[0].buffer) == SEGMENT_BYTES_MIN
+    assert len(log.tail.slabs[0].buffer) == SLAB_BYTES_MIN
 
 
-def test_the_oldest_segment_is_dropped_and_no_other(log: Log) -> None:
-    log.copy(SEGMENT_BYTES_MIN)
-    log.copy(SEGMENT_BYTES_MIN)
+def test_the_oldest_slab_is_dropped_and_no_other(log: Log) -> None:
+    log.copy(SLAB_BYTES_MIN)
+    log.copy(SLAB_BYTES_MIN)
     log.tail.drop(1)
     assert log.tail.start_offset == 101
     assert log.read(100) is None
@@ -184,8 +184,8 @@ def test_the_oldest_segment_is_dropped_and_no_other(log: Log) -> None:
     assert log.read(102) == [102]
 
 
-def test_a_segment_that_a_slow_reader_looks_at_keeps_its_bytes(log: Log) -> None:
-    segment = log.adopt(300_000)
+def test_a_slab_that_a_slow_reader_looks_at_keeps_its_bytes(log: Log) -> None:
+    slab = log.adopt(300_000)
     slices = log.tail.read(100, log.end, MANY)
     assert slices
     before = bytes(slices[0])
@@ -193,20 +193,20 @@ def test_a_segment_that_a_slow_reader_looks_at_keeps_its_bytes(log: Log) -> None
     assert log.pool.free_bytes == 0
     for _ in range(5):
         taken = log.pool.take(300_000)
-        assert taken is not segment.buffer
+        assert taken is not slab.buffer
         taken[:] = bytes(len(taken))
     assert bytes(slices[0]) == before
 
 
-def test_a_segment_that_nobody_looks_at_goes_back_to_the_pool(log: Log) -> None:
-    segment = log.adopt(300_000)
+def test_a_slab_that_nobody_looks_at_goes_back_to_the_pool(log: Log) -> None:
+    slab = log.adopt(300_000)
     log.read(100)
     log.tail.drop(1)
-    assert log.pool.free_bytes == len(segment.buffer)
-    assert log.pool.take(300_000) is segment.buffer
-    while len(log.tail.segments) == 0 or len(log.tail.segments[-1].buffer) <= POOLED_BYTES_MIN:
+    assert log.pool.free_bytes == len(slab.buffer)
+    assert log.pool.take(300_000) is slab.buffer
+    while len(log.tail.slabs) == 0 or len(log.tail.slabs[-1].buffer) <= POOLED_BYTES_MIN:
         log.copy(POOLED_BYTES_MIN // 3)
-    large = log.tail.segments[-1]
+    large = log.tail.slabs[-1]
     log.tail.clear()
     assert log.memory.held_bytes == 0
     assert log.pool.take(len(large.buffer)) is large.buffer
@@ -219,18 +219,18 @@ def test_a_cleared_tail_is_empty(log: Log) -> None:
     assert log.read(100) is None
 
 
-def test_segments_whose_records_are_deleted_leave(log: Log) -> None:
-    """A segment stays while one of its records is needed; no read touches one that was released."""
+def test_slabs_whose_records_are_deleted_leave(log: Log) -> None:
+    """A slab stays while one of its records is needed; no read touches one that was released."""
     for _ in range(5):
-        log.copy(SEGMENT_BYTES_MIN // 2, count=2)
+        log.copy(SLAB_BYTES_MIN // 2, count=2)
         log.adopt(100_000, count=3)
     held = log.memory.held_bytes
-    assert held == sum(len(segment.buffer) for segment in log.tail.segments)
+    assert held == sum(len(slab.buffer) for slab in log.tail.slabs)
     for offset in range(100, log.end + 1):
         log.tail.drop_below(offset)
-        left = log.tail.segments
-        assert all(segment.next_offset > offset for segment in left)
-        assert log.memory.held_bytes == sum(len(segment.buffer) for segment in left)
+        left = log.tail.slabs
+        assert all(slab.next_offset > offset for slab in left)
+        assert log.memory.held_bytes == sum(len(slab.buffer) for slab in left)
         first = max((base for base, _ in log.batches if base <= offset), default=offset)
         assert log.read(offset) == ([base for base, _ in log.batches if base >= first] if offset < log.end else [])
     assert log.memory.held_bytes == 0
@@ -239,12 +239,12 @@ def test_segments_whose_records_are_deleted_leave(log: Log) -> None:
     assert log.read(log.end - 1) == [log.end - 1]
 
 
-def test_the_oldest_segments_of_all_tails_leave_first() -> None:
+def test_the_oldest_slabs_of_all_tails_leave_first() -> None:
     pool = BufferPool(0)
-    memory = TailMemory(pool, 3 * SEGMENT_BYTES_MIN)
+    memory = TailMemory(pool, 3 * SLAB_BYTES_MIN)
     tails = [Tail(memory) for _ in range(3)]
     for number in range(7):
-        tails[number % 3].open_segment(SEGMENT_BYTES_MIN, number).next_offset = number + 1
-        tails[number % 3]._room = SEGMENT_BYTES_MIN // 2
-    assert [[segment.next_offset - 1 for segment in tail.segments] for tail in tails] == [[6], [4], [5]]
-    assert memory.held_bytes == 3 * SEGMENT_BYTES_MIN
+        tails[number % 3].open_slab(SLAB_BYTES_MIN, number).next_offset = number + 1
+        tails[number % 3]._room = SLAB_BYTES_MIN // 2
+    assert [[slab.next_offset - 1 for slab in tail.slabs] for tail in tails] == [[6], [4], [5]]
+    assert memory.held_bytes == 3 * SLAB_BYTES_MIN
