@@ -21,7 +21,7 @@ class Life:
     """Whether this incarnation serves, the error that ended it, and its copy of the manifest.
 
     Args:
-        catalog: used until `begin` gives another one.
+        catalog: replaced when the engine starts with another one.
         on_failure: called once, on the loop, with the error that ends this broker. The broker may never ack again.
     """
 
@@ -103,4 +103,5 @@ class Life:
         return downtime.cutoff_ms(self.clock.now_ms(), age_ms, self.manifest.downtimes)
 
     def taken_over(self) -> FencedError:
+        """The error of a broker whose incarnation another broker has sealed."""
         return taken_over(self.manifest, self.incarnation_id, self.settings.broker_id)

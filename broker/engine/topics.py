@@ -120,12 +120,6 @@ class Topics:
             return [mine]
         return [newest[broker_id] for broker_id in sorted(newest)]
 
-    @property
-    def controller_id(self) -> int:
-        """The id of the broker that leads the cluster."""
-        leader = self._life.manifest.incarnations.get(self._life.manifest.leader)
-        return self._life.settings.broker_id if leader is None else leader.broker_id
-
     # -- gates
 
     def hold(self, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int], term: int) -> list[Held]:

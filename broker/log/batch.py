@@ -121,7 +121,7 @@ def parse(buffer: memoryview, position: int, available: int) -> tuple[int, ...]:
 def check(header: tuple[int, ...], buffer: memoryview, position: int, available: int, size_bytes_max: int) -> None:
     """Check one batch from a client, as Kafka's LogValidator does, without looking at its records (`log/check.py` does that).
 
-    `Engine.append_parsed` first tests in one condition whether all is as usual, and calls this function where it is not.
+    `WritePath.append_parsed` first tests in one condition whether all is as usual, and calls this function where it is not.
 
     Args:
         header: as `parse` gave it.

@@ -224,16 +224,6 @@ class WritePath:
         except TimeoutError as error:
             raise RetryError(Reason.TIMED_OUT, f"the store did not answer in time. timeout_ms=`{timeout_ms}`") from error
 
-    @property
-    def stalled(self) -> HeadgateError | None:
-        """The reason why the WAL makes no progress at the moment; None if it does."""
-        return self._wal.stalled if self._life.ready else None
-
-    @property
-    def wal_batches(self) -> tuple[int, int]:
-        """(number of batches handed to the WAL, number of durable batches), since the start."""
-        return self._wal.appended_batches, self._wal.durable_batches
-
     def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
         """Called when these logs have new windows. Records before a window may still be on their way to the store.
         Once they are durable, the end of the log moves past the window."""
