@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from headgate.broker.cluster.manifest import (
     AddChunks,
@@ -33,7 +33,6 @@ from headgate.broker.engine.read.references import References
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.handover import Handover
-from headgate.broker.engine.upkeep.recovery import sweep_leftovers
 from headgate.broker.engine.upkeep.retention import Sweeper
 from headgate.broker.engine.upkeep.takeover import take_over
 from headgate.broker.engine.write.checkpoint import Checkpointer
@@ -47,7 +46,7 @@ from headgate.broker.log.compression import Codec
 from headgate.broker.log.tail import TailMemory
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import HeadgateError, RetryError
+from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.runtime.turns import Turns
@@ -55,8 +54,6 @@ from headgate.broker.store.interface import Store
 
 logger = get_logger("engine")
 
-SWEEP_S = 2.0
-"""Longest time, in seconds, that a closing broker deletes its leftovers. The next leader deletes the rest."""
 CHECKPOINT_BYTES_MAX = 64 << 20
 """Largest number of bytes in complete chunks that the manifest does not list yet. It bounds the bytes that the next start must
 read."""
@@ -145,6 +142,7 @@ class Engine:
         self._handover: Handover
         self._producer_ids: Iterator[int] = iter(())
         # The parts' methods under the names that callers use. An attribute costs the hot path no second call.
+        self.wal_failed, self.cutoff_ms, self.begin_time = self._life.fail, self._life.cutoff_ms, self._life.begin_time
         writes = self.writes
         self.append, self.append_parsed = writes.append, writes.append_parsed
         self.on_acked, self.on_durable, self.durable = writes.on_acked, writes.on_durable, writes.durable
@@ -155,8 +153,7 @@ class Engine:
         topics = Topics(self._life, self.leads, self.turns, lambda: self._sweeper.wake())
         self.topics, self.topic, self.topic_by_id = topics.topics, topics.topic, topics.topic_by_id
         self.partition, self.lead, self.is_on_its_way = topics.partition, topics.lead, topics.is_on_its_way
-        self.brokers = topics.brokers
-        self.hold, self.drop_holds = topics.hold, topics.drop_holds
+        self.brokers, self.hold, self.drop_holds = topics.brokers, topics.hold, topics.drop_holds
         self.create_topic, self.create_topics = topics.create_topic, topics.create_topics
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
@@ -315,6 +312,7 @@ class Engine:
         )
         self._sweeper = Sweeper(self._life, self.leads, self._wal, self._checkpointer)
         self._handover = Handover(self._life, self.leads, self._wal, self._checkpointer, self.durable)
+        self.resign = self._handover.resign
         self.writes.start(self._wal, self._checkpointer.add)
         self._wal.start()
         self._watch = WalWatch(self._wal, loop)
@@ -341,14 +339,7 @@ class Engine:
         # next start recovers them instead.
         if self._life.failed is None and self._wal.complete:
             await self._handover.seal_all()
-            if self._life.leads_cluster:
-                # If another broker leads, it may be folding these chunks already. Only that broker knows which objects it has just
-                # made.
-                try:
-                    async with asyncio.timeout(SWEEP_S):
-                        await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
-                except (TimeoutError, RetryError) as error:
-                    logger.info("leftovers_kept", error=str(error) or f"more than {SWEEP_S:g} s of work")
+            await self._sweeper.sweep_own()
         self.leads.stop()
         self._handover.stop()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: other brokers have already cleaned up after this one
@@ -358,25 +349,9 @@ class Engine:
         self.proof.end()
         self._fail_process(error)
 
-    def wal_failed(self, error: HeadgateError) -> None:
-        """End this broker, because one of its parts cannot continue."""
-        self._life.fail(error)
-
     def _commit_failed(self, error: HeadgateError) -> None:
         if self._life.ready:  # before that, `open` raises the error; after that, `close` does
             self._life.fail(error)
-
-    def cutoff_ms(self, age_ms: int) -> int | None:
-        """See `Life.cutoff_ms`."""
-        return self._life.cutoff_ms(age_ms)
-
-    def begin_time(self, noted_ms: int) -> list[Edit]:
-        """See `Life.begin_time`."""
-        return self._life.begin_time(noted_ms)
-
-    async def resign(self, segment_ids: Iterable[int]) -> None:
-        """Hand segments over; see `Handover.resign`."""
-        await self._handover.resign(segment_ids)
 
     async def set_follower(self, follower: Follower) -> None:
         """Write into the manifest which broker holds copies of this broker's acked records. Raises as `Catalog.commit`."""

@@ -25,11 +25,13 @@ from headgate.broker.engine.upkeep.fold import Found, choose, fold, sparse
 from headgate.broker.engine.upkeep.recovery import is_fence, sweep_leftovers
 from headgate.broker.engine.write.checkpoint import Checkpointer
 from headgate.broker.engine.write.wal import Wal
-from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, RetryError
 from headgate.broker.runtime.logging import get_logger
 
 logger = get_logger("retention")
 
+SWEEP_S = 2.0
+"""Longest time, in seconds, that a closing broker deletes its leftovers. The next leader deletes the rest."""
 REPORTS_MAX = 100
 """Unreadable batches of one fold that the log names. `headgate topic check` finds all of them."""
 REST = 20
@@ -147,6 +149,17 @@ class Sweeper:
         self._wake.set()
         if self._task is not None:
             await asyncio.wait((self._task,))
+
+    async def sweep_own(self) -> None:
+        """Delete the leftovers of this incarnation, which is sealed. Only the leader does it: another leader may be folding these
+        chunks already, and only that broker knows which objects it has just made."""
+        if not self._life.leads_cluster:
+            return
+        try:
+            async with asyncio.timeout(SWEEP_S):
+                await sweep_leftovers(self._life.store, self._life.manifest, self._life.incarnation_id)
+        except (TimeoutError, RetryError) as error:
+            logger.info("leftovers_kept", error=str(error) or f"more than {SWEEP_S:g} s of work")
 
     @property
     def _closing(self) -> bool:
