@@ -415,10 +415,10 @@ async def test_memory_is_bounded_whoever_writes(make_machine: MakeMachine) -> No
     await broker.engine.create_topic("t", 10, {})
     for number in range(400):
         await machine.send(broker, [bytes(number * 37 % 5_000) + b"%d" % number], partition=number % 10)
-        # One segment may be larger than the limit; nothing else exceeds it.
+        # One slab may be larger than the limit; nothing else exceeds it.
         assert broker.engine.tail_memory.held_bytes <= 200_000
     assert broker.engine.tail_memory.held_bytes == sum(
-        len(segment.buffer) for log in broker.engine.all_logs() for segment in log.tail.segments
+        len(slab.buffer) for log in broker.engine.all_logs() for slab in log.tail.slabs
     )
     await machine.check(broker, exact=True)
 
