@@ -157,10 +157,10 @@ class Engine:
         self.create_topic, self.create_topics = topics.create_topic, topics.create_topics
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
-        deletion = Deletion(self._life, self._reader, lambda: self._sweeper.wake())
+        deletion = self._deletion = Deletion(self._life, self._reader, lambda: self._sweeper.wake())
         self.delete_records, self.delete_below = deletion.delete_records, deletion.delete_below
         self.cut_offset, self.skip_records = deletion.cut_offset, deletion.skip_records
-        self.parse_config, self.all_logs = self.leads.parse_config, self.leads.all
+        self.set_log_starts, self.parse_config, self.all_logs = deletion.set_log_starts, self.leads.parse_config, self.leads.all
 
     @property
     def manifest(self) -> Manifest:
@@ -310,7 +310,7 @@ class Engine:
             bytes_max=CHECKPOINT_BYTES_MAX,
             interval_s=settings.wal_checkpoint_interval_ms / 1000,
         )
-        self._sweeper = Sweeper(self._life, self.leads, self._wal, self._checkpointer)
+        self._sweeper = Sweeper(self._life, self.leads, self._deletion, self._wal, self._checkpointer)
         self._handover = Handover(self._life, self.leads, self._wal, self._checkpointer, self.durable)
         self.resign = self._handover.resign
         self.writes.start(self._wal, self._checkpointer.add)

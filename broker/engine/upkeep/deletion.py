@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from headgate.broker.cluster.manifest import Edit, SetLogStart, SkipRecords
-from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader
@@ -16,17 +15,8 @@ from headgate.broker.runtime.logging import get_logger
 logger = get_logger("engine")
 
 
-async def set_log_starts(catalog: Catalog, starts: Mapping[PartitionLog, int], *, by_age: bool = False) -> None:
-    """Move the first readable offsets, durably, in one edit. `by_age`: retention by time asks for it."""
-    by_topic: dict[uuid.UUID, dict[int, int]] = {}
-    for partition, offset in starts.items():
-        by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
-    edits: list[Edit] = [SetLogStart(topic_id, offsets, by_age) for topic_id, offsets in by_topic.items()]
-    await catalog.commit(*edits)
-
-
 class Deletion:
-    """Deletes records by request.
+    """Moves the beginnings of logs, and skips batches.
 
     Args:
         deleted: called after records were deleted.
@@ -59,8 +49,16 @@ class Deletion:
         """Make records below these offsets permanently unreadable, in one edit. A thousand partitions cost as much as one."""
         starts = {partition: offset for partition, offset in offsets.items() if offset > partition.log_start}
         if starts:
-            await set_log_starts(self._life.catalog, starts)
+            await self.set_log_starts(starts)
             self._deleted()
+
+    async def set_log_starts(self, starts: Mapping[PartitionLog, int], *, by_age: bool = False) -> None:
+        """Move the first readable offsets, durably, in one edit. `by_age`: retention by time asks for it."""
+        by_topic: dict[uuid.UUID, dict[int, int]] = {}
+        for partition, offset in starts.items():
+            by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
+        edits: list[Edit] = [SetLogStart(topic_id, offsets, by_age) for topic_id, offsets in by_topic.items()]
+        await self._life.catalog.commit(*edits)
 
     async def skip_records(
         self, partition: PartitionLog, first_offset: int, last_offset: int, *, validate_only: bool = False

@@ -20,7 +20,7 @@ from headgate.broker.engine import keys
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.upkeep.deletion import set_log_starts
+from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.fold import Found, choose, fold, sparse
 from headgate.broker.engine.upkeep.recovery import is_fence, sweep_leftovers
 from headgate.broker.engine.write.checkpoint import Checkpointer
@@ -103,9 +103,10 @@ class Sweeper:
     """Runs retention every `retention_check_interval_ms`, and soon after a deletion. Also folds chunks when there are enough of
     them."""
 
-    def __init__(self, life: Life, leads: Leads, wal: Wal, checkpointer: Checkpointer) -> None:
+    def __init__(self, life: Life, leads: Leads, deletion: Deletion, wal: Wal, checkpointer: Checkpointer) -> None:
         self._life = life
         self._leads = leads
+        self._deletion = deletion
         self._wal = wal
         self._checkpointer = checkpointer
         self._epoch = life.manifest.incarnations[life.incarnation_id].leader_epoch
@@ -207,7 +208,7 @@ class Sweeper:
                 starts[partition] = start
         self._rest_s = REST * (life.clock.monotonic() - begun_s)
         if starts:
-            await set_log_starts(life.catalog, starts, by_age=True)
+            await self._deletion.set_log_starts(starts, by_age=True)
         edits = sweep_edits(life.manifest, life.incarnation_id)
         if not edits:
             return
