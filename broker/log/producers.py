@@ -95,11 +95,14 @@ class ProducerState:
         """True if no producer ever wrote."""
         return not self._active and not self._packed and self._forgotten_id_max < 0
 
-    def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> tuple[int, int] | None:
-        """Judge a batch that is about to be appended.
+    def admit(
+        self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, now_ms: int
+    ) -> tuple[int, int] | None:
+        """Judge a batch that is about to be appended, and record it if it is new.
 
         Returns:
-            None: append it, then call `record`. (base offset, append time ms): it is a duplicate of that batch.
+            None: the batch is recorded, with the offset and the append time that it gets. (base offset, append time in ms): it is
+            a duplicate of that batch.
 
         Raises:
             InvalidError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE or UNKNOWN_PRODUCER_ID.
@@ -111,6 +114,7 @@ class ProducerState:
                     Reason.UNKNOWN_PRODUCER_ID,
                     f"a producer starts at sequence 0. producer_id=`{producer_id}` sequence=`{sequence}`",
                 )
+            self.record(producer_id, epoch, sequence, count, base_offset, now_ms)
             return None
         if epoch != producer.epoch:
             if epoch < producer.epoch:
@@ -123,22 +127,27 @@ class ProducerState:
                     Reason.OUT_OF_ORDER_SEQUENCE,
                     f"a new producer epoch starts at sequence 0. producer_id=`{producer_id}` sequence=`{sequence}`",
                 )
+            self.record(producer_id, epoch, sequence, count, base_offset, now_ms)
             return None
         window = producer.window
         last = window[-1][1]
-        if sequence == last + 1 or (last == SEQUENCE_COUNT - 1 and sequence == 0):
-            return None
         last_of_batch = (sequence + count - 1) % SEQUENCE_COUNT
-        for first, end, base_offset, appended_ms in window:
+        if sequence == last + 1 or (last == SEQUENCE_COUNT - 1 and sequence == 0):
+            producer.seen_ms = now_ms  # as `record` does, without a second look-up
+            if len(window) == WINDOW_BATCHES:
+                del window[0]
+            window.append((sequence, last_of_batch, base_offset, now_ms))
+            return None
+        for first, end, first_offset, appended_ms in window:
             if first == sequence and end == last_of_batch:
-                return base_offset, appended_ms
+                return first_offset, appended_ms
         raise InvalidError(
             Reason.OUT_OF_ORDER_SEQUENCE,
             f"sequence is out of order. producer_id=`{producer_id}` sequence=`{sequence}` expected=`{(last + 1) % SEQUENCE_COUNT}`",
         )
 
     def record(self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, now_ms: int) -> None:
-        """Record an appended batch."""
+        """Record a batch without judging it: `admit` has judged it, or a recovery found it in the log."""
         producer = self._active.get(producer_id) or self._unpack(producer_id)
         if producer is None or producer.epoch != epoch:
             producer = self._activate(producer_id, _Producer(epoch, now_ms))

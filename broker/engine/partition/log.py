@@ -290,22 +290,20 @@ class PartitionLog:
     # -- records
 
     def assign(
-        self, header: tuple[int, ...], buffer: memoryview, position: int, size: int, now_ms: int, adopt: bytearray | None
+        self, buffer: memoryview, position: int, size: int, records: int, timestamp_max: int, now_ms: int, adopt: bytearray | None
     ) -> Pending:
         """Give a checked batch the next offsets, and keep it in the tail. The batch becomes readable with `committed`.
 
         Args:
-            header: of the batch. `producers_state.check` found that it is no duplicate, if it has a producer id.
             buffer: contains the batch: `size` bytes from `position`.
+            records: number of its records. timestamp_max: the greatest timestamp of its records in ms.
             now_ms: the wall clock in ms.
             adopt: the buffer behind the view `buffer`, if the tail may keep it instead of a copy.
 
         Returns:
             The stamped batch, for the WAL.
         """
-        base_offset, records, timestamp_max = self.next_offset, header[12], header[8]
-        if header[9] >= 0:
-            self.producers_state.record(header[9], header[10], header[11], records, base_offset, now_ms)
+        base_offset = self.next_offset
         self.next_offset = next_offset = base_offset + records
         tail = self.tail
         if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):

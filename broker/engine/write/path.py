@@ -130,11 +130,13 @@ class WritePath:
         if (source is not None and source.due_in <= 0) or config.checks_all:
             self._check_records(partition, header, buffer[position : position + size], now_ms, source)
         if producer_id >= 0:
-            duplicate = partition.producers_state.check(producer_id, producer_epoch, sequence, records)
+            duplicate = partition.producers_state.admit(
+                producer_id, producer_epoch, sequence, records, partition.next_offset, now_ms
+            )
             if duplicate is not None:
                 self._must_be_durable = True  # the first append may be older than the topic's copies
                 return duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start
-        pending = partition.assign(header, buffer, position, size, now_ms, adopt)
+        pending = partition.assign(buffer, position, size, records, timestamp_max, now_ms, adopt)
         wal.append(pending)
         if config.replicated:
             self._replicator.append(partition.stream, pending[1], now_ms)

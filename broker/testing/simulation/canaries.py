@@ -19,7 +19,7 @@ def _ack_before_durable() -> Mapping[str, object]:
 
 def _no_sequences() -> Mapping[str, object]:
     """The broker appends a retried batch a second time."""
-    return {"headgate.broker.log.producers.ProducerState.check": lambda self, *batch: None}
+    return {"headgate.broker.log.producers.ProducerState.admit": lambda self, *batch: self.record(*batch)}
 
 
 def _no_replay() -> Mapping[str, object]:

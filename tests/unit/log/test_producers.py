@@ -32,13 +32,12 @@ class Log:
     def send(self, sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = ID) -> int | str:
         """The offset that the producer gets, or the reason of the refusal."""
         try:
-            duplicate = self.state.check(producer_id, epoch, sequence, count)
+            duplicate = self.state.admit(producer_id, epoch, sequence, count, self.next_offset, NOW_MS + self.next_offset)
         except InvalidError as error:
             return error.reason.value
         if duplicate is not None:
             return duplicate[0]
         base_offset, self.next_offset = self.next_offset, self.next_offset + count
-        self.state.record(producer_id, epoch, sequence, count, base_offset, NOW_MS + base_offset)
         return base_offset
 
 
@@ -89,7 +88,7 @@ def test_a_batch_that_came_is_answered_with_its_first_offset(log: Log) -> None:
     for number, offset in enumerate(offsets):
         assert log.send(2 * number, 2) == offset
     assert log.next_offset == end
-    assert log.state.check(ID, 0, 4, 2) == (104, NOW_MS + 104)
+    assert log.state.admit(ID, 0, 4, 2, end, NOW_MS) == (104, NOW_MS + 104)
 
 
 def test_a_duplicate_is_the_same_batch_and_not_a_part_of_one(log: Log) -> None:
