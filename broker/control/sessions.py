@@ -10,7 +10,8 @@ from headgate.broker.cluster.manifest import Edit, Incarnation, encode_edits
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 
 if TYPE_CHECKING:
-    from headgate.broker.engine.engine import Engine, Held
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.topics import Held
 
 
 class Session(Protocol):
