@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.control.cluster import Cluster
-from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings

@@ -16,8 +16,8 @@ import pytest
 from headgate.broker.cluster.manifest import Follower
 from headgate.broker.control import replication
 from headgate.broker.control.stream import connect
-from headgate.broker.engine.write import replicas
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.write import replicas
 from headgate.broker.engine.write.replicas import Copy, Replicas
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
