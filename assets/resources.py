@@ -13,6 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from headgate.assets.loop import call
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
     from headgate.assets.fleets.interface import Fleet
@@ -76,7 +77,6 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def topic(self, name: str) -> TopicDescription | None:
         """A topic, or None if it does not exist."""
         from headgate.broker.client import Admin
-        from headgate.broker.runtime.errors import InvalidError, Reason
 
         async def work() -> TopicDescription | None:
             async with Admin(self.address, timeout_ms=CALL_MS) as admin:
@@ -92,7 +92,6 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
         """Create a topic, unless another client just did."""
         from headgate.broker.client import Admin
-        from headgate.broker.runtime.errors import InvalidError, Reason
 
         async def work() -> None:
             async with Admin(self.address, timeout_ms=CALL_MS) as admin:
@@ -125,7 +124,6 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def gates(self, topic: str) -> dict[str, Gate]:
         """A topic's gates by id; empty if the topic does not exist."""
         from headgate.broker.client.gates import GateAdmin
-        from headgate.broker.runtime.errors import InvalidError, Reason
 
         async def work() -> dict[str, Gate]:
             async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
@@ -141,7 +139,6 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def release_gate(self, topic: str, gate_id: str) -> bool:
         """Release a gate. Returns True if it was open; a filled or unknown gate is no error."""
         from headgate.broker.client.gates import GateAdmin
-        from headgate.broker.runtime.errors import InvalidError
 
         async def work() -> bool:
             async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
@@ -183,15 +180,8 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         say(f"Spark starts. master={self.master}")
         started = spark.start(self.master, self.driver_memory, self.conf)
-
-        def one(span: Window, listener: Callable[[Progress], None]) -> Certificate:
-            return spark.backfill(started, flood, span, cluster, partitions, listener)
-
-        if len(spans) < 2:
-            yield one
-            return
-        with spark.gates_ahead(started, flood, spans, cluster, partitions, most_s, say):
-            yield one
+        with spark.loader(started, flood, spans, cluster, partitions, most_s, say) as load:
+            yield load
 
 
 class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from headgate.broker.client.gates import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.plan import Counts, Rows, count, full_source, load, placed, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress, Watch
 from headgate.pipelines.session import activate, while_ending
@@ -109,6 +111,36 @@ class Backfill:
             )
         return f"flood-{_digest([self.topic, *self._parts().values()], 16)}"
 
+    def check(self) -> None:
+        """Raises InvalidError when a value cannot be."""
+        if not FILE_BYTES_MIN <= self.file_bytes <= FILE_BYTES_MAX:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"files are of {FILE_BYTES_MIN} to {FILE_BYTES_MAX} bytes. file_bytes=`{self.file_bytes}`",
+            )
+        if self.place not in list(Place):
+            raise InvalidError(Reason.INVALID_REQUEST, f"place is {', '.join(Place)}. place=`{self.place}`")
+        if self.partitions is not None and self.partitions < 1:
+            raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{self.partitions}`")
+
+    def rows(self, spark: SparkSession, now_ms: int) -> Rows:
+        """The source's rows as records. Raises InvalidError when the expressions do not fit the source.
+
+        Args:
+            now_ms: the records' time when the flood has no event time, in ms since 1970.
+        """
+        return records(
+            load(spark, self.source, self.format, self.options),
+            key=self.key,
+            value=self.value,
+            event_time=self.event_time,
+            headers=self.headers,
+            order_by=self.order_by,
+            where=self.where,
+            now_ms=now_ms,
+            options=self.options,
+        )
+
     def definition(self) -> str:
         """A digest of each part of the definition, which the gate keeps. Digests, because SQL is long and a URL may hold a
         password.
@@ -169,56 +201,107 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
         InvalidError: the flood cannot run as defined: no such topic, column or source; null event times; another flood under
             the same id. RetryError: the cluster, the store or Spark failed; the same flood may be run again.
     """
-    if not FILE_BYTES_MIN <= backfill.file_bytes <= FILE_BYTES_MAX:
-        raise InvalidError(
-            Reason.INVALID_REQUEST,
-            f"files are of {FILE_BYTES_MIN} to {FILE_BYTES_MAX} bytes. file_bytes=`{backfill.file_bytes}`",
-        )
-    if backfill.place not in list(Place):
-        raise InvalidError(Reason.INVALID_REQUEST, f"place is {', '.join(Place)}. place=`{backfill.place}`")
-    if backfill.partitions is not None and backfill.partitions < 1:
-        raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{backfill.partitions}`")
-    flood_id = backfill.id()
-    with Connection(backfill.cluster, timeout_ms=CALL_MS) as connection, spark_errors("the flood failed."):
-        activate(spark)
-        return _Run(backfill, flood_id, spark, connection, progress).run()
+    phase = Phase.COUNTING
+
+    def listen(seen: Progress) -> None:
+        nonlocal phase
+        phase = seen.phase
+        if progress is not None:
+            progress(seen)
+
+    def say(text: str) -> None:
+        listen(Progress(phase=phase, message=text))
+
+    backfill.check()
+    with floods(spark, backfill.cluster, f"headgate-{backfill.id()}-{uuid.uuid4().hex[:8]}", say) as add:
+        return add(backfill).run(listen if progress is not None else None)
 
 
-class _Run:
-    """One run of one flood."""
+@contextmanager
+def floods(
+    spark: SparkSession, cluster: str, owner: str, say: Callable[[str], None], most_s: float = math.inf
+) -> Iterator[Callable[[Backfill], FloodRun]]:
+    """Run floods that belong together. Yields a function that makes the run of one of them.
 
-    def __init__(
-        self, backfill: Backfill, flood_id: str, spark: SparkSession, connection: Connection, listener: Listener | None
-    ) -> None:
+    The open gates of all of them are renewed until the end of this context. An error releases those that are not filled.
+
+    Args:
+        owner: name of the runs in their gates.
+        say: receives what goes wrong with gates and does not end the run, also from another thread.
+        most_s: longest time of renewals, in seconds.
+    """
+    with Connection(cluster, timeout_ms=CALL_MS) as connection, HeldGates(connection, owner, say, most_s) as gates:
+
+        def add(backfill: Backfill) -> FloodRun:
+            backfill.check()
+            return FloodRun(backfill, backfill.id(), spark, connection, gates)
+
+        yield add
+
+
+class FloodRun:
+    """One run of one flood, made by `floods`."""
+
+    def __init__(self, backfill: Backfill, flood_id: str, spark: SparkSession, connection: Connection, gates: HeldGates) -> None:
         self._backfill = backfill
         self._flood_id = flood_id
         self._spark = spark
         self._connection = connection
-        self._listener = listener
+        self._gates = gates
+        self._listener: Listener | None = None
         self._name = f"headgate-{flood_id}-{uuid.uuid4().hex[:8]}"
-        """Name of this run's Spark jobs, and of this run as a gate's owner."""
+        """Name of this run's Spark jobs."""
         self._seconds: dict[str, float] = {}
+        self._source: tuple[Rows, Counts] | None = None
+        """The source's rows and their number; None until they are counted, and when the flood was committed before."""
 
-    def run(self) -> Certificate:
+    def open_ahead(self) -> bool:
+        """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
+        committed before, the source has no rows, or another run opened the gate. Raises as `run` does."""
+        with spark_errors("the flood failed."):
+            activate(self._spark)
+            self._count()
+            if self._source is None or self._source[1].total == 0:
+                return False
+            return self._open(self._source[1]).gate.owner == self._gates.owner
+
+    def run(self, progress: Listener | None = None) -> Certificate:
+        """Run the flood to its end. Arguments and errors are those of the module's `run`."""
+        self._listener = progress
+        with spark_errors("the flood failed."):
+            activate(self._spark)
+            return self._run()
+
+    def _run(self) -> Certificate:
+        if self._source is None:
+            self._count()
+        if self._source is None:
+            return self._verified(self._filled_before())
+        rows, counts = self._source
+        if counts.total == 0:
+            self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
+            return self._certificate(partitions=_empty(len(counts.rows)))
+        if self._backfill.place == Place.END:
+            return self._verified(self._at_the_end(rows, counts))
+        with self._phase(Phase.OPENING, counts.total):
+            # A gate that was opened ahead is only found again, unless it was lost meanwhile.
+            held = self._open(counts)
+        return self._verified(self._through(held, rows, counts))
+
+    def _count(self) -> None:
+        """Count the source's rows, unless the flood was committed before; create the topic if it is missing."""
         partitions, is_there = self._partitions()
         seen = self._gate() if is_there else None
         if seen is not None and seen.state is GateState.FILLED:
-            return self._filled_before()
+            return
         with self._phase(Phase.COUNTING):
-            rows = self._rows()
+            rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
             with self._job():
                 counts = count(self._spark, rows, partitions)
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)
-        if counts.total == 0:
-            self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
-            return self._certificate(partitions=_empty(partitions))
-        if self._backfill.place == Place.END:
-            return self._verified(self._at_the_end(rows, counts))
-        with self._phase(Phase.OPENING, counts.total):
-            gate = self._open(counts)
-        return self._verified(self._through(gate, rows, counts))
+        self._source = rows, counts
 
     # -- the topic and its gate
 
@@ -260,19 +343,17 @@ class _Run:
         self._backfill.check_definition(gate)
         return gate
 
-    def _open(self, counts: Counts) -> Gate:
-        gates, topic = self._connection.gates, self._backfill.topic
+    def _open(self, counts: Counts) -> HeldGate:
+        one = self._backfill
         try:
-            gate = self._connection.call(
-                gates.open(
-                    topic,
-                    counts.rows,
-                    gate_id=self._flood_id,
-                    place=self._backfill.place,
-                    ttl_ms=self._backfill.ttl_ms,
-                    definition=self._backfill.definition(),
-                    owner=self._name,
-                )
+            return self._gates.open(
+                one.topic,
+                self._flood_id,
+                counts.rows,
+                place=one.place,
+                ttl_ms=one.ttl_ms,
+                definition=one.definition(),
+                lost=self._cancel,  # this job's files can no longer be committed
             )
         except InvalidError as error:
             if error.reason is not Reason.GATE_CONFLICT:
@@ -284,7 +365,6 @@ class _Run:
                 "id. "
                 f"gate=`{self._flood_id}` error=`{error.message}`",
             ) from error
-        return gate
 
     def _filled_before(self) -> Certificate:
         gate, files = self._connection.call(self._connection.gates.describe_files(self._backfill.topic, self._flood_id))
@@ -296,64 +376,30 @@ class _Run:
                 message=f"the flood was committed before: {gate.rows:,} records, 0 added",
             )
         )
-        return self._verified(self._of_gate(gate, files, None, added=False))
+        return self._of_gate(gate, files, None, added=False)
 
     # -- the rows
 
-    def _rows(self) -> Rows:
-        one = self._backfill
-        frame = load(self._spark, one.source, one.format, one.options)
-        return records(
-            frame,
-            key=one.key,
-            value=one.value,
-            event_time=one.event_time,
-            headers=one.headers,
-            order_by=one.order_by,
-            where=one.where,
-            now_ms=time.time_ns() // 1_000_000,
-            options=one.options,
-        )
-
-    def _through(self, gate: Gate, rows: Rows, counts: Counts) -> Certificate:
-        """Write and commit the rows through an open gate. On failure, release the gate if this run owns it."""
-        topic = self._backfill.topic
-        gates = self._connection.gates
-
-        async def renew() -> None:
-            try:
-                renewed = await gates.renew(topic, gate.id, self._backfill.ttl_ms)
-                if renewed.owner != gate.owner:
-                    raise InvalidError(Reason.GATE_CONFLICT, f"the gate was opened again. gate=`{gate.id}`")
-            except InvalidError:
-                # The gate was released or filled by another client: this job's files can no longer be committed.
-                self._cancel()
-                raise
-
-        renewing = self._connection.every(self._backfill.ttl_ms / 3000, renew)
+    def _through(self, held: HeldGate, rows: Rows, counts: Counts) -> Certificate:
+        """Write and commit the rows through an open gate."""
+        topic, gate = self._backfill.topic, held.gate
+        if gate.state is GateState.FILLED:
+            self._gates.drop(topic, gate.id)
+            return self._filled_before()
+        bases = {window.partition: window.base_offset for window in gate.windows}
         try:
-            if gate.state is GateState.FILLED:
-                return self._filled_before()
-            bases = {window.partition: window.base_offset for window in gate.windows}
+            written = self._write(gate.store_url, gate.prefix, bases, rows, counts)
+        except HeadgateError:
+            if held.lost is None:
+                raise
+            return self._refused(counts, held.lost, gate)
+        files = [file for one in written for file in one.files]
+        with self._phase(Phase.COMMITTING, counts.total):
             try:
-                written = self._write(gate.store_url, gate.prefix, bases, rows, counts)
-            except HeadgateError:
-                if not isinstance(renewing.error, InvalidError):
-                    raise
-                return self._refused(counts, renewing.error, gate)
-            files = [file for one in written for file in one.files]
-            with self._phase(Phase.COMMITTING, counts.total):
-                try:
-                    filled = self._connection.call(gates.fill(topic, gate.id, files))
-                except InvalidError as error:
-                    return self._refused(counts, error, gate)
-        except BaseException:
-            renewing.stop()
-            if gate.owner == self._name:
-                self._give_up(gate)
-            raise
-        finally:
-            renewing.stop()
+                filled = self._connection.call(self._connection.gates.fill(topic, gate.id, files))
+            except InvalidError as error:
+                return self._refused(counts, error, gate)
+        self._gates.drop(topic, gate.id)
         self._say_added(counts.total)
         return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
 
@@ -364,7 +410,7 @@ class _Run:
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
             publish = self._connection.gates.publish(
-                self._backfill.topic, files, gate_id=self._flood_id, definition=self._backfill.definition(), owner=self._name
+                self._backfill.topic, files, gate_id=self._flood_id, definition=self._backfill.definition(), owner=self._gates.owner
             )
             try:
                 gate = self._connection.call(publish)
@@ -420,14 +466,6 @@ class _Run:
                 f"the flood's gate was lost while the job ran: run the flood again. gate=`{gate.id}` error=`{error.message}`",
             ) from error
         raise error
-
-    def _give_up(self, gate: Gate) -> None:
-        """Release the gate, so that readers need not wait until it expires. The caller's original error matters more than a
-        failure here."""
-        try:
-            self._connection.call(self._connection.gates.release(self._backfill.topic, gate.id, owner=self._name))
-        except HeadgateError as error:
-            self._tell(Progress(phase=Phase.DONE, message=f"the gate could not be released, it will expire: {error.message}"))
 
     def _of_gate(
         self, gate: Gate, files: Sequence[FileRef], written: Sequence[Any] | None, *, added: bool, keyless: int = 0

@@ -14,17 +14,19 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from headgate.broker.client.gates import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headgate.pipelines.tally import tally
 
 FORMAT = "headgate_extents"
 FILE_BYTES = 64 << 20
@@ -95,10 +97,6 @@ class ExtentFiles:
         return [self.written[partition] for partition in sorted(self.written)]
 
     def _flush(self, partition: int) -> None:
-        import pyarrow as pa
-
-        from headgate.pipelines.tally import tally
-
         batches = self._waiting.pop(partition)
         size = self._waiting_bytes.pop(partition)
         done = self.written.setdefault(partition, Written(partition))
@@ -182,18 +180,12 @@ class ExtentWriter(DataSourceArrowWriter):
 
 def attempt_id() -> int:
     """The number of this attempt at a task, unique within the application."""
-    from pyspark import TaskContext
-
     context = TaskContext.get()
     return 0 if context is None else context.taskAttemptId()
 
 
 def by_partition(batches: Iterable[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Split batches into batches of one partition each, without the partition column. The order within a partition stays."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute
-
     pc: Any = pyarrow.compute
     for batch in batches:
         if batch.num_rows == 0:

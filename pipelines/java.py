@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -89,8 +90,6 @@ def shim(home: Path, cache: Path) -> Path:
 
 def hash_text(text: str) -> int:
     """A number that identifies a text, the same in every process."""
-    import zlib
-
     return zlib.crc32(text.encode())
 
 

@@ -13,8 +13,11 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, SparkSession
 
 FUNCTION = "headgate_partition"
@@ -68,16 +71,12 @@ def has_jvm(spark: SparkSession) -> bool:
 
 def java_partition(spark: SparkSession, key: Column, partitions: int) -> Column:
     """The partition by the compiled class; null for a null key."""
-    from pyspark.sql import functions as F
-
     _register(spark)
     return F.call_function(FUNCTION, key, F.lit(partitions))
 
 
 def numpy_partition(key: Column, partitions: int) -> Column:
     """The partition by numpy in Python workers; null for a null key."""
-    import pyarrow as pa
-    from pyspark.sql import functions as F
 
     def of(keys: Any) -> Any:
         return kafka_partitions(keys, partitions)
@@ -95,9 +94,6 @@ def kafka_partitions(keys: Any, partitions: int) -> pa.Int32Array:
     Args:
         keys: binary or large_binary.
     """
-    import numpy as np
-    import pyarrow as pa
-
     large: Any = keys.cast(pa.large_binary())
     if isinstance(large, pa.ChunkedArray):
         large = large.combine_chunks()
@@ -135,8 +131,6 @@ def kafka_partitions(keys: Any, partitions: int) -> pa.Int32Array:
 
 
 def _word(data: Any, at: Any, size: int) -> Any:
-    import numpy as np
-
     word = data[at].astype(np.uint32)
     for byte in range(1, size):
         word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)

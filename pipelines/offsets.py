@@ -6,6 +6,7 @@ offsets; ``-2`` is the earliest, ``-1`` the latest. They count for a new query o
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -257,8 +258,6 @@ def _span(kind: str, value: int) -> tuple[int | None, int | None]:
 
 
 def _microseconds(moment: Any) -> int:
-    import datetime
-
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int((moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(microseconds=1))

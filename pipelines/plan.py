@@ -99,25 +99,12 @@ def records(
         options: the reader options of the source.
     """
     from pyspark.sql import functions as F
-    from pyspark.sql import types as T
 
     names = frame.columns
     if where is not None:
         with spark_errors(f"where is not a condition on this source. where=`{where}`"):
             frame = frame.where(where)
-    columns: list[Column] = []
-    with spark_errors(f"event time is no expression of this source. event_time=`{event_time}` columns=`{', '.join(names)}`"):
-        if event_time is None:
-            columns.append((F.lit(now_ms) / 1000).cast(T.TimestampType()).alias("timestamp"))
-        else:
-            found = column_type(frame, event_time)
-            if not isinstance(found, T.TimestampType | T.TimestampNTZType | T.DateType):
-                raise InvalidError(
-                    Reason.INVALID_REQUEST,
-                    "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers. "
-                    f"event_time=`{event_time}` type=`{found.simpleString()}`",
-                )
-            columns.append(expression(frame, event_time).cast(T.TimestampType()).alias("timestamp"))
+    columns = [_timestamp(frame, event_time, now_ms)]
     with spark_errors(f"key is no expression of this source. key=`{key}` columns=`{', '.join(names)}`"):
         columns.append((F.lit(None).cast("binary") if key is None else as_bytes(frame, key, "key")).alias("key"))
     with spark_errors(f"value is no expression of this source. value=`{value}` columns=`{', '.join(names)}`"):
@@ -139,6 +126,25 @@ def records(
     with spark_errors("rows cannot be made into records"):
         drops = any(name.lower() == "mode" and value.lower() == "dropmalformed" for name, value in options.items())
         return Rows(frame.select(*columns), key is not None, headers is not None, tuple(ties), drops)
+
+
+def _timestamp(frame: DataFrame, event_time: str | None, now_ms: int) -> Column:
+    """The time of each record. Raises InvalidError."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    if event_time is None:
+        return (F.lit(now_ms) / 1000).cast(T.TimestampType()).alias("timestamp")
+    names = ", ".join(frame.columns)
+    with spark_errors(f"event time is no expression of this source. event_time=`{event_time}` columns=`{names}`"):
+        found = column_type(frame, event_time)
+        if not isinstance(found, T.TimestampType | T.TimestampNTZType | T.DateType):
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers. "
+                f"event_time=`{event_time}` type=`{found.simpleString()}`",
+            )
+        return expression(frame, event_time).cast(T.TimestampType()).alias("timestamp")
 
 
 def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:

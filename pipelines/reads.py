@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headgate.broker.client.gates import FileRef, Layout
+from headgate.broker.client.gates import FileRef, Layout, PartitionLayout
 from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.offsets import Narrowed
@@ -86,51 +86,61 @@ def plan(
     Raises:
         RetryError(GATE_CONFLICT): an open gate, with ``error``.
     """
-    pieces: list[Piece] = []
     # The bytes of fetched records are unknown; their number replaces them.
     rows_max = max(min(FETCH_ROWS, sum(stop - start for start, stop in ranges.values()) // tasks_min), 1)
-
-    def fetched(partition: int, start: int, stop: int) -> Iterator[Piece]:
-        return (Piece(layout.topic, partition, at, min(at + rows_max, stop)) for at in range(start, stop, rows_max))
-
+    pieces: list[Piece] = []
     for part in layout.partitions:
-        if part.partition not in ranges or not narrowed.reads(layout.topic, part.partition):
-            continue
-        start, end = ranges[part.partition]
-        end = min(end, narrowed.last + 1)
-        for hole in part.holes:
-            if hole.open and max(start, hole.base_offset) < min(end, hole.end_offset):
-                if open_gates == "stop":
-                    end = min(end, max(hole.base_offset, start))
-                elif open_gates == "error":
-                    raise RetryError(
-                        Reason.GATE_CONFLICT,
-                        "a flood is under way: its gate is open. Wait for its end, or say with the option openGates what to do: "
-                        f"stop there, or skip it. topic=`{layout.topic}` partition=`{part.partition}` gate=`{hole.gate_id}`",
-                    )
-        position = max(start, narrowed.first)
-        held = sorted(
-            [(one.base_offset, one.end_offset, one) for one in part.extents]
-            + [(hole.base_offset, hole.end_offset, None) for hole in part.holes],
-            # The hole comes first: a file's first rows may have been removed from the topic, and stay in the file.
-            key=lambda item: (item[0], item[2] is not None),
-        )
-        for base, stop, file in held:
-            low, high = max(base, position), min(stop, end)
-            if low >= high:
-                continue
-            if position < low:
-                pieces.extend(fetched(part.partition, position, low))
-            if file is not None and _in_time(file, narrowed):
-                if "://" in file.path:
-                    # The file is outside the cluster's store: the brokers know how to reach it.
-                    pieces.extend(fetched(part.partition, low, high))
-                else:
-                    pieces.append(Piece(layout.topic, part.partition, low, high, file))
-            position = high
-        if position < end:
-            pieces.extend(fetched(part.partition, position, end))
+        if part.partition in ranges and narrowed.reads(layout.topic, part.partition):
+            start, end = ranges[part.partition]
+            end = _end(layout.topic, part, start, min(end, narrowed.last + 1), open_gates)
+            pieces.extend(_pieces(layout.topic, part, max(start, narrowed.first), end, narrowed, rows_max))
     return _grouped(layout.store_url, pieces, piece_bytes, min(rows_max, FETCH_ROWS_SHARED), tasks_min)
+
+
+def _end(topic: str, part: PartitionLayout, start: int, end: int, open_gates: str) -> int:
+    """The end offset of a range, or of its part in front of an open gate. Raises RetryError(GATE_CONFLICT) as `plan` does."""
+    for hole in part.holes:
+        if hole.open and max(start, hole.base_offset) < min(end, hole.end_offset):
+            if open_gates == "stop":
+                end = min(end, max(hole.base_offset, start))
+            elif open_gates == "error":
+                raise RetryError(
+                    Reason.GATE_CONFLICT,
+                    "a flood is under way: its gate is open. Wait for its end, or say with the option openGates what to do: "
+                    f"stop there, or skip it. topic=`{topic}` partition=`{part.partition}` gate=`{hole.gate_id}`",
+                )
+    return end
+
+
+def _pieces(topic: str, part: PartitionLayout, start: int, end: int, narrowed: Narrowed, rows_max: int) -> Iterator[Piece]:
+    """The pieces of a partition's offsets [start, end), in their order: files, and ranges of at most `rows_max` records between
+    them."""
+
+    def fetched(low: int, high: int) -> Iterator[Piece]:
+        return (Piece(topic, part.partition, at, min(at + rows_max, high)) for at in range(low, high, rows_max))
+
+    position = start
+    held = sorted(
+        [(one.base_offset, one.end_offset, one) for one in part.extents]
+        + [(hole.base_offset, hole.end_offset, None) for hole in part.holes],
+        # The hole comes first: a file's first rows may have been removed from the topic, and stay in the file.
+        key=lambda item: (item[0], item[2] is not None),
+    )
+    for base, stop, file in held:
+        low, high = max(base, position), min(stop, end)
+        if low >= high:
+            continue
+        if position < low:
+            yield from fetched(position, low)
+        if file is not None and _in_time(file, narrowed):
+            if "://" in file.path:
+                # The file is outside the cluster's store: the brokers know how to reach it.
+                yield from fetched(low, high)
+            else:
+                yield Piece(topic, part.partition, low, high, file)
+        position = high
+    if position < end:
+        yield from fetched(position, end)
 
 
 def _in_time(file: FileRef, narrowed: Narrowed) -> bool:

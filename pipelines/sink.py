@@ -17,12 +17,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute
+from pyspark import TaskContext
+from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from headgate.broker.client.gates import FileRef, Gate, GateState
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition
+from headgate.pipelines.murmur2 import kafka_partitions
 from headgate.pipelines.options import check_options, cluster_of, number_option, option
 
 if TYPE_CHECKING:
@@ -61,8 +66,6 @@ class _Sink:
         self._partitions = len(layout.partitions)
 
     def _upload(self, batches: Iterator[Any]) -> Done:
-        from pyspark import TaskContext
-
         context = TaskContext.get()
         query_id = (context.getLocalProperty(QUERY_ID) or "") if context is not None else ""
         turn = context.partitionId() if context is not None else 0
@@ -74,11 +77,6 @@ class _Sink:
 
     def _placed(self, batches: Iterator[Any], turn: int) -> Iterator[Any]:
         """Batches with the columns of a file, and the partition of every row."""
-        import pyarrow as pa
-        import pyarrow.compute
-
-        from headgate.pipelines.murmur2 import kafka_partitions
-
         pc: Any = pyarrow.compute
         now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
         for batch in batches:
@@ -197,8 +195,6 @@ def _gates_of(query_id: str) -> str:
 
 def check_schema(schema: StructType) -> None:
     """Raise InvalidError when the columns cannot be records."""
-    from pyspark.sql import types as T
-
     kinds = {field.name: field.dataType for field in schema}
     if "value" not in kinds:
         raise InvalidError(Reason.INVALID_REQUEST, f"there is no column value. columns=`{', '.join(kinds)}`")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute
+
+from headgate.broker.log.columns import checksum
 from headgate.pipelines.certificate import Tally
 
 if TYPE_CHECKING:
@@ -16,15 +19,11 @@ def tally(rows: pa.RecordBatch) -> Tally:
     Args:
         rows: with the columns `timestamp`, `key`, `value` and perhaps `headers`.
     """
-    from headgate.broker.log.columns import checksum
-
     return Tally(rows=rows.num_rows, data_bytes=data_bytes(rows), checksum=checksum(rows))
 
 
 def data_bytes(rows: pa.RecordBatch) -> int:
     """Bytes of keys, values and headers."""
-    import pyarrow.compute
-
     pc: Any = pyarrow.compute
     names = set(rows.schema.names)
     size = sum(pc.sum(pc.binary_length(rows.column(name))).as_py() or 0 for name in ("key", "value"))

@@ -10,6 +10,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
 from headgate.broker.client.fetcher import Fetcher
 from headgate.broker.client.gates import Gate, GateState
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
@@ -19,10 +22,7 @@ from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.tally import tally
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
-
 PARALLEL_PARTITIONS = 2
 """Partitions that are read at once: one is decoded while another is fetched."""
 
@@ -199,9 +199,6 @@ class Seen:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add the next records, in `headgate.broker.log.columns.SCHEMA`."""
-        import numpy as np
-        import pyarrow as pa
-
         if rows.num_rows == 0:
             return
         self._tally += tally(rows)

@@ -6,6 +6,7 @@ otherwise one line per step, and at the end the certificate. Spark's own output,
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import signal
@@ -156,8 +157,6 @@ def _verdict(certificate: Certificate) -> str:
 
 
 def _time(ms: int) -> str:
-    import datetime
-
     try:
         moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=ms)
     except OverflowError:

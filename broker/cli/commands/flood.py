@@ -13,61 +13,64 @@ from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, Json, bad_opti
 app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
 
 
+Source = Annotated[str, typer.Option("--source", "-s", metavar="PATH", help="The path that Spark reads; with --format query, SQL.")]
+SourceFormat = Annotated[str, typer.Option("--format", "-f", help="parquet, csv, json, orc, query, or another format of Spark.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Option of Spark's reader, such as header=true; may be repeated."),
+]
+EventTime = Annotated[
+    str | None,
+    typer.Option(
+        "--event-time",
+        "-e",
+        metavar="COL",
+        help="Column that gives a record's time and order. Default: the current time, and the order of the source.",
+    ),
+]
+Headers = Annotated[str | None, typer.Option("--headers", metavar="EXPR", help="A map with the record's headers. Default: none.")]
+OrderBy = Annotated[
+    list[str] | None, typer.Option("--order-by", metavar="EXPR", help="Orders rows of one event time; may be repeated.")
+]
+Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Condition for the rows to read. Default: all rows.")]
+FloodId = Annotated[
+    str | None,
+    typer.Option(
+        "--flood-id", metavar="ID", help="A flood with the same id is added only once. Default: derived from these options."
+    ),
+]
+Partitions = Annotated[
+    int | None, typer.Option("--partitions", "-p", min=1, help="Create a missing topic with this many partitions.")
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, such as spark.driver.memory=4g; may be repeated."),
+]
+Certificate = Annotated[
+    Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate to this file, as JSON.")
+]
+
+
 @app.command("run")
 def flood_run(
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that gets the records.")],
-    source: Annotated[
-        str, typer.Option("--source", "-s", metavar="PATH", help="The path that Spark reads; with --format query, SQL.")
-    ],
+    source: Source,
     cluster: Cluster = DEFAULT_CLUSTER,
-    source_format: Annotated[
-        str, typer.Option("--format", "-f", help="parquet, csv, json, orc, query, or another format of Spark.")
-    ] = "parquet",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", "-o", metavar="NAME=VALUE", help="Option of Spark's reader, such as header=true; may be repeated."
-        ),
-    ] = None,
+    source_format: SourceFormat = "parquet",
+    option: Option = None,
     key: Annotated[str | None, typer.Option("--key", "-k", metavar="EXPR", help="A column or SQL. Default: no key.")] = None,
     value: Annotated[str | None, typer.Option("--value", metavar="EXPR", help="Default: the row as JSON.")] = None,
-    event_time: Annotated[
-        str | None,
-        typer.Option(
-            "--event-time",
-            "-e",
-            metavar="COL",
-            help="Column that gives a record's time and order. Default: the current time, and the order of the source.",
-        ),
-    ] = None,
-    headers: Annotated[
-        str | None, typer.Option("--headers", metavar="EXPR", help="A map with the record's headers. Default: none.")
-    ] = None,
-    order_by: Annotated[
-        list[str] | None, typer.Option("--order-by", metavar="EXPR", help="Orders rows of one event time; may be repeated.")
-    ] = None,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="Condition for the rows to read. Default: all rows.")
-    ] = None,
-    flood_id: Annotated[
-        str | None,
-        typer.Option(
-            "--flood-id", metavar="ID", help="A flood with the same id is added only once. Default: derived from these options."
-        ),
-    ] = None,
+    event_time: EventTime = None,
+    headers: Headers = None,
+    order_by: OrderBy = None,
+    where: Where = None,
+    flood_id: FloodId = None,
     place: Annotated[str, typer.Option("--place", help="now, front or end.")] = "now",
-    partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Create a missing topic with this many partitions.")
-    ] = None,
+    partitions: Partitions = None,
     file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Size of a Parquet file.")] = "64MiB",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Any Spark master.")] = "local[*]",
-    conf: Annotated[
-        list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, such as spark.driver.memory=4g; may be repeated."),
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate to this file, as JSON.")
-    ] = None,
+    conf: Conf = None,
+    certificate: Certificate = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read all records back through a client, and compare.")] = False,
     json: Json = False,
 ) -> None:

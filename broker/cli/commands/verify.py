@@ -17,52 +17,58 @@ app = typer.Typer(
 )
 
 
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Kafka endpoint, or several separated by commas.")
+]
+ReplicationFactor = Annotated[
+    int,
+    typer.Option(
+        "--replication-factor", "-r", min=-1, max=100, help="Replication factor of the topics; -1: the endpoint's default."
+    ),
+]
+Producers = Annotated[int, typer.Option("--producers", min=1, max=100, help="Producers; every second one without idempotence.")]
+Patience = Annotated[
+    str,
+    typer.Option("--patience", metavar="DURATION", help="Longest wait for the last acknowledgements; for the final read."),
+]
+Settle = Annotated[
+    str, typer.Option("--settle", metavar="DURATION", help="Longest wait until all acknowledged records can be read.")
+]
+Interval = Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Pause between two lines of progress.")]
+History = Annotated[
+    Path | None,
+    typer.Option("--history", metavar="DIR", help="New directory for the history. Default: a temporary one."),
+]
+ClientConfig = Annotated[
+    list[str] | None, typer.Option("--client-config", "-X", metavar="NAME=VALUE", help="librdkafka property; may be repeated.")
+]
+TopicConfig = Annotated[
+    list[str] | None, typer.Option("--topic-config", metavar="NAME=VALUE", help="Setting of the topics; may be repeated.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Gaps, repeats without idempotence and old watermarks are errors, too.")]
+
+
 @app.callback()
 def verify(
     context: typer.Context,
-    bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Kafka endpoint, or several separated by commas.")
-    ] = None,
+    bootstrap: Bootstrap = None,
     duration: Annotated[str, typer.Option("--duration", "-d", metavar="DURATION", help="Time that producers write.")] = "60s",
     rate: Annotated[float, typer.Option("--rate", min=0.1, max=1e6, help="Records per second of all producers together.")] = 1000,
     topics: Annotated[int, typer.Option("--topics", min=1, max=100, help="New topics to write to.")] = 1,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=500, help="Partitions of each topic.")] = 6,
-    replication_factor: Annotated[
-        int,
-        typer.Option(
-            "--replication-factor", "-r", min=-1, max=100, help="Replication factor of the topics; -1: the endpoint's default."
-        ),
-    ] = -1,
-    producers: Annotated[
-        int, typer.Option("--producers", min=1, max=100, help="Producers; every second one without idempotence.")
-    ] = 4,
+    replication_factor: ReplicationFactor = -1,
+    producers: Producers = 4,
     groups: Annotated[int, typer.Option("--groups", min=0, max=100, help="Consumer groups of two members each.")] = 1,
     acks: Annotated[str, typer.Option("--acks", help="all or 1; with 1 no producer is idempotent.")] = "all",
     value_bytes: Annotated[int, typer.Option("--value-bytes", min=64, max=1_000_000, help="Size of a value.")] = 200,
-    patience: Annotated[
-        str,
-        typer.Option("--patience", metavar="DURATION", help="Longest wait for the last acknowledgements; for the final read."),
-    ] = "60s",
-    settle: Annotated[
-        str, typer.Option("--settle", metavar="DURATION", help="Longest wait until all acknowledged records can be read.")
-    ] = "15s",
-    interval: Annotated[
-        str, typer.Option("--interval", "-i", metavar="DURATION", help="Pause between two lines of progress.")
-    ] = "2s",
-    history: Annotated[
-        Path | None,
-        typer.Option("--history", metavar="DIR", help="New directory for the history. Default: a temporary one."),
-    ] = None,
-    client_config: Annotated[
-        list[str] | None, typer.Option("--client-config", "-X", metavar="NAME=VALUE", help="librdkafka property; may be repeated.")
-    ] = None,
-    topic_config: Annotated[
-        list[str] | None, typer.Option("--topic-config", metavar="NAME=VALUE", help="Setting of the topics; may be repeated.")
-    ] = None,
+    patience: Patience = "60s",
+    settle: Settle = "15s",
+    interval: Interval = "2s",
+    history: History = None,
+    client_config: ClientConfig = None,
+    topic_config: TopicConfig = None,
     keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Keep the topics even if no rule was violated.")] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Gaps, repeats without idempotence and old watermarks are errors, too.")
-    ] = False,
+    strict: Strict = False,
     json: Json = False,
 ) -> None:
     """Verify any Kafka endpoint while you inject faults.
