@@ -245,6 +245,20 @@ class Reading(Client):
         self.last = [-1] * len(world.places)
         """By place: the last offset that the consumer showed."""
 
+    def _placed_consumer(self, **more: Any) -> Consumer:
+        """A consumer without a group, for places and offsets that its owner assigns. `more`: further properties."""
+        return Consumer(
+            self.world.client_config(
+                self.name,
+                group_id="headgate-verify-unused",
+                enable_auto_commit=False,
+                auto_offset_reset="error",
+                isolation_level="read_uncommitted",
+                check_crcs=True,
+                **more,
+            )
+        )
+
     def _take(self, messages: Sequence[Message], session_of: Callable[[Place], Session]) -> list[tuple[Place, KafkaError, int]]:
         """Record messages. Returns the errors among them with their places and offsets; errors without a place are only events."""
         run, now_us = self.recorder.run.run, self.recorder.now_us()
@@ -276,16 +290,7 @@ class LiveReader(Reading):
     """Reads every place from its beginning, until producers have stopped."""
 
     def work(self) -> None:
-        consumer = Consumer(
-            self.world.client_config(
-                self.name,
-                group_id="headgate-verify-unused",
-                enable_auto_commit=False,
-                auto_offset_reset="error",
-                isolation_level="read_uncommitted",
-                check_crcs=True,
-            )
-        )
+        consumer = self._placed_consumer()
         sessions = [self._new_session() for _ in self.world.places]
         began_at = [0.0] * len(sessions)
         try:
@@ -320,17 +325,7 @@ class FinalReader(Reading):
         """Time of the last progress."""
 
     def work(self) -> None:
-        consumer = Consumer(
-            self.world.client_config(
-                self.name,
-                group_id="headgate-verify-unused",
-                enable_auto_commit=False,
-                auto_offset_reset="error",
-                isolation_level="read_uncommitted",
-                enable_partition_eof=True,
-                check_crcs=True,
-            )
-        )
+        consumer = self._placed_consumer(enable_partition_eof=True)
         try:
             consumer.assign([TopicPartition(*self.world.places[place], OFFSET_BEGINNING) for place in self.ends])
             self.done = {place for place, (low, high) in self.ends.items() if low >= high}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.broker import __version__
 from headgate.broker.cluster.manifest import Incarnation, Topic
@@ -274,11 +275,8 @@ class AdminService:
 
     async def check_records(self, request: admin_pb2.CheckRecordsRequest, context: Context) -> admin_pb2.CheckRecordsResponse:
         topic = self._engine.topic(request.topic)
-        lead = self._elsewhere(topic, request.partition, context)
-        if lead is not None:
-            answer: admin_pb2.CheckRecordsResponse = await self._shared.peers.call(
-                lead, ADMIN["CheckRecords"], request, CHANGE_TIMEOUT_S
-            )
+        answer: admin_pb2.CheckRecordsResponse | None = await self._elsewhere("CheckRecords", topic, request, context)
+        if answer is not None:
             return answer
         partition = self._shared.partition(topic, request.partition)
         first = request.first_offset if request.HasField("first_offset") else partition.log_start
@@ -301,11 +299,8 @@ class AdminService:
 
     async def skip_records(self, request: admin_pb2.SkipRecordsRequest, context: Context) -> admin_pb2.SkipRecordsResponse:
         topic = self._engine.topic(request.topic)
-        lead = self._elsewhere(topic, request.partition, context)
-        if lead is not None:
-            answer: admin_pb2.SkipRecordsResponse = await self._shared.peers.call(
-                lead, ADMIN["SkipRecords"], request, CHANGE_TIMEOUT_S
-            )
+        answer: admin_pb2.SkipRecordsResponse | None = await self._elsewhere("SkipRecords", topic, request, context)
+        if answer is not None:
             return answer
         partition = self._shared.partition(topic, request.partition)
         base_offset, end_offset = await self._engine.skip_records(
@@ -313,12 +308,18 @@ class AdminService:
         )
         return admin_pb2.SkipRecordsResponse(base_offset=base_offset, end_offset=end_offset)
 
-    def _elsewhere(self, topic: Topic, number: int, context: Context) -> Incarnation | None:
-        """The broker to ask about a partition that this broker does not lead."""
-        lead = self._engine.lead(topic.id, number)
+    async def _elsewhere(
+        self,
+        method: str,
+        topic: Topic,
+        request: admin_pb2.CheckRecordsRequest | admin_pb2.SkipRecordsRequest,
+        context: Context,
+    ) -> Any:
+        """The answer of the broker that leads the request's partition; None when this broker is to answer."""
+        lead = self._engine.lead(topic.id, request.partition)
         if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
             return None
-        return lead[0]
+        return await self._shared.peers.call(lead[0], ADMIN[method], request, CHANGE_TIMEOUT_S)
 
     def _cut_offset(self, partition: PartitionLog, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
         if not cut.HasField("before_offset"):
