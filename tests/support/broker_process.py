@@ -47,6 +47,7 @@ class BrokerProcess:
         log_path: file that gets the output of every incarnation.
         env: extra environment (settings as HEADGATE_*, S3 credentials).
         arguments: extra command-line arguments.
+        checkout: directory of the code that runs.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class BrokerProcess:
         *,
         env: Mapping[str, str] | None = None,
         arguments: tuple[str, ...] = (),
+        checkout: Path = ROOT,
     ) -> None:
         self.store = str(store)
         self.log_path = log_path
         self.kafka_port, self.grpc_port, self.http_port = free_port(), free_port(), free_port()
         self.env = dict(env or {})
         self.arguments = arguments
+        self.checkout = checkout
         self.entry: tuple[str, ...] = ("headgate.broker.cli.main",)
         """The module to run, and its first arguments."""
         self.starts = 0
@@ -103,7 +106,7 @@ class BrokerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=ROOT,
+                cwd=self.checkout,
                 env={**os.environ, "HEADGATE_STORE_CREATE": "true", **self.env},
                 start_new_session=True,
             )
