@@ -27,12 +27,12 @@ import dagster as dg
 from headgate.assets.floods.model import Flood, Partitions
 from headgate.assets.floods.plan import Plan, covered, deviation
 from headgate.assets.floods.windows import KEY_FORMATS, Occurrence, newest_key, occurrences
-from headgate.assets.lease import LEASES
 from headgate.assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
 from headgate.assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
 from headgate.assets.plot import markdown
 from headgate.assets.progress import throttled
 from headgate.assets.recorder import RECORDERS, broker_seconds, peak
+from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
 from headgate.assets.sensors import BROKERS, cluster_sensors
 from headgate.assets.steps import (
@@ -177,7 +177,7 @@ class _Parts:
                 splits = spread(run)
             if context.run.tags.get(HOLD_UNTIL_TAG) is not None:
                 # The flood's own run takes over the reservation, which lasts until then without this run.
-                LEASES.drop(run.owner.reservation_id)
+                RESERVATIONS.drop(run.owner.reservation_id)
                 RECORDERS.end(run.owner.reservation_id)
             return dg.MaterializeResult(
                 metadata={
@@ -232,7 +232,7 @@ class _Parts:
             run = Run(flood, context, cluster)
             with clear_failures(run):
                 # Renewals stop before the release: a late renewal would open the reservation again.
-                LEASES.drop(run.owner.reservation_id)
+                RESERVATIONS.drop(run.owner.reservation_id)
                 released = release_if_last(run)
                 serving = watch_brokers_go(run, fleet) if released else cluster.desired().live_brokers
                 merges = merge(run) if released else 0

@@ -23,11 +23,11 @@ from headgate.assets.floods.model import ROOM, ROOM_OFFSETS, Flood
 from headgate.assets.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
 from headgate.assets.floods.spread import Part, next_merge, next_split
 from headgate.assets.floods.windows import Window, deadline_at, gate_id, gates_of, source_path, windows
-from headgate.assets.lease import LEASES
 from headgate.assets.metadata import short_keys
 from headgate.assets.owners import HOLD_UNTIL_TAG, Owner
 from headgate.assets.progress import SAY_S
 from headgate.assets.recorder import RECORDERS
+from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
@@ -273,7 +273,7 @@ def hold(run: Run, brokers: int) -> int:
     reserved = brokers
     while True:
         try:
-            LEASES.hold(run.cluster, owner.reservation_id, reserved, ttl_ms, owner.text, most_s, say)
+            RESERVATIONS.hold(run.cluster, owner.reservation_id, reserved, ttl_ms, owner.text, most_s, say)
             break
         except InvalidError as error:
             if run.flood.brokers.short == "fail" or reserved == 1:
@@ -366,7 +366,7 @@ def let_go(run: Run) -> bool:
     """
     owner = run.owner
     RECORDERS.end(owner.reservation_id)
-    LEASES.drop(owner.reservation_id)
+    RESERVATIONS.drop(owner.reservation_id)
     return release_if_last(run)
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from headgate.assets.build import flood_definitions
 from headgate.assets.floods.model import Brokers
-from headgate.assets.lease import LEASES
+from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import FleetResource, SparkResource
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from tests.support.floods import CHECKS, flood
@@ -90,7 +90,7 @@ class World:
 @pytest.fixture
 def world(source: str, instance: dg.DagsterInstance) -> Iterator[World]:
     yield World(source, instance)
-    assert LEASES.held() == [], "a run ended and its lease is still renewed"
+    assert RESERVATIONS.held() == [], "a run ended and its reservation is still renewed"
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, bool]:

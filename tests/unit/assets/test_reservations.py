@@ -14,7 +14,6 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 
-from headgate.assets.lease import BEATS_PER_TTL, Heartbeat, Leases
 from headgate.assets.owners import (
     BACKFILL_TAG,
     FLOOD_TAG,
@@ -25,6 +24,7 @@ from headgate.assets.owners import (
     occurrence_id,
     occurrence_time,
 )
+from headgate.assets.reservations import BEATS_PER_TTL, Heartbeat, HeldReservations
 from headgate.assets.resources import FleetResource
 from headgate.assets.sensors import abandoned, cluster_sensors, reconcile, release_after
 from headgate.broker.client.control import Reservation
@@ -53,7 +53,7 @@ class Clusters:
 
 
 def test_a_lease_shows_signs_of_life_until_it_is_dropped() -> None:
-    cluster, leases = Clusters(), Leases()
+    cluster, leases = Clusters(), HeldReservations()
     assert leases.hold(cluster, "a", 3, 30, "me", 60, print)
     assert cluster.enough.wait(PATIENCE_S)
     assert not leases.hold(cluster, "a", 3, 30, "me", 60, print), "held already"
@@ -65,7 +65,7 @@ def test_a_lease_shows_signs_of_life_until_it_is_dropped() -> None:
 
 
 def test_a_lost_renewal_is_said_and_tried_again() -> None:
-    cluster, leases, said = Clusters(failures=2), Leases(), list[str]()
+    cluster, leases, said = Clusters(failures=2), HeldReservations(), list[str]()
     leases.hold(cluster, "a", 3, 30, "me", 60, said.append)
     assert cluster.enough.wait(PATIENCE_S)
     leases.drop("a")
@@ -73,7 +73,7 @@ def test_a_lost_renewal_is_said_and_tried_again() -> None:
 
 
 def test_another_number_of_brokers_takes_the_place_of_the_first() -> None:
-    cluster, leases = Clusters(), Leases()
+    cluster, leases = Clusters(), HeldReservations()
     leases.hold(cluster, "a", 3, 60_000, "me", 60, print)
     assert not leases.hold(cluster, "a", 5, 60_000, "me", 60, print)
     leases.drop("a")

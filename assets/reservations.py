@@ -19,7 +19,7 @@ BEATS_PER_TTL = 3
 
 
 class Renewable(Protocol):
-    """The cluster's methods that a lease needs."""
+    """The cluster's methods that a held reservation needs."""
 
     def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None: ...
 
@@ -62,8 +62,8 @@ class Heartbeat:
                 self._say(f"{self._what} was not renewed, trying again: {error.message}")
 
 
-class Leases:
-    """The leases of this process, by reservation: the steps of one run share one. Safe to use from any thread."""
+class HeldReservations:
+    """The reservations that this process renews: the steps of one run share one. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -108,6 +108,6 @@ class Leases:
             return sorted(self._held)
 
 
-LEASES = Leases()
-"""The leases of this process. With the in-process executor all steps of a run share them; with another executor each step holds
+RESERVATIONS = HeldReservations()
+"""The reservations of this process. With the in-process executor all steps of a run share them; with another executor each step holds
 its own."""
