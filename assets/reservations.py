@@ -109,5 +109,5 @@ class HeldReservations:
 
 
 RESERVATIONS = HeldReservations()
-"""The reservations of this process. With the in-process executor all steps of a run share them; with another executor each step holds
-its own."""
+"""The reservations of this process. With the in-process executor all steps of a run share them; with another executor each step
+holds its own."""
