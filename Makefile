@@ -8,6 +8,8 @@ UP_FLAGS ?=
 DEMO_FLAGS ?=
 UI_FLAGS ?=
 TEST_FLAGS ?=
+# Most tests of whole brokers wait more than they compute: one process more than there are processors.
+TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 BENCH_FLAGS ?=
 SIMULATE_FLAGS ?=
 CHAOS_FLAGS ?=
@@ -41,7 +43,7 @@ ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its
 	@DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dagster dev --workspace workspace.yaml $(UI_FLAGS)
 
 test: $(STAMP) ## every test, some files at a time
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
+	@$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
 soak: $(STAMP) ## the long tests: kills, pauses and cuts on every store, and a run that must not grow (hours of it: python -m tests.soak)
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
