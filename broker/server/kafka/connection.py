@@ -332,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
                             self._drop_frame(size)
                         return
                     self._waiting = True
-                    self._server.waiting_for_room.append(self)
+                    self._server.waiting_to_begin.append(self)
                 break
             position = start + size
             self._handle(landing, start, position, None)
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
             return True
         if self._frame is not None:
             more = self._next_size() - self._filled
-            if not self._server.has_room(more, first=True):
+            if not self._server.may_grow(self, more):
                 return False
             self._server.waiting_bytes -= self._filled
             try:
@@ -361,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._drop_frame(self._frame_size)
         else:
             (size,) = _FRAME_SIZE(self._carry, 0)
-            if not self._server.has_room(min(size, FRAME_BYTES_FIRST), first=True):
+            if not self._server.has_room(min(size, FRAME_BYTES_FIRST)):
                 return False
             try:
                 self._begin_frame(memoryview(self._carry)[4:], size)
@@ -412,8 +412,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._waiting = True
         server.waiting_bytes += self._filled
-        server.waiting_for_room.append(self)
-        server.room_came()
+        server.wait_to_grow(self)
 
     def _extend_frame(self) -> None:
         old, view = self._frame, self._frame_view
@@ -435,6 +434,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = self._frame_view = None
         self.frame_since = None
         size = len(view)
+        self._server.frame_ended(self)
         self._release(size)
         self._handle(view, 0, size, frame)
         view.release()
@@ -992,7 +992,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.inflight_bytes -= cost
         if not self._reading:
             self._resume()
-        if self._server.waiting_for_room:
+        if self._server.waiting_to_begin or self._server.waiting_to_grow:
             self._server.room_came()
 
     def _over_limit(self) -> bool:

@@ -70,10 +70,14 @@ class KafkaServer:
         self.outgoing_bytes = 0
         """Bytes held for clients: answers to fetches from the moment they are read, and all answers that clients have not taken
         yet."""
-        self.waiting_for_room: deque[Connection] = deque()
-        """Connections with a frame that `inflight_bytes_max` does not allow to begin, or to grow, yet; in order of arrival."""
+        self.waiting_to_begin: deque[Connection] = deque()
+        """Connections with a frame that `inflight_bytes_max` does not allow to begin yet; in order of arrival."""
+        self.waiting_to_grow: deque[Connection] = deque()
+        """Connections with a begun frame that may not grow yet. They come before `waiting_to_begin`."""
         self.waiting_bytes = 0
-        """Share of `inflight_bytes` that belongs to the begun frames of `waiting_for_room`."""
+        """Share of `inflight_bytes` that belongs to the frames of `waiting_to_grow`."""
+        self.exceeding: Connection | None = None
+        """The only connection with a frame that may grow beyond `inflight_bytes_max`, until that frame is whole."""
         self.connections: set[Connection] = set()
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
         self.connections_refused = 0
@@ -159,24 +163,47 @@ class KafkaServer:
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.frame_ended(connection)
         self.room_came()
         if not self.connections:
             self._all_gone.set()
 
-    def has_room(self, size: int, *, first: bool = False) -> bool:
-        """Whether `size` more bytes of a frame may be received now. The only frame in flight always may.
+    def has_room(self, size: int) -> bool:
+        """Whether `size` more bytes may be received now. The only frame in flight may always begin."""
+        return self.inflight_bytes == 0 or self.inflight_bytes + size <= self.settings.inflight_bytes_max
 
-        Args:
-            first: the frame is the first one that waits. It may also grow if all bytes in flight belong to frames that
-                wait: otherwise none of them would ever be whole. So at most one frame exceeds the limit.
+    def may_grow(self, connection: Connection, size: int) -> bool:
+        """Whether the begun frame of a connection may take `size` more bytes now.
+
+        If all bytes in flight belong to frames that wait to grow, then one of these frames may exceed the limit until it is whole:
+        otherwise none of them would ever be whole.
         """
-        alone = self.waiting_bytes if first else 0
-        return self.inflight_bytes == alone or self.inflight_bytes + size <= self.settings.inflight_bytes_max
+        if self.inflight_bytes + size <= self.settings.inflight_bytes_max:
+            return True
+        if self.inflight_bytes != self.waiting_bytes or self.exceeding not in (None, connection):
+            return False
+        self.exceeding = connection
+        return True
+
+    def wait_to_grow(self, connection: Connection) -> None:
+        """Let a connection's begun frame grow as soon as possible, which may be now."""
+        if self.exceeding is connection:
+            self.waiting_to_grow.appendleft(connection)
+        else:
+            self.waiting_to_grow.append(connection)
+        self.room_came()
+
+    def frame_ended(self, connection: Connection) -> None:
+        """Called when a frame is whole, or its connection has ended."""
+        if self.exceeding is connection:
+            self.exceeding = None
 
     def room_came(self) -> None:
-        waiting = self.waiting_for_room
-        while waiting and waiting[0].room_came():
-            waiting.popleft()
+        for waiting in (self.waiting_to_grow, self.waiting_to_begin):
+            while waiting:
+                if not waiting[0].room_came():
+                    return
+                waiting.popleft()
 
     def fetch_room(self) -> int:
         """Bytes that one answer may have: none while clients have not read the bytes that the broker holds for them."""

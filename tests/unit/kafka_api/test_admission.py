@@ -1,0 +1,95 @@
+"""Many clients send large frames that do not fit into the memory for requests together.
+
+Runs: connections of the Kafka listener, each with a frame that is received in small pieces, in turn. Compared: the bytes in flight
+after each piece with the bound, and the frames that arrive whole. A mismatch means that clients can take memory without a bound,
+or that half-received frames wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.server.kafka.connection import Connection
+from headgate.broker.server.kafka.listener import KafkaServer
+from tests.support.wire import request_header
+
+MIB = 1 << 20
+INFLIGHT_BYTES_MAX = 9 * MIB
+FRAME_BYTES = 8 * MIB
+PIECE_BYTES = 64 << 10
+METADATA = 3
+
+
+class Peer:
+    """A client with one frame to send, and its connection's transport."""
+
+    def __init__(self, server: KafkaServer, frame: bytes) -> None:
+        self.connection = Connection(server)
+        self.ended = False
+        self.paused = False
+        self._left = memoryview(frame)
+        self.connection.connection_made(cast(asyncio.Transport, self))
+
+    def send(self) -> None:
+        room = self.connection.get_buffer(-1)
+        piece = self._left[: min(PIECE_BYTES, len(room))]
+        room[: len(piece)] = piece
+        self._left = self._left[len(piece) :]
+        self.connection.buffer_updated(len(piece))
+
+    @property
+    def reads(self) -> bool:
+        return bool(self._left) and not self.paused and not self.ended
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("client", 1) if name == "peername" else self
+
+    def fileno(self) -> int:
+        return -1
+
+    def set_write_buffer_limits(self, **limits: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.ended
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def close(self) -> None:
+        """The broker refuses the frame, once it is whole: it is too large for its API."""
+        if not self.ended:
+            self.ended = True
+            asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
+
+
+async def test_frames_that_do_not_fit_together_wait_and_all_of_them_arrive() -> None:
+    settings = Settings.from_values(
+        {"inflight_bytes_max": INFLIGHT_BYTES_MAX, "frame_bytes_max": FRAME_BYTES, "message_bytes_max": MIB}
+    )
+    server = KafkaServer(settings, Clock(), ("127.0.0.1", 1))
+    header = request_header(METADATA, 12, 1, flexible=True)
+    frame = FRAME_BYTES.to_bytes(4, "big") + header + bytes(FRAME_BYTES - len(header))
+    peers = [Peer(server, frame) for _ in range(12)]
+    most_bytes = 0
+    while any(not peer.ended for peer in peers):
+        reading = [peer for peer in peers if peer.reads]
+        assert reading, "every frame waits for another one"
+        for peer in reading:
+            if peer.reads:
+                peer.send()
+            most_bytes = max(most_bytes, server.inflight_bytes)
+        await asyncio.sleep(0)
+    assert most_bytes > INFLIGHT_BYTES_MAX - FRAME_BYTES, "the frames fill the room"
+    assert most_bytes <= INFLIGHT_BYTES_MAX + FRAME_BYTES, "only one frame exceeds it"
+    await asyncio.sleep(0)
+    assert (server.inflight_bytes, server.waiting_bytes) == (0, 0)
