@@ -44,7 +44,14 @@ def main() -> None:
     }
     if given["instance"] is not None:
         config["group.instance.id"] = given["instance"]
-    consumer = Consumer(config)
+    fatal: list[KafkaError] = []
+
+    def failed(error: KafkaError) -> None:
+        if error.fatal():
+            fatal.append(error)
+
+    # librdkafka reports a fatal error here. It does not always deliver it among the messages of `consume`, too.
+    consumer = Consumer({**config, "error_cb": failed})
     cooperative = given["assignor"] == "cooperative-sticky"
 
     def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
@@ -72,8 +79,10 @@ def main() -> None:
                 tell("record", partition=partition, offset=offset)
                 positions[partition] = offset + 1
             elif error.fatal():
-                tell("fatal", code=error.code(), text=error.str())
-                return
+                fatal.append(error)
+        if fatal:
+            tell("fatal", code=fatal[0].code(), text=fatal[0].str())
+            return
         if positions and not _commit(consumer, given["topic"], positions):
             return
     consumer.close()
