@@ -165,6 +165,8 @@ def test_leads_and_epochs_are_told_truly(make_broker: BrokerFactory, tmp_path: P
     partition.write(3)
     partition.judge()
     home, _ = partition.lead(brokers.all[0])
+    if len(segments()) == 1:  # a broker that is busy with its start gets no segment of a new topic
+        call("Reshard", Kinds(split=Kinds.Split(segment_id=segments()[0].id, at_partition=2)))
     first, second = segments()[:2]
     change(Kinds(merge=Kinds.Merge(segment_id=first.id, next_segment_id=second.id)))
     change(Kinds(split=Kinds.Split(segment_id=segments()[0].id, at_partition=1)))

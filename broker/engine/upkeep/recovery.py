@@ -172,14 +172,15 @@ class _ObjectReader:
         self._asked = number
         for one in range(number, number + READ_AHEAD_CHUNKS):
             if one not in self._ahead:
-                self._ahead[one] = asyncio.create_task(self._store.get(keys.chunk(self._incarnation_id, one)), name="read-ahead")
+                task = asyncio.create_task(self._store.get(keys.chunk(self._incarnation_id, one)), name="read-ahead")
+                task.add_done_callback(looked_at)  # most of these reads find no chunk, and no one awaits them
+                self._ahead[one] = task
         return await self._ahead.pop(number)
 
     def close(self) -> None:
         """Cancel all pending reads."""
         for task in self._ahead.values():
             task.cancel()
-            task.add_done_callback(looked_at)
         self._ahead.clear()
 
 
