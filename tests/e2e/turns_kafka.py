@@ -23,7 +23,7 @@ TURN_RATIO_MAX = 15.0
 """Bound of the longest turn of any request, as a multiple of the longest turn of the small requests of all APIs. A slice is some
 2 ms. A small request takes up to half a millisecond, and a step or freeing memory may follow a slice. A whole request in one
 turn takes from 30 ms to seconds, a ratio from 60 to 10,000."""
-RUNS = 3
+RUNS = 5
 QUICK_ELEMENTS = 20_000
 """Elements of a request in the short form: an array that is processed in one turn takes 20 ms at least."""
 
@@ -48,22 +48,24 @@ def broker() -> Iterator[MeasuredBroker]:
 @pytest.fixture(scope="module")
 def small_turn_s(no_garbage_collection: None) -> float:
     """The longest turn of a small request of any API, after its code was imported."""
-    longest_s = SLICE_S / 8
     with MeasuredBroker() as broker:
-        for api in APIS.values():
-            request = small(api, api.max_version)
-            broker.longest_turn_s(request)
-            longest_s = max(longest_s, min(broker.longest_turn_s(request) for _ in range(RUNS)))
-    return longest_s
+        longest_small_turn_s(broker)
+        return max(SLICE_S / 8, longest_small_turn_s(broker))
+
+
+def longest_small_turn_s(broker: MeasuredBroker) -> float:
+    requests = [small(api, api.max_version) for api in APIS.values()]
+    return max(min(broker.longest_turn_s(request) for _ in range(RUNS)) for request in requests)
 
 
 def check(broker: MeasuredBroker, request: Costly, small_turn_s: float) -> None:
-    limit_s = TURN_RATIO_MAX * small_turn_s
     turns_s: list[float] = []
     while len(turns_s) < RUNS:
         turns_s.append(broker.longest_turn_s(request))
-        if turns_s[-1] <= limit_s:
+        if turns_s[-1] <= TURN_RATIO_MAX * small_turn_s:
             return
+        # Beside other processes every turn takes longer, on some machines twice as long: compare neighbours.
+        small_turn_s = max(small_turn_s, longest_small_turn_s(broker))
     raise AssertionError(
         f"a request held the loop for long. api=`{request.api.name}` version=`{request.version}` request=`{request.what}` "
         f"bytes=`{len(request.frame)}` turns_ms=`{[round(one * 1e3, 1) for one in turns_s]}` small_ms=`{small_turn_s * 1e3:.2f}` "

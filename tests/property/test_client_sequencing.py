@@ -42,8 +42,7 @@ class Broker:
 
     def append(self, batch: Batch) -> None:
         """Raises InvalidError(OUT_OF_ORDER_SEQUENCE). A duplicate is accepted and not written."""
-        if self.producers.check(batch.producer_id, 0, batch.sequence, batch.count) is None:
-            self.producers.record(batch.producer_id, 0, batch.sequence, batch.count, len(self.log), self.now_ms)
+        if self.producers.admit(batch.producer_id, 0, batch.sequence, batch.count, len(self.log), self.now_ms) is None:
             self.log.append(batch.index)
 
 
