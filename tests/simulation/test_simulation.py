@@ -19,7 +19,7 @@ import pytest
 SEEDS = 150
 SEEDS_LONG = 4_000
 CANARY_SEEDS = 500
-CANARY_FIRST_SEED = {"no-fence-check": 190, "jumping-producers": 90}
+CANARY_FIRST_SEED = {"no-fence-check": 190, "jumping-producers": 90, "fixed-timeout": 90, "deaf-recovery": 100}
 """Bugs that few seeds show: where their search begins, which saves minutes. Any change of the cluster changes the seeds' lives."""
 LONG = ("no-proof",)
 """Bugs that show only in long lives, in which a broker is stopped for longer than its replacement takes."""
