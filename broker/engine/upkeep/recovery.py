@@ -173,7 +173,7 @@ class _ObjectReader:
         for one in range(number, number + READ_AHEAD_CHUNKS):
             if one not in self._ahead:
                 task = asyncio.create_task(self._store.get(keys.chunk(self._incarnation_id, one)), name="read-ahead")
-                task.add_done_callback(looked_at)  # most of these reads find no chunk, and no one awaits them
+                task.add_done_callback(looked_at)  # most of these reads find no chunk, and nothing awaits them
                 self._ahead[one] = task
         return await self._ahead.pop(number)
 

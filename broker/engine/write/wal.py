@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
@@ -122,8 +123,8 @@ class Acks:
             self._waiting.popleft()[1](error)
 
 
-class AppendWal:
-    """A WAL with blocking writes, which run on their own thread."""
+class _GroupedWal(ABC):
+    """The loop's side of a WAL with a `GroupWriter`: it collects the batches of a turn of the loop, and reports durable ones."""
 
     def __init__(self, writer: GroupWriter, loop: Loop, observer: WalObserver) -> None:
         self._writer = writer
@@ -131,10 +132,45 @@ class AppendWal:
         self._observer = observer
         self._acks = Acks(loop)
         self._fresh: list[Pending] = []
-        self._ended = asyncio.Event()
         self.stalled: HeadgateError | None = None
         self.complete = False
         self.stalled_since = 0.0
+
+    @property
+    def appended_batches(self) -> int:
+        return self._acks.appended + len(self._fresh)
+
+    @property
+    def durable_batches(self) -> int:
+        return self._acks.durable
+
+    def append(self, pending: Pending) -> None:
+        if not self._fresh:
+            self._loop.call_soon(self._flush)
+        self._fresh.append(pending)
+
+    def on_durable(self, callback: DurableCallback) -> None:
+        self._acks.add(callback, self.appended_batches)
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Hand the collected batches to the writer, at the end of the turn."""
+
+    def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
+        self._observer.wal_committed(group, chunk_number, position)
+        self._acks.advance(len(group))
+
+    def _failed(self, error: HeadgateError) -> None:
+        self._acks.fail(error)
+        self._observer.wal_failed(error)
+
+
+class AppendWal(_GroupedWal):
+    """A WAL with blocking writes, which run on their own thread."""
+
+    def __init__(self, writer: GroupWriter, loop: Loop, observer: WalObserver) -> None:
+        super().__init__(writer, loop, observer)
+        self._ended = asyncio.Event()
         writer.on_group = lambda group, number, position: self._report(self._committed, group, number, position)
         writer.on_rolled = lambda number, size, appended_ms: self._report(observer.wal_rolled, number, size, appended_ms, None)
         writer.on_stalled = lambda error: self._report(self._stall, error)
@@ -153,26 +189,10 @@ class AppendWal:
         self._wake.acquire()
         self._threads: Sequence[Thread] = ()
 
-    @property
-    def appended_batches(self) -> int:
-        return self._acks.appended + len(self._fresh)
-
-    @property
-    def durable_batches(self) -> int:
-        return self._acks.durable
-
     def start(self) -> None:
         self._threads = begin("wal", self._run)
 
     # -- on the loop
-
-    def append(self, pending: Pending) -> None:
-        if not self._fresh:
-            self._loop.call_soon(self._flush)
-        self._fresh.append(pending)
-
-    def on_durable(self, callback: DurableCallback) -> None:
-        self._acks.add(callback, self.appended_batches)
 
     def _flush(self) -> None:
         fresh, self._fresh = self._fresh, []
@@ -193,14 +213,6 @@ class AppendWal:
         if wake:
             self._wake.release()
         await done.wait()
-
-    def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        self._observer.wal_committed(group, chunk_number, position)
-        self._acks.advance(len(group))
-
-    def _failed(self, error: HeadgateError) -> None:
-        self._acks.fail(error)
-        self._observer.wal_failed(error)
 
     def _stall(self, error: HeadgateError) -> None:
         if self.stalled is None:
@@ -279,39 +291,16 @@ class AppendWal:
             self._report(done)
 
 
-class InlineWal:
+class InlineWal(_GroupedWal):
     """A WAL without blocking writes, because the store is memory. They happen at the end of the loop's turn."""
 
     def __init__(self, writer: GroupWriter, loop: Loop, observer: WalObserver) -> None:
-        self._writer = writer
-        self._loop = loop
-        self._observer = observer
-        self._acks = Acks(loop)
-        self._fresh: list[Pending] = []
-        self.stalled: HeadgateError | None = None
-        self.complete = False
-        self.stalled_since = 0.0
+        super().__init__(writer, loop, observer)
         writer.on_group = self._committed
         writer.on_rolled = lambda number, size, appended_ms: observer.wal_rolled(number, size, appended_ms, None)
 
-    @property
-    def appended_batches(self) -> int:
-        return self._acks.appended + len(self._fresh)
-
-    @property
-    def durable_batches(self) -> int:
-        return self._acks.durable
-
     def start(self) -> None:
         self._writer.open()
-
-    def append(self, pending: Pending) -> None:
-        if not self._fresh:
-            self._loop.call_soon(self._flush)
-        self._fresh.append(pending)
-
-    def on_durable(self, callback: DurableCallback) -> None:
-        self._acks.add(callback, self.appended_batches)
 
     def _flush(self) -> None:
         fresh, self._fresh = self._fresh, []
@@ -323,12 +312,7 @@ class InlineWal:
         try:
             call()
         except HeadgateError as error:
-            self._acks.fail(error)
-            self._observer.wal_failed(error)
-
-    def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        self._observer.wal_committed(group, chunk_number, position)
-        self._acks.advance(len(group))
+            self._failed(error)
 
     async def roll(self, *, cut: bool = False) -> None:
         self._writer.roll()
