@@ -31,6 +31,7 @@ SegmentId = Annotated[
 ]
 ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="The id that `headgate capacity list` shows.")]
 GateId = Annotated[str, typer.Argument(metavar="GATE", help="The id that `headgate gate list` shows.")]
+NewTtl = Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="New time to live. Default: unchanged.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
 Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 

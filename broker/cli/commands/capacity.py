@@ -13,6 +13,7 @@ from headgate.broker.cli.options import (
     LONGEST_TTL_MS,
     Cluster,
     Json,
+    NewTtl,
     ReservationId,
     duration_ms,
     owner_name,
@@ -48,7 +49,7 @@ def capacity_open(
 def capacity_renew(
     reservation: ReservationId,
     cluster: Cluster = DEFAULT_CLUSTER,
-    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="New time to live. Default: unchanged.")] = None,
+    ttl: NewTtl = None,
     json: Json = False,
 ) -> None:
     """Start the time to live of a reservation again."""

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from headgate.broker.cli import output
-from headgate.broker.cli.options import DEFAULT_CLUSTER, INT64_MAX, LONGEST_TTL_MS, Cluster, GateId, Json, TopicName, duration_ms
+from headgate.broker.cli.options import (
+    DEFAULT_CLUSTER,
+    INT64_MAX,
+    LONGEST_TTL_MS,
+    Cluster,
+    GateId,
+    Json,
+    NewTtl,
+    TopicName,
+    duration_ms,
+)
 
 app = typer.Typer(help="Gates, for history by reference: open, fill, renew, release, list, describe.", rich_markup_mode=None)
 
@@ -70,7 +80,7 @@ def gate_renew(
     topic: TopicName,
     gate: GateId,
     cluster: Cluster = DEFAULT_CLUSTER,
-    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="New time to live. Default: unchanged.")] = None,
+    ttl: NewTtl = None,
     json: Json = False,
 ) -> None:
     """Start the time to live of an open gate again."""
