@@ -1,7 +1,7 @@
 """``headgate up``: a local cluster until Ctrl-C.
 
 Starts broker processes over one store, restarts those that die, and follows the number of brokers that the cluster asks for:
-reservations and load (`control/capacity.py`). `cluster/fleet.py` makes the decisions; this module carries them out.
+reservations and load (`control/leader_capacity.py`). `cluster/fleet.py` makes the decisions; this module carries them out.
 
 Once a broker has served, all later brokers must find its cluster in the store. Otherwise, when a disk is missing for a while,
 they would make a new cluster in its place, and records acked there would be hidden when the disk is back.

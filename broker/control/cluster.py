@@ -21,11 +21,11 @@ from headgate.broker.cluster.liveness import Answer, Attention, Evidence
 from headgate.broker.cluster.load_history import Targets
 from headgate.broker.cluster.manifest import Follower, Incarnation
 from headgate.broker.cluster.reshard import LoadPlanner
-from headgate.broker.control.capacity import ClusterCapacity
-from headgate.broker.control.catalog import ClusterCatalog
 from headgate.broker.control.leader import Leader
-from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.control.leader_capacity import BrokerCapacity
+from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.control.probe import ask, attend
+from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -75,7 +75,7 @@ class Cluster:
         """Set while this broker leads."""
         self.membership: Membership | None = None
         """Set while this broker follows a leader."""
-        self.capacity = ClusterCapacity(lambda: None if self.leader is None else self.leader.capacity, self.leader_address)
+        self.capacity = BrokerCapacity(lambda: None if self.leader is None else self.leader.capacity, self.leader_address)
         """The desired number of brokers, from the cluster's leader."""
         self._mine = mine
         self._address = f"{mine.host}:{mine.grpc_port}"
@@ -84,7 +84,7 @@ class Cluster:
         self._ttl_ms = engine.settings.cluster_lease_ttl_ms
         self._timeout_ms = engine.settings.cluster_member_timeout_ms
         self._fail = fail
-        self._catalog = ClusterCatalog(mine.id)
+        self._catalog = RoutedCatalog(mine.id)
         self.attention = Attention(engine.clock.monotonic())
         """Measures how late this process runs."""
         self.replaced: dict[Evidence, int] = dict.fromkeys(Evidence, 0)

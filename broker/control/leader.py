@@ -2,7 +2,7 @@
 
 `cluster/term.py` decides, without I/O: which members are lost and condemned, what is planned, and what a commit completes. This
 driver passes it events and executes the effects. `failover.py` recovers lost brokers, `orders.py` carries out splits, merges,
-moves and drains, `lease.py` renews the lease.
+moves and drains, `lease_register.py` renews the lease.
 
 All state is in the store, except for facts that this broker learned since it leads: the connected members, their loads, and
 running orders. When the leader dies, the next leader loads the journal and waits `member_timeout_ms` for the members. A member
@@ -50,13 +50,13 @@ from headgate.broker.cluster.term_events import (
     Ticked,
     WaitFor,
 )
-from headgate.broker.control.capacity import TermCapacity
-from headgate.broker.control.catalog import ClusterCatalog
 from headgate.broker.control.failover import Failover
-from headgate.broker.control.gates import LeaderGates
-from headgate.broker.control.lease import HeldLease, LeaseRegister
+from headgate.broker.control.leader_capacity import LeaderCapacity
+from headgate.broker.control.leader_gates import LeaderGates
+from headgate.broker.control.lease_register import HeldLease, LeaseRegister
 from headgate.broker.control.orders import Orders
 from headgate.broker.control.probe import ask
+from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.control.sessions import Session, Sessions
 from headgate.broker.engine.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
@@ -100,7 +100,7 @@ class Leader:
         self,
         *,
         engine: Engine,
-        catalog: ClusterCatalog,
+        catalog: RoutedCatalog,
         register: LeaseRegister,
         mine: Incarnation,
         lease: Lease,
@@ -132,7 +132,7 @@ class Leader:
         self.sessions = Sessions(engine)
         self.orders = Orders(self, self.term.orders)
         self.gates = LeaderGates(self, engine)
-        self.capacity = TermCapacity(
+        self.capacity = LeaderCapacity(
             self, brokers_min=engine.settings.capacity_brokers_min, brokers_max=engine.settings.capacity_brokers_max
         )
         self.lease = HeldLease(

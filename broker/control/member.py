@@ -14,8 +14,8 @@ import grpc
 
 from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
 from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
-from headgate.broker.control.catalog import ClusterCatalog
 from headgate.broker.control.load import LoadMeter
+from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.control.stream import Connect, Stream
 from headgate.broker.control.wire import error_of, member_message
 from headgate.broker.engine.engine import Engine
@@ -57,7 +57,7 @@ class Membership:
         *,
         connect: Connect,
         engine: Engine,
-        catalog: ClusterCatalog,
+        catalog: RoutedCatalog,
         mine: Incarnation,
         silence_ms: int,
         attention: Attention,

@@ -11,7 +11,7 @@
     wal/<incarnation>/producers-<chunk>      producer state after all chunks before <chunk>
     wal/<incarnation>/producers-segment-<id>            producer state of a segment when it was sealed
     wal/<incarnation>/producers-segment-last-<maker>    producer state of all segments of a lost incarnation
-    cluster/lease/<version>                  the cluster's leader (control/lease.py)
+    cluster/lease/<version>                  the cluster's leader (control/lease_register.py)
     topics/<topic id>/data/...               files of history, by reference
 """
 

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.gates import FILES_MAX
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.control.gates import LeaderGates
+from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.engine.engine import Engine
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from headgate.broker.cluster.gates import FILES_MAX, Gate, ParquetExtent, Place, data_prefix
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.control.cluster import Cluster
-from headgate.broker.control.gates import LeaderGates
+from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.handlers import Context

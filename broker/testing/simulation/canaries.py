@@ -52,14 +52,14 @@ def _half_resigned() -> Mapping[str, object]:
 def _no_expiry() -> Mapping[str, object]:
     """A reservation that is not renewed never expires."""
     from headgate.broker.cluster.capacity import OpenReservation
-    from headgate.broker.control.capacity import TermCapacity
+    from headgate.broker.control.leader_capacity import LeaderCapacity
 
-    def reservations(self: TermCapacity) -> list[OpenReservation]:
+    def reservations(self: LeaderCapacity) -> list[OpenReservation]:
         return [OpenReservation(reservation=one, left_ms=one.ttl_ms) for one in self._leader.manifest.reservations.values()]
 
     return {
         "headgate.broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: [],
-        "headgate.broker.control.capacity.TermCapacity.reservations": reservations,
+        "headgate.broker.control.leader_capacity.LeaderCapacity.reservations": reservations,
     }
 
 

@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.broker.cluster.capacity import Reservation
-from headgate.broker.control.capacity import TermCapacity
 from headgate.broker.control.cluster import Cluster
+from headgate.broker.control.leader_capacity import LeaderCapacity
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.groups.coordinator import Coordinator
@@ -389,7 +389,7 @@ class Broker:
 
         self._spawn(work())
 
-    def _capacity(self) -> TermCapacity:
+    def _capacity(self) -> LeaderCapacity:
         if not self.serving:
             raise _not_ready()
         if self.cluster.leader is None:

@@ -1,6 +1,6 @@
 """Reservations in the leader's hands: durability, expiry, and the next leader's knowledge of them.
 
-Runs: `TermCapacity` over a real journal in memory, with a clock that the test moves; leaders that follow one another on one
+Runs: `LeaderCapacity` over a real journal in memory, with a clock that the test moves; leaders that follow one another on one
 store. Compared: the answers with the rules at the top of `cluster/capacity.py`. A mismatch means that capacity ends too early,
 or never.
 """
@@ -17,7 +17,7 @@ from headgate.broker.cluster.capacity import RESERVED_DOWN_AFTER_MS, Reservation
 from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation, SetLeader
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
-from headgate.broker.control.capacity import TermCapacity
+from headgate.broker.control.leader_capacity import LeaderCapacity
 from headgate.broker.engine.catalog import LocalCatalog
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
@@ -37,7 +37,7 @@ class PaperLeader:
         self.members = [BrokerLoad(incarnation_id=str(number), broker_id=number) for number in range(brokers)]
         self.tasks: list[asyncio.Task[None]] = []
         self.changes = 0
-        self.capacity = TermCapacity(self, brokers_min=1, brokers_max=brokers_max)
+        self.capacity = LeaderCapacity(self, brokers_min=1, brokers_max=brokers_max)
         self.capacity.on_change = self.changed
 
     async def begin(self, epoch: int = 0) -> PaperLeader:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import pytest
 
 from headgate.broker.cluster.manifest import Committed, CreateTopic, Edit, Topic
-from headgate.broker.control import catalog as module
-from headgate.broker.control.catalog import ClusterCatalog
+from headgate.broker.control import routed_catalog as module
+from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
@@ -52,7 +52,7 @@ lost = RetryError(Reason.NOT_LEADER, "the stream ended")
 
 
 async def test_a_commit_is_sent_again_under_its_number() -> None:
-    catalog = ClusterCatalog(ME)
+    catalog = RoutedCatalog(ME)
     way = Way(lost, lost)
     catalog.use(way)
     await catalog.commit(edit())
@@ -61,7 +61,7 @@ async def test_a_commit_is_sent_again_under_its_number() -> None:
 
 
 async def test_a_commit_goes_to_whoever_leads_by_then() -> None:
-    catalog = ClusterCatalog(ME)
+    catalog = RoutedCatalog(ME)
     first, second = Way(DeposedError(Reason.FENCED, "replaced")), Way()
     committing = asyncio.create_task(catalog.commit(edit()))
     await asyncio.sleep(0.01)
@@ -76,7 +76,7 @@ async def test_a_commit_goes_to_whoever_leads_by_then() -> None:
 
 @pytest.mark.parametrize("error", [InvalidError(Reason.TOPIC_EXISTS, "there"), FencedError(Reason.FENCED, "over")])
 async def test_an_answer_is_an_answer(error: HeadgateError) -> None:
-    catalog = ClusterCatalog(ME)
+    catalog = RoutedCatalog(ME)
     way = Way(error)
     catalog.use(way)
     with pytest.raises(type(error)):
@@ -87,7 +87,7 @@ async def test_an_answer_is_an_answer(error: HeadgateError) -> None:
 
 async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.02)
-    catalog = ClusterCatalog(ME)
+    catalog = RoutedCatalog(ME)
     with pytest.raises(RetryError) as caught:
         await catalog.commit(edit())
     assert caught.value.reason is Reason.NOT_READY
@@ -99,7 +99,7 @@ async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_commits_that_wait_behind_each_other_give_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.02)
-    catalog = ClusterCatalog(ME)
+    catalog = RoutedCatalog(ME)
     waiting = [asyncio.create_task(catalog.commit(edit(str(number)))) for number in range(3)]
     await asyncio.sleep(0.01)
     monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 3600.0)  # for a catalog that has just begun to count
@@ -112,7 +112,7 @@ async def test_commits_that_wait_behind_each_other_give_up_together(monkeypatch:
 
 
 async def test_commits_go_one_after_the_other_and_outlive_their_callers() -> None:
-    catalog = ClusterCatalog(ME)
+    catalog = RoutedCatalog(ME)
     way = Way(lost)
     catalog.use(way)
     callers = [asyncio.create_task(catalog.commit(edit(str(number)))) for number in range(3)]
@@ -124,7 +124,7 @@ async def test_commits_go_one_after_the_other_and_outlive_their_callers() -> Non
 
 
 async def test_a_broker_that_is_over_waits_for_nobody() -> None:
-    catalog = ClusterCatalog(ME)
+    catalog = RoutedCatalog(ME)
     waiting = asyncio.create_task(catalog.commit(edit()))
     await asyncio.sleep(0)
     catalog.end(FencedError(Reason.FENCED, "over"))

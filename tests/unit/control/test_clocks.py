@@ -7,7 +7,7 @@ learns of it.
 
 from __future__ import annotations
 
-from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2

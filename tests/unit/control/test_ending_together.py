@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pytest
 
 from headgate.broker.cluster.manifest import Edit, SealIncarnation
-from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.store.memory import MemoryStore
 from tests.unit.control.conftest import MakeWorld

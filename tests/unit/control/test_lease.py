@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.broker.cluster.lease import Contender, Lease
-from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.engine import keys
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, FatalError, Reason, RetryError

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent, data_prefix
 from headgate.broker.cluster.manifest import Edit, Manifest
-from headgate.broker.control.gates import LeaderGates
+from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.engine.catalog import LocalCatalog
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.topics import Held
@@ -20,7 +20,7 @@ HISTORY_MS = 1_500_000_000_000
 
 
 class Alone:
-    """`control.gates.GateLeader` of a broker that leads everything."""
+    """`control.leader_gates.GateLeader` of a broker that leads everything."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -19,7 +19,7 @@ from random import Random
 import pytest
 
 from headgate.broker.cluster.gates import Gate
-from headgate.broker.control.gates import LeaderGates
+from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.log.records import Record, iter_records

@@ -1,6 +1,6 @@
 """The manifest on a broker of a cluster. The broker's copy stays the same object while the writer of the manifest changes.
 
-The engine holds a `ClusterCatalog`. It uses a `Backend`: the journal itself if this broker leads, else a call to the leader.
+The engine holds a `RoutedCatalog`. It uses a `Backend`: the journal itself if this broker leads, else a call to the leader.
 Each commit carries a number of this incarnation. If the answer to a commit is lost, the catalog sends the commit again to the
 current leader, and the number makes sure that it takes effect only once.
 """
@@ -36,7 +36,7 @@ class Backend(Protocol):
         """Wait for the running commits; see `Catalog.settle`."""
 
 
-class ClusterCatalog:
+class RoutedCatalog:
     """The catalog of a broker in a cluster: sends commits to the current leader."""
 
     def __init__(self, incarnation_id: str) -> None:

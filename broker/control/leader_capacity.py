@@ -1,7 +1,7 @@
 """The desired number of brokers: the leader's count, and access to it from every broker's gRPC services.
 
-`TermCapacity` lives as long as one leader leads. Reservations are in the manifest. Their ends are only in the leader's memory,
-on its monotonic clock (`cluster/capacity.py`). A broker's gRPC services use `ClusterCapacity`, on the leader and on all other
+`LeaderCapacity` lives as long as one leader leads. Reservations are in the manifest. Their ends are only in the leader's memory,
+on its monotonic clock (`cluster/capacity.py`). A broker's gRPC services use `BrokerCapacity`, on the leader and on all other
 brokers.
 """
 
@@ -35,7 +35,7 @@ MEASURE_S = 1.0
 
 
 class CapacityLeader(Protocol):
-    """The leader, as `TermCapacity` needs it."""
+    """The leader, as `LeaderCapacity` needs it."""
 
     @property
     def clock(self) -> Clock: ...
@@ -57,7 +57,7 @@ class CapacityLeader(Protocol):
     def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
 
-class TermCapacity:
+class LeaderCapacity:
     """The desired number of brokers, during one term.
 
     Args:
@@ -190,7 +190,7 @@ class TermCapacity:
         return int(self._leader.clock.monotonic() * 1000)
 
 
-class ClusterCapacity:
+class BrokerCapacity:
     """The `CapacityView` of the gRPC services, for one broker.
 
     Args:
@@ -198,7 +198,7 @@ class ClusterCapacity:
         leader: returns ``host:port`` of the leader's gRPC port; None: this broker leads. Raises RetryError if no leader is known.
     """
 
-    def __init__(self, term: Callable[[], TermCapacity | None], leader: Callable[[], str | None]) -> None:
+    def __init__(self, term: Callable[[], LeaderCapacity | None], leader: Callable[[], str | None]) -> None:
         self._find_term = term
         self._find_leader = leader
         self._callbacks: list[Callable[[], None]] = []
@@ -235,7 +235,7 @@ class ClusterCapacity:
     def unsubscribe(self, callback: Callable[[], None]) -> None:
         self._callbacks.remove(callback)
 
-    def _term(self) -> TermCapacity:
+    def _term(self) -> LeaderCapacity:
         term = self._find_term()
         if term is None:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
