@@ -174,11 +174,13 @@ class Subscriber:
     async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
         self._shared.open(partition)
         await self._shared.budget.room()
+        # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
+        partition.subscribe(subscription.wake)
         slices = await self._engine.read(partition, subscription.offset, self._response_bytes, subscription.reader)
         if not slices and subscription.offset == partition.high_watermark:
             partition.readers.at_end(subscription.reader, subscription.offset, self._engine.clock.monotonic())
+        partition.unsubscribe(subscription.wake)
         if self._current(subscription):
-            partition.unsubscribe(subscription.wake)
             waits = not slices and partition.is_waiting(subscription.offset, subscription.reader)
             partition.subscribe(subscription.wake, at_window=waits)
         if not slices or not self._current(subscription):

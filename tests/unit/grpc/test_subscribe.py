@@ -206,6 +206,35 @@ async def test_what_ends_a_stream(served: Served, message: Any) -> None:
     assert (await stream.status())[:2] == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
 
 
+async def test_records_that_arrive_during_a_read_behind_a_window(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader waited at a window. The window ends, and while the broker reads behind it a record arrives."""
+    await served.create("a")
+    log = served.engine.logs["a"][0]
+    assert log is not None
+    at_window = True
+    monkeypatch.setattr(type(log), "is_waiting", lambda *arguments: at_window)
+    stream = await subscribed(served, add(1))
+    assert (await stream.read()).next_offset == 0
+    await until(lambda: log.window_waiters)
+    at_window = False
+    right = served.engine.read
+    reads = 0
+
+    async def read(*arguments: Any) -> list[memoryview]:
+        nonlocal reads
+        reads += 1
+        if reads > 1:
+            return await right(*arguments)
+        await served.fill("a", 0, batch(b"0"))
+        return []
+
+    monkeypatch.setattr(served.engine, "read", read)
+    for waiter in list(log.window_waiters):
+        waiter()
+    assert offsets(await stream.read()) == [0]
+    assert await stream.rest() == []
+
+
 async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
     await served.create("a")
     stream = await subscribed(served, add(1))
