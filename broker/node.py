@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.manifest import Incarnation
-from headgate.broker.control.cluster import Cluster
+from headgate.broker.control.participant import Participant
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.groups.coordinator import Coordinator
@@ -61,9 +61,9 @@ class Network(Protocol):
 class Node:
     """The parts of one broker. Made by `assemble`."""
 
-    def __init__(self, engine: Engine, cluster: Cluster, groups: Coordinator, network: Network) -> None:
+    def __init__(self, engine: Engine, participant: Participant, groups: Coordinator, network: Network) -> None:
         self.engine = engine
-        self.cluster = cluster
+        self.participant = participant
         self.groups = groups
         self._network = network
         self._joined = False
@@ -75,19 +75,19 @@ class Node:
 
     async def start(self) -> None:
         """Join the cluster and serve. Raises the error that prevents it; `close` is due also then."""
-        await self.cluster.start()
+        await self.participant.start()
         self._joined = True
         self.groups.start()
         await self._network.open(self)
-        await self.cluster.serving()
+        await self.participant.serving()
 
     async def drain(self, ending: Ending) -> None:
         """Hand over all partitions of this broker, unless it is alone. A broker that ends with an error hands over nothing, and its
         pending commits fail at once."""
         if ending.error is not None:
-            self.cluster.abandon(ending.error)
+            self.participant.abandon(ending.error)
         elif not self.alone:
-            await ending.close("cluster", self.cluster.drain(ending.grace_s))
+            await ending.close("cluster", self.participant.drain(ending.grace_s))
 
     async def close(self, ending: Ending) -> None:
         """Make all accepted records durable, seal the log and leave the cluster. Afterwards all waiting clients have an answer.
@@ -95,7 +95,7 @@ class Node:
         self.groups.stop()
         await ending.close("log", self.engine.close())
         await ending.close("groups", self.groups.close())
-        await ending.close("cluster", self.cluster.close())
+        await ending.close("cluster", self.participant.close())
 
 
 def assemble(
@@ -141,5 +141,5 @@ def assemble(
         http_port=address.http_port,
         rack=settings.rack,
     )
-    cluster = Cluster(engine, mine=mine, connect=network.connect, connections=network.connections, fail=fail)
-    return Node(engine, cluster, Coordinator(engine, settings, clock), network)
+    participant = Participant(engine, mine=mine, connect=network.connect, connections=network.connections, fail=fail)
+    return Node(engine, participant, Coordinator(engine, settings, clock), network)

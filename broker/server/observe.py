@@ -97,16 +97,16 @@ class Observer:
         _register_engine(self.metrics, node.engine)
         _register_cluster(self.metrics, node.engine)
         _register_groups(self.metrics, node.groups)
-        cluster = node.cluster
+        participant = node.participant
         self.metrics.gauge(
             "headgate_cluster_late_seconds",
             "how late this broker's timers were at most in the last half minute; above 0.2 its machine is starved",
-            cluster.late_s,
+            participant.late_s,
         )
         self.metrics.counter(
             "headgate_cluster_replaced_brokers",
             "brokers that this one replaced as the leader, by evidence: dead, unreached, silent",
-            lambda: {(evidence.name.lower(),): count for evidence, count in cluster.replaced.items()},
+            lambda: {(evidence.name.lower(),): count for evidence, count in participant.replaced.items()},
             ("evidence",),
         )
 

@@ -173,8 +173,8 @@ class Process:
             node.engine,
             dataclasses.replace(self.settings, grpc_port=self._grpc_port),
             node.groups,
-            cluster=node.cluster,
-            capacity=node.cluster.capacity,
+            participant=node.participant,
+            capacity=node.participant.capacity,
             kafka=self._advertised(),
             http_port=self._http_address[1],
         )

@@ -15,10 +15,10 @@ from headgate.broker.cluster.liveness import is_starved
 from headgate.broker.cluster.manifest import Incarnation, decode_edits
 from headgate.broker.cluster.segments import Order, SegmentInfo
 from headgate.broker.cluster.term_events import Reported
-from headgate.broker.control.cluster import Cluster
 from headgate.broker.control.drain import drain_broker
 from headgate.broker.control.leader import Leader
 from headgate.broker.control.load import broker_load
+from headgate.broker.control.participant import Participant
 from headgate.broker.control.replication import copy_of, surrender_messages
 from headgate.broker.control.wire import incarnation_of, member_message
 from headgate.broker.engine.topics import Held
@@ -159,11 +159,11 @@ class MemberSession:
 class ControlService:
     """The service of `control.proto`: the leader's side of it."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, participant: Participant) -> None:
+        self._participant = participant
 
     def _leader(self) -> Leader:
-        leader = self._cluster.leader
+        leader = self._participant.leader
         if leader is None:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
         return leader
@@ -174,10 +174,10 @@ class ControlService:
         hello = request.hello
         if request.WhichOneof("message") != "hello" or not INCARNATION_ID.fullmatch(hello.incarnation_id):
             raise InvalidError(Reason.INVALID_REQUEST, "the first message must name the broker that joins")
-        if hello.cluster_id != self._cluster.engine.cluster_id:
+        if hello.cluster_id != self._participant.engine.cluster_id:
             raise InvalidError(
                 Reason.INVALID_CONFIG,
-                f"the broker is of another cluster. cluster=`{hello.cluster_id}` expected=`{self._cluster.engine.cluster_id}`",
+                f"the broker is of another cluster. cluster=`{hello.cluster_id}` expected=`{self._participant.engine.cluster_id}`",
             )
         incarnation = incarnation_of(hello, leader.clock.now_ms())
         await leader.admit(incarnation, hello.version)
@@ -188,7 +188,7 @@ class ControlService:
             snapshot=b"" if missed is not None else leader.manifest.encode(),
             version=leader.version if missed is None else hello.version,
             leader_incarnation_id=leader.manifest.leader,
-            leader_broker_id=self._cluster.engine.broker_id,
+            leader_broker_id=self._participant.engine.broker_id,
             clock_ms=leader.clock.now_ms(),
         )
         leader.joined(session)
@@ -201,7 +201,7 @@ class ControlService:
             leader.left(session)
 
     async def replicate(self, call: Call) -> None:
-        engine = self._cluster.engine
+        engine = self._participant.engine
         first = await self._first(call, control_pb2.ReplicateRequest)
         lead, stream = first.hello.incarnation_id, first.hello.stream
         known = engine.manifest.incarnations.get(lead)
@@ -217,7 +217,7 @@ class ControlService:
             await call.write(control_pb2.ReplicateResponse(held=number).SerializeToString())
 
     async def surrender(self, call: Call) -> None:
-        engine = self._cluster.engine
+        engine = self._participant.engine
         request = await self._first(call, control_pb2.SurrenderRequest)
         if request.follower_incarnation_id != engine.incarnation_id:
             raise InvalidError(Reason.NOT_FOUND, "another run of this broker held the copies: they are gone")
@@ -293,7 +293,7 @@ class ControlService:
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeResponse:
         leader = self._leader()
         now_s = leader.clock.monotonic()
-        response = control_pb2.DescribeResponse(leader_broker_id=self._cluster.engine.broker_id, version=leader.version)
+        response = control_pb2.DescribeResponse(leader_broker_id=self._participant.engine.broker_id, version=leader.version)
         loads = {load.incarnation_id: load for load in leader.loads()}
         followers = leader.manifest.followers
         for key, incarnation in leader.manifest.incarnations.items():

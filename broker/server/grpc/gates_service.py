@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.gates import FILES_MAX, Gate, ParquetExtent, Place, data_prefix
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.control.cluster import Cluster
 from headgate.broker.control.leader_gates import LeaderGates
+from headgate.broker.control.participant import Participant
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.handlers import Context
@@ -41,19 +41,19 @@ _STATE_NUMBERS = {
 class GatesService:
     """The service of `gates.proto`: the leader answers, other brokers pass calls on to it."""
 
-    def __init__(self, cluster: Cluster, forwarder: Forwarder) -> None:
-        self._cluster = cluster
+    def __init__(self, participant: Participant, forwarder: Forwarder) -> None:
+        self._participant = participant
         self._forwarder = forwarder
 
     def _gates(self) -> LeaderGates:
-        leader = self._cluster.leader
+        leader = self._participant.leader
         if leader is None:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
         return leader.gates
 
     async def _elsewhere(self, method: str, request: Message, context: Context) -> bytes | None:
         """The leader's answer; None if this broker is the leader."""
-        address = self._cluster.leader_address()
+        address = self._participant.leader_address()
         return None if address is None else await self._forwarder.unary(address, GATES[method], request, context)
 
     async def open_gate(self, request: gates_pb2.OpenGateRequest, context: Context) -> gates_pb2.OpenGateResponse | bytes:
@@ -62,7 +62,7 @@ class GatesService:
             return answer
         if request.place not in _PLACES:
             raise InvalidError(Reason.INVALID_REQUEST, f"no such place. place=`{request.place}`")
-        partitions_max = self._cluster.engine.settings.partitions_max
+        partitions_max = self._participant.engine.settings.partitions_max
         if len(request.rows) > partitions_max:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many partitions. rows=`{len(request.rows)}` max=`{partitions_max}`")
         gates = self._gates()
@@ -123,16 +123,16 @@ class GatesService:
         answer = await self._elsewhere("Layout", request, context)
         if answer is not None:
             return answer
-        engine = self._cluster.engine
+        engine = self._participant.engine
         return layout(engine.manifest, engine.store.url, request.topic)
 
     async def _extents(self, files: Sequence[gates_pb2.FileRef]) -> list[ParquetExtent]:
         if len(files) > FILES_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many files. files=`{len(files)}` max=`{FILES_MAX}`")
-        return [_extent(row) async for row in self._cluster.engine.turns.begin().each(files)]
+        return [_extent(row) async for row in self._participant.engine.turns.begin().each(files)]
 
     def _gate(self, gates: LeaderGates, gate: Gate) -> gates_pb2.Gate:
-        engine = self._cluster.engine
+        engine = self._participant.engine
         return gates_pb2.Gate(
             topic=engine.manifest.topics_by_id[gate.topic_id].name,
             id=gate.id,

@@ -6,7 +6,7 @@ import socket
 
 import grpc
 
-from headgate.broker.control.cluster import Cluster
+from headgate.broker.control.participant import Participant
 from headgate.broker.engine.engine import Engine
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime import descriptors
@@ -41,7 +41,7 @@ class GrpcServer:
         kafka: (host, port) announced to Kafka clients; default: from the settings.
         http_port: the HTTP port; default: from the settings.
         capacity: the control plane's view; None: no reservations, and no metric for KEDA.
-        cluster: this broker's membership of the cluster; None: calls of other brokers are not served.
+        participant: this broker's place in the cluster; None: calls of other brokers are not served.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class GrpcServer:
         kafka: tuple[str, int] | None = None,
         http_port: int | None = None,
         capacity: CapacityView | None = None,
-        cluster: Cluster | None = None,
+        participant: Participant | None = None,
     ) -> None:
         self._settings = settings
         self._shared = Shared(engine, settings)
@@ -68,7 +68,7 @@ class GrpcServer:
         self._groups = GroupsService(self._shared, groups)
         self._lags = Lags(self._shared, groups)
         self._capacity = capacity
-        self._cluster = cluster
+        self._participant = participant
         self._forwarder = Forwarder()
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
@@ -135,15 +135,15 @@ class GrpcServer:
         return port
 
     def _control_handlers(self) -> list[grpc.GenericRpcHandler]:
-        if self._cluster is None:
+        if self._participant is None:
             return []
         from headgate.broker.server.grpc.control_service import ControlService
         from headgate.broker.server.grpc.gates_service import GatesService
         from headgate.broker.wire.grpc.headgate.v1 import control_pb2, gates_pb2
 
-        gates = GatesService(self._cluster, self._forwarder)
+        gates = GatesService(self._participant, self._forwarder)
         return [
-            service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], ControlService(self._cluster), self._counts),
+            service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], ControlService(self._participant), self._counts),
             service_handler(gates_pb2.DESCRIPTOR.services_by_name["Gates"], gates, self._counts),
         ]
 

@@ -555,7 +555,7 @@ class Operator:
         """Send the request to the leader's `Control` service, as `headgate segment` does."""
         world, random = self._world, self._world.random
         for broker in [world.brokers[key] for key in sorted(world.brokers)]:
-            if not broker.alive or not broker.serving or broker.cluster.leader is None:
+            if not broker.alive or not broker.serving or broker.participant.leader is None:
                 continue
             segments = sorted(broker.engine.manifest.segments)
             if not segments:

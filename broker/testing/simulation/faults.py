@@ -114,7 +114,7 @@ class Nemesis:
         """A random broker; the leader is chosen more often than others."""
         scene = self._scene
         alive = self._fleet.alive()
-        leaders = [broker for broker in alive if broker.serving and broker.cluster.leader is not None]
+        leaders = [broker for broker in alive if broker.serving and broker.participant.leader is not None]
         if leaders and scene.random.random() < 0.4:
             return scene.random.choice(leaders)
         return scene.random.choice(alive) if alive else None

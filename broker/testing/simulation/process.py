@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.broker.cluster.capacity import Reservation
-from headgate.broker.control.cluster import Cluster
 from headgate.broker.control.leader_capacity import LeaderCapacity
+from headgate.broker.control.participant import Participant
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.groups.coordinator import Coordinator
@@ -57,7 +57,7 @@ class _Ports:
         return cast("grpc.aio.Channel", Channel(self._network, address))
 
     async def open(self, node: Node) -> None:
-        service = ControlService(node.cluster)
+        service = ControlService(node.participant)
         self._door.streams[SERVICE + "Join"] = service.join
         self._door.streams[SERVICE + "Replicate"] = service.replicate
         self._door.streams[SERVICE + "Surrender"] = service.surrender
@@ -110,7 +110,7 @@ class Broker:
         self.serving = False
         self.door = Door(place, self.process)
         self.engine: Engine
-        self.cluster: Cluster
+        self.participant: Participant
         self.groups: Coordinator
         self.exit_error: HeadgateError | None = None
         self._loop = loop
@@ -177,7 +177,7 @@ class Broker:
             # The loop does the work of threads at once: a simulated process that is killed could not end real threads.
             pools=lambda threads, name: Executor(),
         )
-        self.engine, self.cluster, self.groups = node.engine, node.cluster, node.groups
+        self.engine, self.participant, self.groups = node.engine, node.participant, node.groups
         self.incarnation_id = node.engine.incarnation_id
         starting = asyncio.create_task(node.start())
         await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
@@ -381,9 +381,9 @@ class Broker:
             try:
                 if not self.serving:
                     raise _not_ready()
-                if self.cluster.leader is None:
+                if self.participant.leader is None:
                     raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
-                reply(await getattr(self.cluster.leader.gates, what)(topic, gate_id, *args))
+                reply(await getattr(self.participant.leader.gates, what)(topic, gate_id, *args))
             except HeadgateError as error:
                 reply(error)
 
@@ -392,9 +392,9 @@ class Broker:
     def _capacity(self) -> LeaderCapacity:
         if not self.serving:
             raise _not_ready()
-        if self.cluster.leader is None:
+        if self.participant.leader is None:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
-        return self.cluster.leader.capacity
+        return self.participant.leader.capacity
 
     def _spawn(self, work: Any) -> None:
         self._loop.create_task(work, name="request")

@@ -348,7 +348,7 @@ class Scenario:
         self.trace("job", "uploads", key)
 
     def _no_gate_is_open(self) -> bool:
-        serving = [broker for broker in self.fleet.alive() if broker.serving and broker.cluster.leader is not None]
+        serving = [broker for broker in self.fleet.alive() if broker.serving and broker.participant.leader is not None]
         manifests = [broker.engine.manifest for broker in serving]
         return bool(manifests) and all(
             gate.state != "open" for manifest in manifests for gates in manifest.gates.values() for gate in gates.values()

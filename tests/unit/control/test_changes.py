@@ -71,7 +71,7 @@ async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
     if world.leader is not broker:
         # The next leader learns of the drain from the broker itself.
         await world.leader.stop()
-        leaders = lambda: [one.cluster.leader for one in world.brokers[1:] if one.cluster.leader is not None]  # noqa: E731
+        leaders = lambda: [one.participant.leader for one in world.brokers[1:] if one.participant.leader is not None]  # noqa: E731
         await until(lambda: any(sorted(load.draining for load in leader.loads()) == [False, True] for leader in leaders()))
         await create(world, "v", 3)
         assert not broker.leads()
@@ -91,7 +91,7 @@ async def test_brokers_that_go_together_inherit_nothing_from_each_other(world: W
 
 async def test_who_has_sealed_itself_is_given_nothing(world: World) -> None:
     """A sealed broker may still be connected for a moment, and would take partitions that have no leader then."""
-    term = world.leader.cluster.leader
+    term = world.leader.participant.leader
     assert term is not None
     incarnations = term.manifest.incarnations
     for one in [load.incarnation_id for load in term.loads()]:
@@ -142,7 +142,7 @@ async def test_a_member_that_was_away_gets_what_it_missed(world: World, monkeypa
     await create(world, "t", 3)
     await world.leader.crash()
     first, second = world.brokers[1:]
-    await until(lambda: {first.cluster.role, second.cluster.role} == {"leading", "following"})
+    await until(lambda: {first.participant.role, second.participant.role} == {"leading", "following"})
     await until(lambda: all_led_once(world, "t", 3) and len(first.engine.brokers()) == len(second.engine.brokers()) == 2)
     assert snapshots and not any(snapshots)
     # Commits that are under way reach both brokers.
@@ -228,7 +228,7 @@ async def test_a_new_leader_is_told_rates_and_not_the_past(make_world: MakeWorld
     world = await make_world(1)
     await create(world, "t", 1)
     await fill(world, "t", 0, 1000)
-    engine, mine = world.brokers[0].engine, world.brokers[0].cluster._mine
+    engine, mine = world.brokers[0].engine, world.brokers[0].participant._mine
     meter = LoadMeter(engine)
     assert broker_load(mine, meter.report(1, 0)).segments == ()
     await fill(world, "t", 0, 10)
@@ -382,4 +382,4 @@ async def test_who_was_replaced_before_it_had_joined_is_over(world: World, monke
     await MemoryStore(alone.objects).put(keys.fence("ab" * 16), b"HGfence1")
     with pytest.raises(FencedError):
         await alone.start()
-    await alone.cluster.close()
+    await alone.participant.close()

@@ -146,7 +146,7 @@ async def test_records_through_every_change_of_lead(world: World) -> None:
             await until(grown)
 
         await flows()
-        await drain_broker(world.leader.cluster.leader, 3)  # type: ignore[arg-type]
+        await drain_broker(world.leader.participant.leader, 3)  # type: ignore[arg-type]
         await flows()
         await world.brokers[1].crash()
         await flows()

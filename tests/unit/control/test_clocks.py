@@ -124,7 +124,7 @@ async def test_the_lease_tells_how_long_no_broker_ran(make_world: MakeWorld) -> 
 async def test_a_store_with_a_clock_of_its_own_judges_the_leader(make_world: MakeWorld) -> None:
     world = await make_world(1, append=False, cluster_lease_ttl_ms=1000)
     (broker,) = world.brokers
-    await until(lambda: broker.cluster._register.ahead_ms == 0)
+    await until(lambda: broker.participant._register.ahead_ms == 0)
     await broker.crash()
     broker.clock.jump_ms = 30 * DAY_MS
     await broker.start()

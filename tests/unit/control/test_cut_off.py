@@ -59,16 +59,16 @@ def incarnations(world: World) -> set[str]:
 
 
 async def follows(broker: Broker) -> None:
-    await until(lambda: broker.cluster.membership is not None)
+    await until(lambda: broker.participant.membership is not None)
 
 
 async def test_who_hears_nobody_lets_another_lead(world: World) -> None:
     before, leader = incarnations(world), world.leader
-    term = leader.cluster.leader
+    term = leader.participant.leader
     assert term is not None
     await hears_nobody(term)
-    await until(lambda: leader.cluster.leader is not term)
-    await until(lambda: any(broker.cluster.leader is not None for broker in world.brokers))
+    await until(lambda: leader.participant.leader is not term)
+    await until(lambda: any(broker.participant.leader is not None for broker in world.brokers))
     assert world.leader is not leader
     await follows(leader)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
@@ -78,7 +78,7 @@ async def test_who_let_others_lead_may_do_so_again(world: World) -> None:
     before = incarnations(world)
     for _ in range(4):  # of three brokers, one leads twice
         leader = world.leader
-        term = leader.cluster.leader
+        term = leader.participant.leader
         assert term is not None
         await hears_nobody(term)
         await follows(leader)
@@ -95,18 +95,18 @@ async def fails_alone(world: World, incarnation_id: str) -> None:
 
 async def test_who_hears_some_replaces_the_others(world: World) -> None:
     leader = world.leader
-    term = leader.cluster.leader
+    term = leader.participant.leader
     assert term is not None
     silent = next(iter(term.sessions.values()))
     silence(term, silent)
     await until(lambda: silent.incarnation.id not in incarnations(world))
-    assert leader.cluster.leader is term
+    assert leader.participant.leader is term
     await fails_alone(world, silent.incarnation.id)
 
 
 async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     leader = world.leader
-    term = leader.cluster.leader
+    term = leader.participant.leader
     assert term is not None
     term.term.store_well_since_s -= VERY_LONG_S
     cut, other = term.term.members.values()
@@ -115,13 +115,13 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
         cut.incarnation.id
     ).promised_s = 0.0  # from now on it gets no promise, and the current one would end soon
     await until(lambda: cut.incarnation.id not in incarnations(world))
-    assert other.incarnation.id in incarnations(world) and leader.cluster.leader is term
+    assert other.incarnation.id in incarnations(world) and leader.participant.leader is term
     await fails_alone(world, cut.incarnation.id)
 
 
 async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> None:
     """The leader reaches the store again a moment before the other brokers do."""
-    term = world.leader.cluster.leader
+    term = world.leader.participant.leader
     assert term is not None
     term.term.store_well_since_s = float("inf")
     await term.lease.write()

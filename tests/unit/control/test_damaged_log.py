@@ -32,7 +32,7 @@ async def test_the_others_go_on_without_it(make_world: MakeWorld, monkeypatch: p
     await lost.crash()
 
     def decisions() -> list[str]:
-        term = world.leader.cluster.leader
+        term = world.leader.participant.leader
         assert term is not None
         return [one.order.why for one in term.term.orders.decisions if "damaged" in one.order.why]
 

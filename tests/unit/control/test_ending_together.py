@@ -28,7 +28,7 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
     for partition in range(6):
         await fill(world, "t", partition, 3)
     first, second, *others = world.brokers
-    leader = first.cluster.leader
+    leader = first.participant.leader
     assert leader is not None
     commit_of, sealed = leader.commit_of, asyncio.Event()
 
@@ -49,7 +49,7 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
         await first.stop()
         await ending
     if others:
-        await until(lambda: others[0].cluster.leader is not None)
+        await until(lambda: others[0].participant.leader is not None)
         await others[0].stop()
     assert all(incarnation.sealed for incarnation in world.brokers[-1].engine.manifest.incarnations.values())
     _, lease = await LeaseRegister(MemoryStore(world.objects), Clock()).read()

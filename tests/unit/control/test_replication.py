@@ -78,10 +78,10 @@ async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Bro
     lead = lead_of(world)
     if lead is world.leader:
         (segment,) = lead.engine.leads.segments()
-        assert lead.cluster.leader is not None
-        orders, planner = lead.cluster.leader.orders, lead.cluster.leader.planner
-        manifest = lead.cluster.leader.manifest
-        await orders.wait(orders.begin(planner.order_move(manifest.segments, lead.cluster.leader.loads(), segment.id, None)))
+        assert lead.participant.leader is not None
+        orders, planner = lead.participant.leader.orders, lead.participant.leader.planner
+        manifest = lead.participant.leader.manifest
+        await orders.wait(orders.begin(planner.order_move(manifest.segments, lead.participant.leader.loads(), segment.id, None)))
         lead = await new_lead(world, lead)
     assert await send(lead, 0) == 0
     await until(lambda: lead.engine.replicator.counts)

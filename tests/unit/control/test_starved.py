@@ -23,7 +23,7 @@ LATE_S = 1.5
 
 
 def term_of(world: World) -> Leader:
-    term = world.leader.cluster.leader
+    term = world.leader.participant.leader
     assert term is not None
     return term
 
@@ -38,10 +38,10 @@ async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> No
     before, term = incarnations(world), term_of(world)
     sessions = dict(term.sessions)
     for broker in world.brokers:
-        if broker.cluster.membership is not None and broker.cluster.membership._stream is not None:
-            broker.cluster.membership._stream.give_up("the leader is silent")
+        if broker.participant.membership is not None and broker.participant.membership._stream is not None:
+            broker.participant.membership._stream.give_up("the leader is silent")
     await until(lambda: term.sessions.keys() == sessions.keys() and not set(term.sessions.values()) & set(sessions.values()))
-    assert incarnations(world) == before and world.leader.cluster.leader is term
+    assert incarnations(world) == before and world.leader.participant.leader is term
     assert not any(broker.failures for broker in world.brokers)
 
 
@@ -57,11 +57,11 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
     monkeypatch.setattr(term, "admit", starved)
     next(task for task in term._tasks if task.get_name() == "lease").cancel()
     for broker in world.brokers:
-        if broker.cluster.membership is not None and broker.cluster.membership._stream is not None:
-            broker.cluster.membership._stream.give_up("the leader is silent")
-    await until(lambda: any(broker.cluster.leader is not None for broker in world.brokers if broker is not late))
+        if broker.participant.membership is not None and broker.participant.membership._stream is not None:
+            broker.participant.membership._stream.give_up("the leader is silent")
+    await until(lambda: any(broker.participant.leader is not None for broker in world.brokers if broker is not late))
     await term.lease.write()
-    await until(lambda: late.cluster.membership is not None)
+    await until(lambda: late.participant.membership is not None)
     assert world.leader is not late and incarnations(world) == before
     await until(lambda: len(term_of(world).sessions) == 2)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
@@ -90,9 +90,9 @@ async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are
 async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: MakeWorld) -> None:
     world = await make_world(2)
     term = term_of(world)
-    member = next(broker for broker in world.brokers if broker.cluster.leader is None)
+    member = next(broker for broker in world.brokers if broker.participant.leader is None)
     now_s = member.engine.clock.monotonic()
-    member.cluster.attention._late.observe(LATE_S, now_s)
+    member.participant.attention._late.observe(LATE_S, now_s)
     await until(lambda: term.term.lateness_of(member.engine.incarnation_id, member.engine.clock.monotonic())[0] >= LATE_S)
     row = next(row for row in (await describe(world)).members if row.incarnation_id == member.engine.incarnation_id)
     assert row.starved and row.late_ms >= LATE_S * 1000
@@ -112,7 +112,7 @@ async def test_a_silent_follower_on_a_starved_machine_is_kept(make_world: MakeWo
     monkeypatch.setattr(replication, "LOOK_S", 0.01)
     _, lead, _ = await replicating(make_world)
     follower = lead.engine.manifest.followers[lead.engine.incarnation_id]
-    lead.cluster.attention._late.observe(LATE_S, lead.engine.clock.monotonic())
+    lead.participant.attention._late.observe(LATE_S, lead.engine.clock.monotonic())
     silence_s = replication.SILENCE_S + 1.0
     await until(lambda: silences.count(silence_s) >= 10)
     assert await send(lead, 1) == 1

@@ -94,7 +94,7 @@ class Broker:
             self,
             fail=self.failures.append,
         )
-        self.engine, self.cluster, self.groups = self.node.engine, self.node.cluster, self.node.groups
+        self.engine, self.participant, self.groups = self.node.engine, self.node.participant, self.node.groups
         async with asyncio.timeout(WAIT_S):
             await self.node.start()
         self.running = True
@@ -112,7 +112,7 @@ class Broker:
         return connect(address)
 
     async def open(self, node: Node) -> None:
-        self.server = GrpcServer(node.engine, self.settings, node.groups, cluster=node.cluster)
+        self.server = GrpcServer(node.engine, self.settings, node.groups, participant=node.participant)
         await self.server.start()
 
     # -- the end
@@ -133,13 +133,13 @@ class Broker:
         # Closes its server first: no other broker hears of it any more.
         await self.server.close(0)
         self.store.kill()
-        beside = (self.cluster._task, self.cluster._attending, self.cluster._replicating)
+        beside = (self.participant._task, self.participant._attending, self.participant._replicating)
         tasks = [task for task in beside if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         self.groups.stop()
-        self.cluster.abandon(FatalError(Reason.CLOSED, "this process is dead"))
+        self.participant.abandon(FatalError(Reason.CLOSED, "this process is dead"))
         with suppress(BaseException):
             await self.engine.close()
         await self.groups.close()
@@ -192,7 +192,7 @@ class World:
 
     @property
     def leader(self) -> Broker:
-        return next(broker for broker in self.brokers if broker.running and broker.cluster.leader is not None)
+        return next(broker for broker in self.brokers if broker.running and broker.participant.leader is not None)
 
     def lead(self, topic: str, partition: int) -> Broker:
         """The broker that says of itself that it leads a partition."""

@@ -1,4 +1,4 @@
-"""One broker's place in the cluster: it looks for the leader in the lease, follows the leader, or leads.
+"""One broker as a participant in its cluster: it looks for the leader in the lease, follows the leader, or leads.
 
 Theory of operation::
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.write.replicas import Copy
 
-log = get_logger("cluster")
+log = get_logger("participant")
 
 LOOK_S = 0.1
 """Pause, in seconds, between two reads of the lease."""
@@ -51,8 +51,8 @@ YIELD_AGAIN_S = 60.0
 others are really lost."""
 
 
-class Cluster:
-    """One broker's membership in the cluster.
+class Participant:
+    """One broker's place in its cluster.
 
     Args:
         mine: this broker. Its epoch is assigned when its incarnation is opened.
@@ -118,7 +118,7 @@ class Cluster:
         await self.engine.identify()
         self.attention = Attention(self.engine.clock.monotonic())
         self._attending = asyncio.create_task(attend(self.attention, self.engine.clock), name="attend")
-        self._task = asyncio.create_task(self._run(), name="cluster")
+        self._task = asyncio.create_task(self._run(), name="participant")
         self._task.add_done_callback(self._run_ended)
         self._replicating = asyncio.create_task(self._replicate(), name="replication")
         self._replicating.add_done_callback(self._replicate_ended)
