@@ -21,6 +21,7 @@ from kio.serial import entity_reader
 from tests.bench import frames
 from tests.bench.__main__ import TITLES, chosen
 from tests.bench.cases import ALL, durable, fetch, produce
+from tests.bench.compare import Figure, compare, figure
 from tests.bench.harness import Bench
 from tests.bench.native import NO_COMPILER, Cores
 from tests.bench.report import Goal, Row, Verdict, as_json, judge, paired, table
@@ -163,3 +164,29 @@ def test_every_case_is_in_a_titled_group_and_can_be_picked() -> None:
     assert len({(case.group, case.name) for case in ALL}) == len(ALL)
     assert chosen([], "produce/1 KB")
     assert {case.group for case in chosen(["memory"], None)} == {"memory"}
+
+
+def test_the_figure_of_a_row() -> None:
+    """A ratio if there is one; else the time or size at the beginning of the text; other texts have none."""
+    rows = as_json(
+        [
+            Row(group="g", case="ratio", ratio=0.5, measured="7 ms"),
+            Row(group="g", case="time", measured="1,234.5 ms beside others"),
+            Row(group="g", case="rate", measured="300 MB/s"),
+            Row(group="g", case="words", measured="all of them"),
+        ]
+    )
+    at_most = Figure(1234.5, "ms", Goal.AT_MOST)
+    assert [figure(row) for row in rows] == [Figure(0.5, "%", Goal.AT_LEAST), at_most, None, None]
+
+
+def test_two_checkouts_are_compared_by_medians() -> None:
+    """More than 1 means that this checkout is better, for rates and for times; a row that one round misses is left out."""
+    rate, time = ("g", "rate"), ("g", "time")
+
+    def rounds(*pairs: tuple[float, float]) -> list[dict[tuple[str, str], Figure]]:
+        return [{rate: Figure(r, "%", Goal.AT_LEAST), time: Figure(t, "ms", Goal.AT_MOST)} for r, t in pairs]
+
+    compared = compare(rounds((0.4, 10), (0.5, 99), (9, 8)), rounds((1, 5), (1, 5), (0, 0)))
+    assert [(one.case, one.other, one.here, one.ratio) for one in compared] == [(rate, 0.5, 1, 2), (time, 10, 5, 2)]
+    assert [one.case for one in compare([{}, *rounds((1, 1))], rounds((1, 1)))] == []

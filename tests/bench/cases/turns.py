@@ -18,29 +18,35 @@ from headgate.broker.server.kafka.apis import APIS, Api
 from tests.bench import frames
 from tests.bench.harness import MEMORY, Bench, Case
 from tests.bench.report import Row
-from tests.support.costly import MeasuredBroker, costly, small
+from tests.support.costly import Costly, MeasuredBroker, costly, small
 from tests.support.wire import ClosedByPeer, RawConnection
 
+ATTEMPTS = 3
 CONNECTIONS = 4
 HOSTILE = ("Fetch", "CreateTopics", "Metadata", "ListOffsets")
 TOPIC = "bench"
 
 
 def _turns(bench: Bench) -> Iterable[Row]:
+    elements = bench.pick(20_000, 100_000)
     # A garbage collection of this process, with its tools, would take a hundred milliseconds.
     gc.disable()
     try:
-        with MeasuredBroker() as broker:
-            for api in APIS.values():
-                version = api.max_version
-                broker.longest_turn_s(small(api, version))
-                little_s = min(broker.longest_turn_s(small(api, version)) for _ in range(3))
-                elements = bench.pick(20_000, 100_000)
-                longest_s, what = max((broker.longest_turn_s(one), one.what) for one in costly(api, version, elements))
-                ratio = f"{longest_s / max(little_s, 1e-6):.0f} times that of a small request"
-                yield Row(group="turns", case=api.name, measured=f"{longest_s * 1e3:.1f} ms", note=f"{ratio}; {what}")
+        for api in APIS.values():
+            version = api.max_version
+            # A broker for each API: the work that one API leaves for later is not measured as another one's.
+            with MeasuredBroker() as broker:
+                little_s = _least_s(broker, small(api, version))
+                longest_s, what = max((_least_s(broker, one), one.what) for one in costly(api, version, elements))
+            ratio = f"{longest_s / max(little_s, 1e-6):.0f} times that of a small request"
+            yield Row(group="turns", case=api.name, measured=f"{longest_s * 1e3:.1f} ms", note=f"{ratio}; {what}")
     finally:
         gc.enable()
+
+
+def _least_s(broker: MeasuredBroker, request: Costly) -> float:
+    """The longest turn of the loop in the best of some attempts. The first one also pays for imports."""
+    return min(broker.longest_turn_s(request) for _ in range(ATTEMPTS))
 
 
 def _costliest(api: Api) -> bytes:
