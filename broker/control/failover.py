@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.write.replicas import Copy
 
-log = get_logger("leader")
+logger = get_logger("leader")
 
 RETRY_S = 0.2
 """Pause, in seconds, before a failover that could not be committed is tried again."""
@@ -81,10 +81,10 @@ class Failover:
             except (RetryError, InvalidError, FencedError) as error:
                 # The store does not answer, a topic was deleted, or a member sealed itself at the last moment. The next
                 # recovery may be committed.
-                log.warning("failover_waits", error=error.message)
+                logger.warning("failover_waits", error=error.message)
                 await asyncio.sleep(RETRY_S)
         if lost:
-            log.info(
+            logger.info(
                 "failed_over",
                 brokers=[incarnation.broker_id for incarnation in lost],
                 records=recovered.records,

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.topics import Held
     from headgate.broker.engine.write.replicas import Copy
 
-log = get_logger("leader")
+logger = get_logger("leader")
 
 DRAIN_TOGETHER_S = 0.2
 """Pause, in seconds, before the plan for a broker that leaves. Several brokers may leave one after the other; none of them
@@ -206,7 +206,7 @@ class Leader:
         else:
             await self._engine.start(self._catalog, records)
             self._check_term()
-        log.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.version)
+        logger.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.version)
         self._take(Opened())
         self._spawn(self._run(), "leader")
         self._spawn(self.gates.run(), "gates")
@@ -256,7 +256,7 @@ class Leader:
     def _failed(self, error: HeadgateError) -> None:
         if isinstance(error, DeposedError):
             if not self._stopped:
-                log.warning("deposed", error=error.message)
+                logger.warning("deposed", error=error.message)
                 self.stop()
                 self._ended(error)
         else:
@@ -274,7 +274,7 @@ class Leader:
         if error is None or self._stopped:
             return
         if isinstance(error, RetryError):
-            log.warning("leader_task_failed", task=task.get_name(), error=error.message)
+            logger.warning("leader_task_failed", task=task.get_name(), error=error.message)
         elif isinstance(error, HeadgateError):
             self._failed(error)
         else:
@@ -290,16 +290,16 @@ class Leader:
                     self._spawn(self._probe(incarnation), "ask")
                 case Replace(incarnation, evidence, why):
                     self._replaced[evidence] += 1
-                    log.warning("member_lost", broker=incarnation.broker_id, evidence=evidence.name.lower(), why=why)
+                    logger.warning("member_lost", broker=incarnation.broker_id, evidence=evidence.name.lower(), why=why)
                     session = self.sessions.get(incarnation.id)
                     if session is not None:
                         session.end(RetryError(Reason.TIMED_OUT, f"the broker was replaced: {why}"))
                 case WaitFor(incarnation, why):
-                    log.warning("member_starved", broker=incarnation.broker_id, why=why)
+                    logger.warning("member_starved", broker=incarnation.broker_id, why=why)
                 case FailOver(why_by_id):
                     self._spawn(self._fail_over(why_by_id), "failover")
                 case Damaged(incarnation, why, error):
-                    log.error("failover_impossible", broker=incarnation.broker_id, why=why, error=error.message)
+                    logger.error("failover_impossible", broker=incarnation.broker_id, why=why, error=error.message)
                 case GiveLeaseBack():
                     self._spawn(self._yield(), "yield")
                 case Report():
@@ -332,7 +332,7 @@ class Leader:
         try:
             await self.lease.give_back()
         except RetryError as error:
-            log.warning("lease_not_given_up", error=error.message)
+            logger.warning("lease_not_given_up", error=error.message)
             self.lease.is_given_back = False
             self._take(LeaseKept())
             return
@@ -356,7 +356,7 @@ class Leader:
         try:
             self.orders.begin(order)
         except InvalidError as error:
-            log.error("order_refused", kind=order.kind.value, why=order.why, error=error.message)
+            logger.error("order_refused", kind=order.kind.value, why=order.why, error=error.message)
 
     async def _plan_later(self) -> None:
         await asyncio.sleep(DRAIN_TOGETHER_S)
@@ -429,14 +429,14 @@ class Leader:
         self.sessions.replace(session)
         self._take(Joined(session.incarnation))
         self.capacity.tick(self.clock.monotonic())
-        log.info("member_joined", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
+        logger.info("member_joined", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
 
     def left(self, session: Session) -> None:
         """Called when a member's stream has ended."""
         if self.sessions.get(session.incarnation.id) is session:
             del self.sessions[session.incarnation.id]
             if not self._stopped:
-                log.info("member_left", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
+                logger.info("member_left", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
                 self._take(Left(session.incarnation.id))
 
     def reported(self, session: Session, report: Reported) -> int:

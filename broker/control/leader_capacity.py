@@ -29,7 +29,7 @@ from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
-log = get_logger("capacity")
+logger = get_logger("capacity")
 
 MEASURE_S = 1.0
 
@@ -116,7 +116,7 @@ class LeaderCapacity:
         known, self._known = self._known, (desired.brokers, live)
         if known != self._known:
             if known is None or known[0] != desired.brokers:
-                log.info("brokers_desired", brokers=desired.brokers, live=self._known[1], why=desired.reasons[0])
+                logger.info("brokers_desired", brokers=desired.brokers, live=self._known[1], why=desired.reasons[0])
             self.on_change()
 
     async def _release_expired(self, now_ms: int) -> None:
@@ -127,7 +127,7 @@ class LeaderCapacity:
             return [ReleaseReservation(key) for key, one in over.items() if one is not None and now.reservations.get(key) == one]
 
         await self._leader.commit_made(make)
-        log.info("reservations_expired", ids=",".join(over))
+        logger.info("reservations_expired", ids=",".join(over))
 
     def _released(self, task: asyncio.Task[None]) -> None:
         self._releasing = None

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.topics import Held
 
-log = get_logger("gates")
+logger = get_logger("gates")
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ class LeaderGates:
                     else:
                         await self._open_behind(topic, gate, rows, files, digest)
                     opened = self._leader.manifest.gates[topic.id][gate_id]
-                    log.info(
+                    logger.info(
                         "gate_opened",
                         topic=topic.name,
                         gate=gate_id,
@@ -307,7 +307,9 @@ class LeaderGates:
             if not self._filling[key]:
                 del self._filling[key]
         filled = self._gate(topic, gate_id)
-        log.info("gate_filled", topic=topic.name, gate=gate_id, files=filled.files, rows=filled.rows, size_bytes=filled.size_bytes)
+        logger.info(
+            "gate_filled", topic=topic.name, gate=gate_id, files=filled.files, rows=filled.rows, size_bytes=filled.size_bytes
+        )
         return filled
 
     @staticmethod
@@ -346,7 +348,7 @@ class LeaderGates:
 
         await self._leader.commit_made(make)
         gate = self._gate(topic, gate_id)
-        log.info("gate_released", topic=topic.name, gate=gate_id, why=why)
+        logger.info("gate_released", topic=topic.name, gate=gate_id, why=why)
         return gate
 
     def list_all(self, topic_name: str = "") -> list[Gate]:
@@ -412,7 +414,7 @@ class LeaderGates:
                     await self.sweep(grace_ms)
             except (RetryError, InvalidError) as error:
                 # The store does not answer, or the manifest changed meanwhile. The next check sees the current state.
-                log.warning("gates_wait", error=error.message)
+                logger.warning("gates_wait", error=error.message)
 
     def _look(self) -> Sequence[Gate]:
         """Bring the deadlines up to date. Returns the gates that have expired."""
@@ -437,11 +439,11 @@ class LeaderGates:
         topic = self._leader.manifest.topics_by_id.get(gate.topic_id)
         if topic is None:
             return
-        log.warning("gate_expired", topic=topic.name, gate=gate.id, ttl_ms=gate.ttl_ms)
+        logger.warning("gate_expired", topic=topic.name, gate=gate.id, ttl_ms=gate.ttl_ms)
         try:
             await self.release(topic.name, gate.id, "expired")
         except InvalidError as error:
-            log.info("gate_not_expired", topic=topic.name, gate=gate.id, error=error.message)
+            logger.info("gate_not_expired", topic=topic.name, gate=gate.id, error=error.message)
 
     # -- files
 
@@ -506,7 +508,7 @@ class LeaderGates:
         for path in condemned:
             await self._engine.store.delete(path)
         await self._leader.commit_made(lambda _: [ForgetFiles(condemned)])
-        log.info("files_swept", files=len(condemned))
+        logger.info("files_swept", files=len(condemned))
 
 
 def _named(manifest: Manifest) -> set[str]:

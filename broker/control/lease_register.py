@@ -19,7 +19,7 @@ from headgate.broker.store.keys import number_of, numbered
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
 
-log = get_logger("lease")
+logger = get_logger("lease")
 
 LISTING_KEYS = 1000
 STORE_TIME_MS = 1000
@@ -55,7 +55,7 @@ class LeaseRegister:
         except CorruptError as error:
             if versions[-1] != self._unreadable:
                 self._unreadable = versions[-1]
-                log.warning("lease_unreadable", error=error.message, key=_key(versions[-1]))
+                logger.warning("lease_unreadable", error=error.message, key=_key(versions[-1]))
             return versions[-1], UNREADABLE
 
     async def write(self, version: int, lease: Lease) -> bool:
@@ -165,7 +165,7 @@ class HeldLease:
                     self._version, self.current = version, lease
                     return
             except RetryError as error:
-                log.warning("lease_not_renewed", error=error.message)
+                logger.warning("lease_not_renewed", error=error.message)
                 self._written(False)
                 return
         self._lost()

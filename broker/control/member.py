@@ -24,7 +24,7 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from headgate.broker.wire.grpc.methods import methods
 
-log = get_logger("member")
+logger = get_logger("member")
 
 METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 REPORTS_MAX = 64
@@ -254,7 +254,7 @@ class Membership:
         try:
             await self._engine.resign(order.segment_ids)
         except HeadgateError as error:
-            log.warning("resign_failed", error=error.message)
+            logger.warning("resign_failed", error=error.message)
             result.error = error.message
         await self._answer(result)
 
@@ -282,7 +282,7 @@ class Membership:
         try:
             await self._send(control_pb2.JoinRequest(result=result))
         except HeadgateError as error:
-            log.info("result_not_sent", error=error.message)
+            logger.info("result_not_sent", error=error.message)
 
     # -- commits
 

@@ -16,7 +16,7 @@ from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
-log = get_logger("orders")
+logger = get_logger("orders")
 
 
 class OrderingLeader(Protocol):
@@ -46,7 +46,7 @@ class Orders:
     def begin(self, order: Order) -> Decision:
         """Carry out an order. Raises InvalidError if it does not fit the manifest."""
         decision = self.book.begin(order, self._leader.manifest, self._now_s())
-        log.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
+        logger.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
         self._leader.spawn_order(self._execute(decision))
         return decision
 
@@ -78,7 +78,7 @@ class Orders:
             error = failure
         failed = self.book.resigned(decision, error, self._now_s())
         if failed is not None:
-            log.warning("order_failed", kind=decision.order.kind.value, error=failed.message)
+            logger.warning("order_failed", kind=decision.order.kind.value, error=failed.message)
             self._wake([decision])
             self._leader.order_failed()
 

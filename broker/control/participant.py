@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.write.replicas import Copy
 
-log = get_logger("participant")
+logger = get_logger("participant")
 
 LOOK_S = 0.1
 """Pause, in seconds, between two reads of the lease."""
@@ -154,7 +154,7 @@ class Participant:
             if self.leader is not None:
                 self.leader.leave()
             if self.engine.clock.monotonic() > deadline:
-                log.warning("drain_timed_out", segments=len(self.engine.leads.segments()))
+                logger.warning("drain_timed_out", segments=len(self.engine.leads.segments()))
                 return
             await asyncio.sleep(DRAIN_LOOK_S)
 
@@ -174,7 +174,7 @@ class Participant:
             try:
                 await self.leader.lease.give_back()
             except HeadgateError as error:
-                log.warning("lease_not_given_up", error=error.message)
+                logger.warning("lease_not_given_up", error=error.message)
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
@@ -205,7 +205,7 @@ class Participant:
         try:
             found = await self._register.read()
         except RetryError as error:
-            log.warning("lease_not_read", error=error.message)
+            logger.warning("lease_not_read", error=error.message)
             self._contender.blind()
             raise
         self._contender.looked(self.engine.clock.monotonic() - began_s)
@@ -241,7 +241,7 @@ class Participant:
             if not await self._register.write(version + 1, lease):
                 return
         except RetryError as error:
-            log.warning("lease_not_taken", error=error.message)
+            logger.warning("lease_not_taken", error=error.message)
             return
         settings = self.engine.settings
         targets = Targets(
@@ -276,7 +276,7 @@ class Participant:
         try:
             await leader.start()
         except (DeposedError, RetryError) as error:
-            log.warning("lead_not_taken", error=error.message)
+            logger.warning("lead_not_taken", error=error.message)
             leader.stop()
             return
         except HeadgateError:
@@ -322,15 +322,15 @@ class Participant:
             else:
                 await self.engine.start(self._catalog)
             self._started.set()
-            log.info("follows", leader=membership.leader_broker_id, address=lease.address, version=membership.version)
+            logger.info("follows", leader=membership.leader_broker_id, address=lease.address, version=membership.version)
             await membership.run()
         except RetryError as error:
             if self.membership is not None:
                 # A leader that announces its end is no reason for a warning.
-                (log.info if error.reason is Reason.NOT_LEADER else log.warning)("leader_lost", error=error.message)
+                (logger.info if error.reason is Reason.NOT_LEADER else logger.warning)("leader_lost", error=error.message)
             elif error.message != self._not_joined:
                 self._not_joined = error.message
-                log.info("leader_not_joined", address=lease.address, error=error.message)
+                logger.info("leader_not_joined", address=lease.address, error=error.message)
         finally:
             self.membership = None
             self.engine.proof.lapse()

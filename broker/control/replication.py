@@ -16,7 +16,7 @@ from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from headgate.broker.wire.grpc.methods import methods
 
-log = get_logger("replication")
+logger = get_logger("replication")
 
 METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 MESSAGE_BYTES_MAX = 1 << 20
@@ -63,7 +63,7 @@ class Replication:
                 await self._stream(peer)
             except (RetryError, FencedError, InvalidError) as error:
                 # This includes an answer that this broker was replaced: only its own log shows whether that is true.
-                log.warning("follower_lost", follower=peer.broker_id, error=error.message)
+                logger.warning("follower_lost", follower=peer.broker_id, error=error.message)
                 self._avoided[peer.id] = self._engine.clock.monotonic() + AVOID_S
             finally:
                 self._engine.replicator.end()
@@ -114,7 +114,7 @@ class Replication:
             engine.replicator.end()  # confirmations do not count on this stream, and no other code would end it
             raise
         engine.replicator.count(number)
-        log.info("follower_found", follower=peer.broker_id, stream=number)
+        logger.info("follower_found", follower=peer.broker_id, stream=number)
 
     async def _send(self, stream: Stream, peer: Incarnation) -> None:
         """Send copies. Returns when this broker has ended the stream."""
@@ -176,7 +176,7 @@ class Surrenders:
                     Reason.NOT_READY,
                     f"the follower of a lost broker does not answer. broker=`{lead.broker_id}` waited_s=`{waited_s:.1f}`",
                 ) from error
-            log.error("copies_lost", broker=lead.broker_id, follower=follower.incarnation_id, gone=is_gone, error=error.message)
+            logger.error("copies_lost", broker=lead.broker_id, follower=follower.incarnation_id, gone=is_gone, error=error.message)
             copies = []
         self._asked_s.pop(lead.id, None)
         return copies

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from headgate.broker.runtime.logging import get_logger
 
-log = get_logger("clock")
+logger = get_logger("clock")
 
 SLEW_SHARE = 0.1
 """Share of the elapsed time by which `SteadyClock` approaches the system clock: a minute passes in 54 to 66 s at the most."""
@@ -130,7 +130,7 @@ class SteadyClock(Clock):
         if abs(ahead_ms) > self.difference_max_ms:
             self._differences[other] = ahead_ms
             if not was:
-                log.warning(
+                logger.warning(
                     "clock_in_doubt",
                     compared_with=_NAMES[other],
                     ahead_ms=ahead_ms,
@@ -139,7 +139,7 @@ class SteadyClock(Clock):
                 )
         elif was:
             del self._differences[other]
-            log.info("clock_agrees", compared_with=_NAMES[other], ahead_ms=ahead_ms)
+            logger.info("clock_agrees", compared_with=_NAMES[other], ahead_ms=ahead_ms)
 
     def forget(self, other: str) -> None:
         """Forget the comparison with a clock that no longer exists."""
@@ -148,7 +148,7 @@ class SteadyClock(Clock):
     def adopt(self, now_ms: int) -> None:
         """Show `now_ms` from now on. Only for a clock that no other part has used yet."""
         shift_ms = now_ms - self.now_ms()
-        log.warning("clock_adopted", system_ms=self.system_ms(), adopted_ms=now_ms)
+        logger.warning("clock_adopted", system_ms=self.system_ms(), adopted_ms=now_ms)
         self._base_ns += shift_ms * 1_000_000
         self.started_ms += shift_ms
         self.check()

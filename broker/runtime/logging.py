@@ -18,7 +18,7 @@ VALUE_CHARS_MAX = 500
 
 
 class EventLog:
-    """Logs events under one logger name. Made once per module: ``log = get_logger(__name__)``."""
+    """Logs events under one logger name. Made once per module: ``logger = get_logger(__name__)``."""
 
     __slots__ = ("_logger",)
 

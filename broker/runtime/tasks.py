@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
 from headgate.broker.runtime.logging import get_logger
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ def known(error: BaseException, part: str) -> HeadgateError:
         return error
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return FatalError(Reason.OUT_OF_MEMORY, f"out of memory in the {part}")
-    log.exception("unexpected_error", error, part=part)
+    logger.exception("unexpected_error", error, part=part)
     return FatalError(Reason.INTERNAL, f"unexpected error of the {part}, see the log: {type(error).__name__}: {error}")
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.http.app import MakeApp
     from headgate.broker.server.http.server import HttpServer
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 GREETING_TURNS = 20
 """Turns of the loop for clients that connected while the modules were imported: enough to accept, read and answer ApiVersions."""
@@ -105,7 +105,7 @@ class Process:
             error = await self._end
         self.phase = "stopping"
         self.stop()
-        log.info("broker_stopping", reason="asked" if error is None else error.reason.value)
+        logger.info("broker_stopping", reason="asked" if error is None else error.reason.value)
         error = await self._close(error)
         if self._backend is not None:
             self._backend.observer.close()
@@ -207,7 +207,7 @@ class Process:
         if self._http is None:
             await self._start_http()
         self.phase = "serving"
-        log.info("broker_serving", line=self.line())
+        logger.info("broker_serving", line=self.line())
         on_ready(self.line())
 
     async def _start_http(self) -> None:

@@ -42,7 +42,7 @@ from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.store.interface import Store
 from headgate.broker.store.keys import check_key, number_of, numbered
 
-log = get_logger("journal")
+logger = get_logger("journal")
 
 FORMAT_VERSION = 1
 """Format of the line above the data. A newer one is refused."""
@@ -219,7 +219,7 @@ class Journal:
         if damage is not None:
             if base + len(edits) < snapshots[-1]:
                 raise damage
-            log.error("snapshot_damaged", error=damage.message, begun_at=base)
+            logger.error("snapshot_damaged", error=damage.message, begun_at=base)
         return Loaded(base + len(edits), snapshot, edits)
 
     async def _prove(self, version: int) -> None:

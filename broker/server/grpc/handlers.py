@@ -29,7 +29,7 @@ from headgate.broker.runtime.out_of_memory import left_half_done
 from headgate.broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
 from headgate.broker.wire.grpc.methods import Method, methods
 
-log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class StalledError(RetryError):
@@ -157,7 +157,7 @@ async def _abort(method: Method, context: Context, error: Exception) -> None:
         # answering them.
         raise asyncio.CancelledError from error
     if not isinstance(error, HeadgateError):
-        log.exception("grpc_call_failed", error, method=method.path)
+        logger.exception("grpc_call_failed", error, method=method.path)
         error = HeadgateError(Reason.INTERNAL, "unexpected error, see the broker's log")
     try:
         # For a stream with a client that does not read, this returns only when the client reads or is gone. Nothing is held for it
