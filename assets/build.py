@@ -26,7 +26,7 @@ import dagster as dg
 
 from headgate.assets.floods.model import Flood, Partitions
 from headgate.assets.floods.plan import Plan, covered, deviation
-from headgate.assets.floods.windows import KEY_FORMATS, Occurrence, newest_key, occurrences
+from headgate.assets.floods.spans import KEY_FORMATS, Occurrence, newest_key, occurrences
 from headgate.assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
 from headgate.assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
 from headgate.assets.plot import markdown

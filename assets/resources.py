@@ -18,13 +18,13 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 if TYPE_CHECKING:
     from headgate.assets.fleets.interface import Fleet
     from headgate.assets.floods.model import Flood
-    from headgate.assets.floods.windows import Window
+    from headgate.assets.floods.spans import TimeSpan
     from headgate.broker.client import Gate, TopicDescription
     from headgate.broker.client.control import ClusterView, DesiredBrokers, Reservation
     from headgate.pipelines.certificate import Certificate
     from headgate.pipelines.progress import Progress
 
-    Backfiller: TypeAlias = Callable[[Window, Callable[[Progress], None]], Certificate]
+    Backfiller: TypeAlias = Callable[[TimeSpan, Callable[[Progress], None]], Certificate]
 
 _T = TypeVar("_T")
 CALL_MS = 30_000
@@ -169,7 +169,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def flood(
-        self, flood: Flood, spans: Sequence[Window], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
+        self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
     ) -> Iterator[Backfiller]:
         """Provide a session for a flood's partitions and, for several partitions, open their gates ahead, in order.
 

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster import DagsterInstance
 
 from headgate.assets.floods.model import Flood
-from headgate.assets.floods.windows import gates_of, keys_between
+from headgate.assets.floods.spans import gates_of, keys_between
 from headgate.assets.owners import FLOOD_TAG, Owner
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError

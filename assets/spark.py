@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headgate.assets.floods.model import Flood
-from headgate.assets.floods.windows import Window, gate_id, predicate, source_path
+from headgate.assets.floods.spans import TimeSpan, gate_id, predicate, source_path
 from headgate.assets.progress import throttled
 from headgate.broker.client.gates import Place
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -35,12 +35,12 @@ def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSess
 def loader(
     spark: SparkSession,
     flood: Flood,
-    spans: Sequence[Window],
+    spans: Sequence[TimeSpan],
     cluster: str,
     partitions: int,
     most_s: float,
     say: Callable[[str], None],
-) -> Iterator[Callable[[Window, Callable[[Progress], None]], Certificate]]:
+) -> Iterator[Callable[[TimeSpan, Callable[[Progress], None]], Certificate]]:
     """Open the gates of a flood's partitions ahead if there are several. Yields a function that loads one of them into the topic.
 
     All gates are renewed until the end of this context, for at most `most_s` seconds. An error releases those that this run
@@ -50,11 +50,11 @@ def loader(
     with floods(spark, cluster, f"headgate-{uuid.uuid4().hex}", say, most_s) as add:
         runs = {span: add(job) for span, job in jobs.items()}
 
-        def load(span: Window, listener: Callable[[Progress], None]) -> Certificate:
+        def load(span: TimeSpan, listener: Callable[[Progress], None]) -> Certificate:
             with own_words(spark, flood, jobs[span]):
                 return runs[span].run(listener)
 
-        def open_ahead(span: Window) -> bool:
+        def open_ahead(span: TimeSpan) -> bool:
             with own_words(spark, flood, jobs[span]):
                 return runs[span].open_ahead()
 
@@ -63,7 +63,9 @@ def loader(
         yield load
 
 
-def gates_ahead(flood: Flood, spans: Sequence[Window], open_ahead: Callable[[Window], bool], say: Callable[[str], None]) -> None:
+def gates_ahead(
+    flood: Flood, spans: Sequence[TimeSpan], open_ahead: Callable[[TimeSpan], bool], say: Callable[[str], None]
+) -> None:
     """Open the gates of several partitions before the first one is filled, so that no live record stands between two of them.
 
     Readers from the beginning wait at the first unfilled gate.
@@ -97,7 +99,7 @@ def own_words(spark: SparkSession, flood: Flood, job: Backfill) -> Iterator[None
         ) from error
 
 
-def job_of(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:
+def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backfill:
     """A partition of a flood, as a backfill."""
     return Backfill(
         cluster=cluster,

@@ -21,8 +21,8 @@ import dagster as dg
 
 from headgate.assets.floods.model import ROOM, ROOM_OFFSETS, Flood
 from headgate.assets.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
+from headgate.assets.floods.spans import TimeSpan, deadline_at, gate_id, gates_of, source_path, spans_of
 from headgate.assets.floods.spread import Part, next_merge, next_split
-from headgate.assets.floods.windows import Window, deadline_at, gate_id, gates_of, source_path, windows
 from headgate.assets.metadata import short_keys
 from headgate.assets.owners import HOLD_UNTIL_TAG, Owner
 from headgate.assets.progress import SAY_S
@@ -69,18 +69,18 @@ class Run:
         """A line in the run's log."""
         self.context.log.info(text)
 
-    def pending(self) -> list[Window]:
+    def pending(self) -> list[TimeSpan]:
         """The partitions that are not in the topic yet, oldest first."""
         filled = filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic))
-        return windows(self.flood.partitions, [key for key in self.keys if key not in filled])
+        return spans_of(self.flood.partitions, [key for key in self.keys if key not in filled])
 
-    def loaded(self) -> list[tuple[Window, Gate]]:
+    def loaded(self) -> list[tuple[TimeSpan, Gate]]:
         """The partitions that are in the topic already, oldest first, with their gates."""
         gates = self.cluster.gates(self.flood.topic)
-        spans = windows(self.flood.partitions, sorted(filled_keys(self.flood, self.keys, gates)))
+        spans = spans_of(self.flood.partitions, sorted(filled_keys(self.flood, self.keys, gates)))
         return [(span, gates[gate_id(self.flood, span.key)]) for span in spans]
 
-    def loaded_otherwise(self, loaded: Sequence[tuple[Window, Gate]]) -> list[str]:
+    def loaded_otherwise(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> list[str]:
         """Messages about partitions that were loaded under another definition of the flood."""
         from headgate.assets.spark import job_of
 
@@ -94,7 +94,7 @@ class Run:
             for parts, keys in found.items()
         ]
 
-    def counted(self, loaded: Sequence[tuple[Window, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
+    def counted(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
         """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
         tell."""
         from headgate.assets.floods.measure import can_count, measure
@@ -130,7 +130,7 @@ class Run:
         return float(self.context.run.tags.get("dagster/max_runtime", _MAX_RUN_S))
 
 
-def changed_since(loaded: Sequence[tuple[Window, Gate]], counted: Mapping[str, PartitionSize]) -> list[str]:
+def changed_since(loaded: Sequence[tuple[TimeSpan, Gate]], counted: Mapping[str, PartitionSize]) -> list[str]:
     """Messages about partitions whose source now has more or fewer rows than were loaded."""
     changed: dict[str, list[str]] = {}
     for span, gate in loaded:

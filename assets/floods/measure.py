@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.assets.floods.model import Flood
 from headgate.assets.floods.plan import PartitionSize
-from headgate.assets.floods.windows import Window, partitions_per_path, path_window, source_path
+from headgate.assets.floods.spans import TimeSpan, partitions_per_path, path_span, source_path
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def can_count(flood: Flood) -> bool:
     return flood.where is None and flood.source.format.lower() == "parquet"
 
 
-def measure(flood: Flood, spans: Sequence[Window], now: datetime) -> list[PartitionSize]:
+def measure(flood: Flood, spans: Sequence[TimeSpan], now: datetime) -> list[PartitionSize]:
     """Rows and bytes of each partition's source. Rows that cannot be assigned to a partition are shared out among the partitions
     up to `now`.
 
@@ -42,7 +42,7 @@ def measure(flood: Flood, spans: Sequence[Window], now: datetime) -> list[Partit
         InvalidError: nothing exists at the path, its format differs from `format`, or it lacks the event-time column.
         FatalError: no credentials, or not allowed. RetryError: the file system does not answer.
     """
-    by_path: dict[str, list[Window]] = {}
+    by_path: dict[str, list[TimeSpan]] = {}
     for span in spans:
         by_path.setdefault(source_path(flood, span), []).append(span)
     found: list[PartitionSize] = []
@@ -51,7 +51,7 @@ def measure(flood: Flood, spans: Sequence[Window], now: datetime) -> list[Partit
     return sorted(found, key=lambda one: one.key)
 
 
-def _measure_path(flood: Flood, path: str, spans: Sequence[Window], held: int) -> list[PartitionSize]:
+def _measure_path(flood: Flood, path: str, spans: Sequence[TimeSpan], held: int) -> list[PartitionSize]:
     """`held`: approximate number of partitions at the path."""
     import pyarrow as pa
     import pyarrow.fs as pafs
@@ -118,7 +118,7 @@ def _globbed(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
 
 
 def _parquet(
-    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[Window], path: str, held: int
+    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[TimeSpan], path: str, held: int
 ) -> list[PartitionSize]:
     import pyarrow.parquet as pq
 
@@ -126,7 +126,7 @@ def _parquet(
     sizes = dict.fromkeys(spans, 0.0)
     exact = can_count(flood)
     budget = EXACT_ROWS_MAX
-    named = path_window(flood, spans[0]) if exact else None
+    named = path_span(flood, spans[0]) if exact else None
     elsewhere = 0.0
     for info in files:
         with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:
@@ -169,8 +169,8 @@ def _parquet(
 
 
 def _group(
-    file: Any, number: int, group: Any, column: str, spans: Sequence[Window], budget: int, held: int
-) -> tuple[dict[Window, float], bool, int]:
+    file: Any, number: int, group: Any, column: str, spans: Sequence[TimeSpan], budget: int, held: int
+) -> tuple[dict[TimeSpan, float], bool, int]:
     """Rows of a row group by partition; whether that is exact; the number of values read for it."""
     if not column:
         return dict.fromkeys(spans, group.num_rows / held), False, 0
@@ -206,7 +206,7 @@ def _is_time(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
-def _counted(column: pa.ChunkedArray[Any], spans: Sequence[Window]) -> dict[Window, float]:
+def _counted(column: pa.ChunkedArray[Any], spans: Sequence[TimeSpan]) -> dict[TimeSpan, float]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -220,7 +220,7 @@ def _counted(column: pa.ChunkedArray[Any], spans: Sequence[Window]) -> dict[Wind
 
 
 def _estimate(
-    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[Window], held: int
+    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[TimeSpan], held: int
 ) -> list[PartitionSize]:
     """Sizes, and rows estimated from the density of lines."""
     total = sum(int(one.size or 0) for one in files)

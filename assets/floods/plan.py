@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headgate.assets.floods.model import Flood
-from headgate.assets.floods.windows import source_path, window
+from headgate.assets.floods.spans import source_path, span_of
 
 SETUP_S = 15.0
 """Start of Spark and of brokers, in seconds, before the first measurement."""
@@ -119,7 +119,7 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
 
 def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:
     """Whether partitions take all rows at their paths, as far as that is known; and the message about it."""
-    outside = {source_path(flood, window(flood.partitions, one.key)): one.elsewhere for one in sizes if one.elsewhere}
+    outside = {source_path(flood, span_of(flood.partitions, one.key)): one.elsewhere for one in sizes if one.elsewhere}
     if outside:
         each = ", ".join(f"{path}: {rows}" for path, rows in sorted(outside.items())[:SAID_MAX])
         return False, (

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headgate.assets.floods.model import Flood
-from headgate.assets.floods.windows import Window, gate_id
+from headgate.assets.floods.spans import TimeSpan, gate_id
 from headgate.assets.resources import ClusterResource, SparkResource
 from headgate.assets.spark import job_of
 from headgate.broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
@@ -163,12 +163,12 @@ class StandInSpark(SparkResource):
 
     @contextmanager
     def flood(
-        self, flood: Flood, spans: Sequence[Window], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
-    ) -> Iterator[Callable[[Window, Callable[[Any], None]], Certificate]]:
+        self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
+    ) -> Iterator[Callable[[TimeSpan, Callable[[Any], None]], Certificate]]:
         book = BOOKS[self.name]
         book.calls.append(("spark", flood.name, tuple(span.key for span in spans), book.live()))
 
-        def one(span: Window, listener: Callable[[Any], None]) -> Certificate:
+        def one(span: TimeSpan, listener: Callable[[Any], None]) -> Certificate:
             if book.spark_error is not None:
                 raise book.spark_error
             time.sleep(0.01)

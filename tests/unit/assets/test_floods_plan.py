@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from headgate.assets.floods.measure import measure
 from headgate.assets.floods.model import Brokers, Flood, Partitions, Source
 from headgate.assets.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, too_late
+from headgate.assets.floods.spans import spans_of
 from headgate.assets.floods.spread import Part, next_merge, next_split
-from headgate.assets.floods.windows import windows
 from headgate.assets.plot import markdown, svg
 from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
@@ -111,7 +111,7 @@ def write(path: Path, values: list[datetime], unit: str = "us", rows: int = 1000
 
 
 def rows_of(one: Flood, *keys: str) -> dict[str, int]:
-    return {size.key: size.rows for size in measure(one, windows(one.partitions, keys), NOW)}
+    return {size.key: size.rows for size in measure(one, spans_of(one.partitions, keys), NOW)}
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -122,13 +122,13 @@ def test_parquet_is_counted_exactly(tmp_path: Path, unit: str, group: int) -> No
     (tmp_path / "_SUCCESS").touch()
     one = flood(str(tmp_path))
     assert rows_of(one, "2026-01-01", "2026-01-02", "2026-01-03") == {"2026-01-01": 20, "2026-01-02": 35, "2026-01-03": 0}
-    assert all(size.exact for size in measure(one, windows(one.partitions, ["2026-01-02"]), NOW))
+    assert all(size.exact for size in measure(one, spans_of(one.partitions, ["2026-01-02"]), NOW))
 
 
 def test_a_column_in_backquotes_is_counted_like_any_other(tmp_path: Path) -> None:
     pq.write_table(pa.table({"its time": pa.array(times(1, 20), pa.timestamp("us", tz="UTC"))}), tmp_path / "a.parquet")
     one = flood(str(tmp_path), event_time="`its time`")
-    assert [(size.rows, size.exact) for size in measure(one, windows(one.partitions, ["2026-01-01"]), NOW)] == [(20, True)]
+    assert [(size.rows, size.exact) for size in measure(one, spans_of(one.partitions, ["2026-01-01"]), NOW)] == [(20, True)]
 
 
 def test_a_file_for_each_day(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_rows_of_another_time_than_their_path(tmp_path: Path, group: int) -> Non
 
     def outside(path: str, *days: int, **changes: object) -> tuple[list[int | None], tuple[bool, str]]:
         one = flood(f"{tmp_path}/{path}", **changes)
-        sizes = measure(one, windows(one.partitions, [f"2026-01-{day:02}" for day in days]), NOW)
+        sizes = measure(one, spans_of(one.partitions, [f"2026-01-{day:02}" for day in days]), NOW)
         return [size.elsewhere for size in sizes], covered(one, sizes)
 
     assert outside("%Y-%m-%d.parquet", 2) == ([0], (True, "0 rows are of another time than the path at which they are"))
@@ -169,7 +169,7 @@ def test_rows_of_another_time_than_their_path(tmp_path: Path, group: int) -> Non
 
 def test_a_condition_makes_it_an_estimate(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", times(1, 3))
-    (size,) = measure(flood(str(tmp_path), where="n > 1"), windows(flood().partitions, ["2026-01-01"]), NOW)
+    (size,) = measure(flood(str(tmp_path), where="n > 1"), spans_of(flood().partitions, ["2026-01-01"]), NOW)
     assert not size.exact
 
 
@@ -179,7 +179,7 @@ def test_lines_are_estimated(tmp_path: Path, name: str, share: int) -> None:
     pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 6000)]}), tmp_path / name)
     path = str(tmp_path / name.replace("2026-01-01", "%Y-%m-%d").replace("2026-01", "%Y-%m"))
     one = flood(source=Source(path=path, format="csv"))
-    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]), NOW)
+    (size,) = measure(one, spans_of(one.partitions, ["2026-01-01"]), NOW)
     assert not size.exact and abs(size.rows - 6000 / share) <= 1
 
 
@@ -188,14 +188,14 @@ def test_compressed_lines_are_estimated(tmp_path: Path, codec: str) -> None:
     with pa.output_stream(tmp_path / f"a.csv.{codec}", compression="detect") as file:
         pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 60_000)]}), file)
     one = flood(source=Source(path=f"{tmp_path}/a.csv.{codec}", format="csv"), partitions=Partitions(start=NOW - timedelta(days=1)))
-    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]), NOW)
+    (size,) = measure(one, spans_of(one.partitions, ["2026-01-01"]), NOW)
     assert abs(size.rows / 60_000 - 1) < 0.2 and abs(size.size_bytes / (60_000 * 28) - 1) < 0.2
 
 
 def test_an_event_time_that_is_an_expression_is_estimated(tmp_path: Path) -> None:
     write(tmp_path / "all.parquet", times(1, 1200))
     one = flood(str(tmp_path), event_time="date_trunc('HOUR', at)")
-    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]), NOW)
+    (size,) = measure(one, spans_of(one.partitions, ["2026-01-01"]), NOW)
     assert (size.rows, size.exact) == (10, False)
 
 

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from headgate.assets.build import expected_runs, partitions_definition
 from headgate.assets.floods.cron import Cron
 from headgate.assets.floods.model import Flood, Occurrences, Partitions, Source
-from headgate.assets.floods.windows import (
+from headgate.assets.floods.spans import (
     deadline_at,
     gate_id,
     newest_key,
     occurrences,
-    path_window,
+    path_span,
     predicate,
     source_path,
-    window,
-    windows,
+    span_of,
+    spans_of,
 )
 from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
 from tests.support import floods
@@ -84,7 +84,7 @@ def test_partitions_are_those_of_dagster(by: str, zone: str, hours: int) -> None
     assert ours is not None
     span = definition.time_window_for_partition_key(ours)
     if by == "day" or "-0" not in repr(zone):
-        found = window(partitions, ours)
+        found = span_of(partitions, ours)
         assert (found.start, found.end) == (span.start.astimezone(UTC), span.end.astimezone(UTC))
 
 
@@ -94,7 +94,7 @@ def flood(**changes: object) -> Flood:
 
 def test_a_partition_is_read_by_path_and_by_time() -> None:
     one = flood(where="country = 'NZ' or vip")
-    span = window(one.partitions, "2026-02-28")
+    span = span_of(one.partitions, "2026-02-28")
     assert source_path(one, span) == "/data/2026/02-28.parquet"
     escaped = replace(one, source=Source(path="s3://lake/my%20data/100%/%d"))
     assert source_path(escaped, span) == "s3://lake/my%20data/100%/28"
@@ -106,11 +106,11 @@ def test_a_partition_is_read_by_path_and_by_time() -> None:
 
 def test_a_day_of_another_zone_and_of_another_length() -> None:
     berlin = Partitions(start=datetime(2026, 1, 1, tzinfo=UTC), timezone="Europe/Berlin")
-    spring = window(berlin, "2026-03-29")
+    spring = span_of(berlin, "2026-03-29")
     assert spring.end - spring.start == timedelta(hours=23)
-    assert [one.key for one in windows(berlin, ["2026-03-30", "2026-03-29", "2026-03-30"])] == ["2026-03-29", "2026-03-30"]
+    assert [one.key for one in spans_of(berlin, ["2026-03-30", "2026-03-29", "2026-03-30"])] == ["2026-03-29", "2026-03-30"]
     with pytest.raises(ValueError):
-        window(berlin, "2026-03-29-01:00")
+        span_of(berlin, "2026-03-29-01:00")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_day_of_another_zone_and_of_another_length() -> None:
 )
 def test_the_time_that_a_path_names(path: str, by: str, key: str, start: str | None, end: str | None) -> None:
     partitions = Partitions(by=by, start=datetime(2026, 1, 1, tzinfo=UTC), timezone="Europe/Berlin")
-    found = path_window(flood(source=Source(path=path), partitions=partitions), window(partitions, key))
+    found = path_span(flood(source=Source(path=path), partitions=partitions), span_of(partitions, key))
     times = None if found is None else (found.start.isoformat()[:16], found.end.isoformat()[:16])
     assert times == (None if start is None else (start, end))
 

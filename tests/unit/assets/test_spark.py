@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headgate.assets.floods.model import Source
-from headgate.assets.floods.windows import Window, window, windows
+from headgate.assets.floods.spans import TimeSpan, span_of, spans_of
 from headgate.assets.spark import gates_ahead, job_of, own_words
 from headgate.broker.runtime.errors import InvalidError
 from tests.support.floods import flood
@@ -37,7 +37,7 @@ def test_a_mistake_is_told_in_the_words_of_the_flood(
     (tmp_path / "a.csv").write_text("at,n,its time\n2026-01-01T00:00:00Z,1,2026-01-01T00:00:00Z\n")
     source = Source(path=str(tmp_path), format="csv", options={"header": "true", "inferSchema": "true"})
     declared = flood(source=source, event_time=event_time, where=where)
-    job = job_of(declared, window(declared.partitions, "2026-01-01"), "127.0.0.1:1", 1)
+    job = job_of(declared, span_of(declared.partitions, "2026-01-01"), "127.0.0.1:1", 1)
     with pytest.raises(InvalidError) as caught, own_words(spark, declared, job):
         job.rows(spark, now_ms=0)
     assert caught.value.message.startswith(text)
@@ -48,12 +48,12 @@ def test_who_waits_for_many_gates_is_told_how_far_they_are(monkeypatch: pytest.M
     days = [f"2026-01-0{day}" for day in range(1, 10)]
     now = 0.0
 
-    def count(span: Window) -> bool:
+    def count(span: TimeSpan) -> bool:
         nonlocal now
         now += 2
         return False
 
     monkeypatch.setattr("headgate.assets.progress.time", SimpleNamespace(monotonic=lambda: now))
     said: list[str] = []
-    gates_ahead(declared, windows(declared.partitions, days), count, said.append)
+    gates_ahead(declared, spans_of(declared.partitions, days), count, said.append)
     assert [text.split(":")[0] for text in said] == ["2026-01-01 (1 of 9)", "2026-01-04 (4 of 9)", "2026-01-07 (7 of 9)"]

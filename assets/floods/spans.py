@@ -1,4 +1,4 @@
-"""Partitions as spans of time: keys, windows, and the occurrence to which a partition belongs. Pure."""
+"""Partitions as spans of time: keys, spans, and the occurrence to which a partition belongs. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELD = {"%Y": timedelta(days=365), "%m": timedelta(days=30), "%d": timedelta(da
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Window:
+class TimeSpan:
     """One partition: its key, and the span [start, end) of event times, in UTC."""
 
     start: datetime
@@ -38,7 +38,7 @@ class Occurrence:
         return f"{flood}/{what}/{self.at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def window(partitions: Partitions, key: str) -> Window:
+def span_of(partitions: Partitions, key: str) -> TimeSpan:
     """The span of a partition. Raises ValueError for an illegal key."""
     local = datetime.strptime(key, KEY_FORMATS[partitions.by])
     place = ZoneInfo(partitions.timezone)
@@ -48,12 +48,12 @@ def window(partitions: Partitions, key: str) -> Window:
         end = (local + timedelta(days=1)).replace(tzinfo=place).astimezone(UTC)
     else:
         end = start.astimezone(UTC) + timedelta(hours=1)
-    return Window(start.astimezone(UTC), end, key)
+    return TimeSpan(start.astimezone(UTC), end, key)
 
 
-def windows(partitions: Partitions, keys: Sequence[str]) -> list[Window]:
+def spans_of(partitions: Partitions, keys: Sequence[str]) -> list[TimeSpan]:
     """The spans of several partitions, oldest first."""
-    return sorted({window(partitions, key) for key in keys})
+    return sorted({span_of(partitions, key) for key in keys})
 
 
 def newest_key(partitions: Partitions, by: datetime) -> str | None:
@@ -94,7 +94,7 @@ def deadline_at(flood: Flood, started: datetime) -> datetime:
     return started + timedelta(milliseconds=flood.deadline)
 
 
-def predicate(flood: Flood, span: Window) -> str:
+def predicate(flood: Flood, span: TimeSpan) -> str:
     """Spark SQL: the rows of a partition."""
     column = flood.event_time if flood.event_time.isidentifier() else f"({flood.event_time})"
     start, end = (f"timestamp '{at:%Y-%m-%d %H:%M:%S}+00:00'" for at in (span.start, span.end))
@@ -102,14 +102,14 @@ def predicate(flood: Flood, span: Window) -> str:
     return f"({flood.where}) and {rows}" if flood.where else rows
 
 
-def source_path(flood: Flood, span: Window) -> str:
+def source_path(flood: Flood, span: TimeSpan) -> str:
     """The path of a partition's rows, with the partition's own time filled in."""
     local = span.start.astimezone(ZoneInfo(flood.partitions.timezone))
     # A subset of strftime(3), for which `my%20data` would be a day with twenty digits.
     return re.sub("%[YmdH]", lambda found: local.strftime(found[0]), flood.source.path)
 
 
-def path_window(flood: Flood, span: Window) -> Window | None:
+def path_span(flood: Flood, span: TimeSpan) -> TimeSpan | None:
     """The span of time that a partition's path names; None when it names none. The partition lies within it."""
     named = [name in flood.source.path for name in _HELD]
     units = sum(named)
@@ -129,7 +129,7 @@ def path_window(flood: Flood, span: Window) -> Window | None:
         first = first.replace(month=1, day=1, hour=0)
         after = first.replace(year=first.year + 1)
     start, end = (at.replace(tzinfo=place).astimezone(UTC) for at in (first, after))
-    return Window(start, end, source_path(flood, span))
+    return TimeSpan(start, end, source_path(flood, span))
 
 
 def partitions_per_path(flood: Flood, now: datetime) -> int:
