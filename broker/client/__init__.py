@@ -9,7 +9,7 @@ calls with ClosedError.
 from headgate.broker.client.admin import Admin
 from headgate.broker.client.consumer import Consumer
 from headgate.broker.client.control import Control, DesiredBrokers, Reservation
-from headgate.broker.client.gates import FileRef, Gate, GateAdmin, GateState, Hole, Layout, PartitionLayout, Place, Window
+from headgate.broker.client.gates import FileRef, Gate, GateAdmin, GateState, GateWindow, Hole, Layout, PartitionLayout, Place
 from headgate.broker.client.groups import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
 from headgate.broker.client.producer import Producer
 from headgate.broker.client.types import (
@@ -47,6 +47,7 @@ __all__ = [
     "Gate",
     "GateAdmin",
     "GateState",
+    "GateWindow",
     "GroupAdmin",
     "GroupDescription",
     "GroupMember",
@@ -67,5 +68,4 @@ __all__ = [
     "TopicPartition",
     "TopicStatus",
     "UnreadableBatch",
-    "Window",
 ]

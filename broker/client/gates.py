@@ -39,7 +39,7 @@ class GateState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class GateWindow:
     """Offsets [base_offset, end_offset) of one partition."""
 
     partition: int
@@ -60,7 +60,7 @@ class Gate:
     id: str
     place: Place
     state: GateState
-    windows: tuple[Window, ...]
+    windows: tuple[GateWindow, ...]
     store_url: str
     prefix: str
     opened_ms: int
@@ -317,7 +317,7 @@ def _gate(row: gates_pb2.Gate) -> Gate:
         place=_PLACE_OF[row.place],
         state=_STATE_OF[row.state],
         windows=tuple(
-            Window(partition=one.partition, base_offset=one.base_offset, end_offset=one.end_offset) for one in row.windows
+            GateWindow(partition=one.partition, base_offset=one.base_offset, end_offset=one.end_offset) for one in row.windows
         ),
         store_url=row.store_url,
         prefix=row.prefix,

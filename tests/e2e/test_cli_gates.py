@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.broker.client import Gate, GateState, Place, Window
+from headgate.broker.client import Gate, GateState, GateWindow, Place
 from tests.conftest import BrokerFactory
 from tests.e2e.test_cli import TIMEOUT_S, environment
 from tests.e2e.test_cli import headgate as run
@@ -28,7 +28,7 @@ def test_gates_by_hand(make_broker: BrokerFactory, tmp_path: Path) -> None:
     run(broker, "topic", "create", "t", "--partitions", "2")
     opened = run(broker, "gate", "open", "t", "g", "--rows", "30,20", "--ttl", "10m", "--json")
     found = json.loads(opened.stdout)
-    windows = tuple(Window(**one) for one in found.pop("windows"))
+    windows = tuple(GateWindow(**one) for one in found.pop("windows"))
     gate = Gate(**{**found, "windows": windows, "state": GateState(found["state"]), "place": Place(found["place"])})
     assert [(one.base_offset, one.end_offset) for one in windows] == [(0, 30), (0, 20)]
     refs = tmp_path / "refs.json"
@@ -59,7 +59,7 @@ def test_gates_that_are_filled_in_part(make_broker: BrokerFactory, tmp_path: Pat
     broker.start()
     run(broker, "topic", "create", "t", "--partitions", "1")
     opened = json.loads(run(broker, "gate", "open", "t", "g", "--rows", "100", "--json").stdout)
-    windows = tuple(Window(**one) for one in opened.pop("windows"))
+    windows = tuple(GateWindow(**one) for one in opened.pop("windows"))
     gate = Gate(**{**opened, "windows": windows, "state": GateState(opened["state"]), "place": Place(opened["place"])})
     refs = json.dumps([asdict(ref) for ref in upload(gate, missing=40)])
     run(broker, "gate", "fill", "t", "g", "-", stdin=refs.encode())

@@ -6,7 +6,7 @@ import zlib
 
 import pyarrow as pa
 
-from headgate.broker.client import FileRef, Gate, Window
+from headgate.broker.client import FileRef, Gate, GateWindow
 from headgate.broker.client.upload import Uploader
 from tests.support.history import payload
 
@@ -35,7 +35,7 @@ def key_of(gate: Gate, partition: int, number: int, attempt: str = "0") -> str:
 
 
 def upload_window(
-    uploader: Uploader, gate: Gate, window: Window, *, files: int = 1, attempt: str = "0", missing: int = 0
+    uploader: Uploader, gate: Gate, window: GateWindow, *, files: int = 1, attempt: str = "0", missing: int = 0
 ) -> list[FileRef]:
     """Files that fill a window except its last `missing` rows."""
     total = max(0, window.end_offset - window.base_offset - missing)

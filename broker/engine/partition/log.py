@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from headgate.broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
 from headgate.broker.cluster.manifest import Chunk, Extent, Topic
 from headgate.broker.cluster.topic_config import TopicConfig, is_internal
-from headgate.broker.engine.partition.windows import NOBODY, Readers, State, Window, Windows
+from headgate.broker.engine.partition.windows import NOBODY, Readers, ReaderWindow, State, Windows
 from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, marker_batch, stamp, stamp_append_time
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.index import BatchIndex
@@ -266,7 +266,7 @@ class PartitionLog:
             epochs.append((extent.base_offset, extent.leader_epoch))
         assert not extents or extents[-1][0].end_offset <= self.high_watermark, "a segment begins behind all that is listed"
         for window, gate_id, state in windows:
-            self._add_window(Window(window.base_offset, window.end_offset, gate_id, state))
+            self._add_window(ReaderWindow(window.base_offset, window.end_offset, gate_id, state))
             epochs.append((window.base_offset, window.leader_epoch))
         self.set_cuts(cuts)
         for base_offset, epoch in sorted(epochs):
@@ -539,7 +539,7 @@ class PartitionLog:
         base = self.next_offset
         if rows:
             self.next_offset += rows
-            self._add_window(Window(base, self.next_offset, gate_id, "held", term))
+            self._add_window(ReaderWindow(base, self.next_offset, gate_id, "held", term))
         return base, base + rows
 
     def drop_holds(self, gate_id: str | None = None, but_of_term: int | None = None) -> None:
@@ -565,7 +565,7 @@ class PartitionLog:
         mine = self.windows.find(gate_id, "held")
         if mine is None or mine.base_offset != window.base_offset:
             self.drop_holds(gate_id)
-            mine = Window(window.base_offset, window.end_offset, gate_id, state)
+            mine = ReaderWindow(window.base_offset, window.end_offset, gate_id, state)
             self._add_window(mine)
         mine.state = state
         if front:
@@ -631,7 +631,7 @@ class PartitionLog:
             self.high_watermark = end
             self.wake()
 
-    def _add_window(self, window: Window) -> None:
+    def _add_window(self, window: ReaderWindow) -> None:
         """Add a window that is new on this lead."""
         self.windows.add(window)
         self._note_windows_end()

@@ -26,8 +26,8 @@ new_reader = count(1).__next__
 """A new number for a connection or subscription that reads."""
 
 
-class Window:
-    """One window. `term`: epoch of the leader for which the offsets are reserved. `gate_id` "": the window belongs to no gate."""
+class ReaderWindow:
+    """One window, as readers of the partition meet it. `term`: epoch of the leader for which the offsets are reserved. `gate_id` "": the window belongs to no gate."""
 
     __slots__ = ("base_offset", "end_offset", "gate_id", "past", "state", "term")
 
@@ -46,7 +46,7 @@ class Window:
         return self.state in ("held", "open")
 
     def __repr__(self) -> str:
-        return f"Window({self.gate_id} {self.state} [{self.base_offset}, {self.end_offset}))"
+        return f"ReaderWindow({self.gate_id} {self.state} [{self.base_offset}, {self.end_offset}))"
 
 
 class Windows:
@@ -55,7 +55,7 @@ class Windows:
     __slots__ = ("_bases", "rows")
 
     def __init__(self) -> None:
-        self.rows: list[Window] = []
+        self.rows: list[ReaderWindow] = []
         self._bases: list[int] = []
 
     @property
@@ -63,24 +63,24 @@ class Windows:
         """The end of the last one; 0 without windows."""
         return self.rows[-1].end_offset if self.rows else 0
 
-    def add(self, window: Window) -> None:
+    def add(self, window: ReaderWindow) -> None:
         at = bisect_right(self._bases, window.base_offset)
         assert at == 0 or self.rows[at - 1].end_offset <= window.base_offset, "windows overlap"
         assert at == len(self.rows) or window.end_offset <= self.rows[at].base_offset, "windows overlap"
         self.rows.insert(at, window)
         self._bases.insert(at, window.base_offset)
 
-    def next(self, offset: int) -> Window | None:
+    def next(self, offset: int) -> ReaderWindow | None:
         """The window that contains `offset`, or the first one after it."""
         at = bisect_right(self._bases, offset) - 1
         if at >= 0 and offset < self.rows[at].end_offset:
             return self.rows[at]
         return self.rows[at + 1] if at + 1 < len(self.rows) else None
 
-    def find(self, gate_id: str, *states: State) -> Window | None:
+    def find(self, gate_id: str, *states: State) -> ReaderWindow | None:
         return next((one for one in reversed(self.rows) if one.gate_id == gate_id and one.state in states), None)
 
-    def first_waiting(self) -> Window | None:
+    def first_waiting(self) -> ReaderWindow | None:
         """The first window at which readers wait."""
         return next((one for one in self.rows if one.waits), None)
 

@@ -77,7 +77,7 @@ def _half_a_gate() -> Mapping[str, object]:
 
 def _readers_pass_gates() -> Mapping[str, object]:
     """Readers from the beginning do not wait for history."""
-    return {"headgate.broker.engine.partition.windows.Window.waits": property(lambda self: False)}
+    return {"headgate.broker.engine.partition.windows.ReaderWindow.waits": property(lambda self: False)}
 
 
 def _deaf_recovery() -> Mapping[str, object]:

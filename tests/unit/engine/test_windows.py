@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headgate.broker.cluster.manifest import Edit, FillGate, Manifest, OpenGate, ReleaseGate, SetLeader, SetLogStart
 from headgate.broker.engine.catalog import LocalCatalog
-from headgate.broker.engine.partition.windows import READERS_MAX, Readers, Window, Windows
+from headgate.broker.engine.partition.windows import READERS_MAX, Readers, ReaderWindow, Windows
 from headgate.broker.log.batch import CONTROL, crc_matches, parse_header
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, gates_of, value_of
@@ -257,7 +257,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
 def test_windows_by_offset() -> None:
     windows = Windows()
     for base, end in ((10, 20), (30, 40), (20, 25)):
-        windows.add(Window(base, end, f"g{base}", "released"))
+        windows.add(ReaderWindow(base, end, f"g{base}", "released"))
     assert [one.base_offset for one in windows.rows] == [10, 20, 30] and windows.end == 40
     assert [windows.next(offset).base_offset for offset in (0, 10, 19, 20, 25, 39)] == [10, 10, 10, 20, 30, 30]  # type: ignore[union-attr]
     assert windows.next(40) is None
@@ -266,7 +266,7 @@ def test_windows_by_offset() -> None:
     windows.drop_below(25)
     assert [one.base_offset for one in windows.rows] == [30]
     with pytest.raises(AssertionError, match="overlap"):
-        windows.add(Window(39, 41, "", "held"))
+        windows.add(ReaderWindow(39, 41, "", "held"))
 
 
 def test_readers_are_bounded() -> None:
