@@ -123,7 +123,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def gates(self, topic: str) -> dict[str, Gate]:
         """A topic's gates by id; empty if the topic does not exist."""
-        from headgate.broker.client.gates import GateAdmin
+        from headgate.broker.client.gate_admin import GateAdmin
 
         async def work() -> dict[str, Gate]:
             async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
@@ -138,7 +138,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def release_gate(self, topic: str, gate_id: str) -> bool:
         """Release a gate. Returns True if it was open; a filled or unknown gate is no error."""
-        from headgate.broker.client.gates import GateAdmin
+        from headgate.broker.client.gate_admin import GateAdmin
 
         async def work() -> bool:
             async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:

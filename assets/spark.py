@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headgate.assets.floods.model import Flood
 from headgate.assets.floods.spans import TimeSpan, gate_id, predicate, source_path
 from headgate.assets.progress import throttled
-from headgate.broker.client.gates import Place
+from headgate.broker.client.gate_admin import Place
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.backfill import Backfill, floods
 from headgate.pipelines.certificate import Certificate

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headgate.broker.client import Admin
-from headgate.broker.client.gates import GateAdmin
+from headgate.broker.client.gate_admin import GateAdmin
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.tasks import end_tasks
 

@@ -22,7 +22,7 @@ import pyarrow.compute
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from headgate.broker.client.gates import FileRef
+from headgate.broker.client.gate_admin import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally

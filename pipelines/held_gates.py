@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from headgate.broker.client.gates import Gate, Place
+from headgate.broker.client.gate_admin import Gate, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.connection import Connection, Repeated
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headgate.broker.client.gates import FileRef, Layout, PartitionLayout
+from headgate.broker.client.gate_admin import FileRef, Layout, PartitionLayout
 from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.offsets import Narrowed

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from headgate.broker.client.gates import FileRef, Gate, GateState
+from headgate.broker.client.gate_admin import FileRef, Gate, GateState
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition

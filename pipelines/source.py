@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from headgate.broker.client.gates import GateState
+from headgate.broker.client.gate_admin import GateState
 from headgate.broker.client.types import Start, TopicPartition
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines import offsets as places

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.broker.client.fetcher import Fetcher
-from headgate.broker.client.gates import Gate, GateState
+from headgate.broker.client.gate_admin import Gate, GateState
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection

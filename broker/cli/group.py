@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.broker.cli import output
-from headgate.broker.client.groups import GroupAdmin, GroupDescription
+from headgate.broker.client.group_admin import GroupAdmin, GroupDescription
 from headgate.broker.client.types import Start, TopicPartition
 from headgate.broker.runtime.errors import InvalidError, Reason
 

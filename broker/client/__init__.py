@@ -9,8 +9,8 @@ calls with ClosedError.
 from headgate.broker.client.admin import Admin
 from headgate.broker.client.consumer import Consumer
 from headgate.broker.client.control import Control, DesiredBrokers, Reservation
-from headgate.broker.client.gates import FileRef, Gate, GateAdmin, GateState, GateWindow, Hole, Layout, PartitionLayout, Place
-from headgate.broker.client.groups import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
+from headgate.broker.client.gate_admin import FileRef, Gate, GateAdmin, GateState, GateWindow, Hole, Layout, PartitionLayout, Place
+from headgate.broker.client.group_admin import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
 from headgate.broker.client.producer import Producer
 from headgate.broker.client.types import (
     DEFAULT_CLUSTER,

@@ -9,7 +9,7 @@ from typing import Self
 
 from headgate.broker.client.cluster import ClusterClient, OnOutage
 from headgate.broker.client.errors import unreadable
-from headgate.broker.client.reader import Assigned, Chunk, Reader
+from headgate.broker.client.prefetcher import Assigned, Chunk, Prefetcher
 from headgate.broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
 from headgate.broker.log.batch import crc_matches, parse_header, split
 from headgate.broker.log.records import iter_records
@@ -49,7 +49,7 @@ class Consumer(ClusterClient):
         if prefetch_bytes < 1:
             raise InvalidError(Reason.INVALID_CONFIG, f"value is too small. prefetch_bytes=`{prefetch_bytes}` min=`1`")
         super().__init__(cluster, timeout_ms=timeout_ms, on_outage=on_outage)
-        self._reader = Reader(self._cluster, prefetch_bytes)
+        self._prefetcher = Prefetcher(self._cluster, prefetch_bytes)
         self._check_crcs = check_crcs
         self._closed = False
         self._chunk: Chunk | None = None
@@ -62,8 +62,8 @@ class Consumer(ClusterClient):
 
     async def close(self) -> None:
         self._closed = True
-        self._reader.arrived.set()
-        await self._reader.close()
+        self._prefetcher.arrived.set()
+        await self._prefetcher.close()
         await super().close()
 
     # -- the assignment
@@ -76,7 +76,7 @@ class Consumer(ClusterClient):
         """
         offsets = await self.offsets(starts)
         self._let_go()
-        await self._reader.assign(offsets)
+        await self._prefetcher.assign(offsets)
 
     async def assign_topic(self, topic: str, partitions: Iterable[int] | None = None, *, start: Start = "earliest") -> None:
         """`assign` for some or (None) all partitions of one topic, all from the same place."""
@@ -89,14 +89,14 @@ class Consumer(ClusterClient):
 
     def assignment(self) -> set[TopicPartition]:
         """The assignment, with paused partitions."""
-        return set(self._reader.assigned)
+        return set(self._prefetcher.assigned)
 
     async def seek(self, partition: TopicPartition, start: Start) -> None:
         """Continue from another place of an assigned partition. Raises InvalidError as `assign` does."""
         assigned = self._assigned(partition)
         offset = (await self.offsets({partition: start}))[partition]
         self._let_go_of(assigned)
-        self._reader.seek(assigned, offset)
+        self._prefetcher.seek(assigned, offset)
 
     def position(self, partition: TopicPartition) -> int:
         """The offset of the next record that iteration will return, or a lower one when a gap lies between."""
@@ -111,19 +111,19 @@ class Consumer(ClusterClient):
         for partition in partitions:
             assigned = self._assigned(partition)
             self._let_go_of(assigned)
-            self._reader.pause(assigned)
+            self._prefetcher.pause(assigned)
 
     async def resume(self, *partitions: TopicPartition) -> None:
         """Undo `pause`."""
         for partition in partitions:
-            self._reader.resume(self._assigned(partition))
+            self._prefetcher.resume(self._assigned(partition))
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
         """Turn places into offsets, of any partitions."""
         return {partition: found.offset for partition, found in (await self._cluster.offsets(starts)).items()}
 
     def _assigned(self, partition: TopicPartition) -> Assigned:
-        assigned = self._reader.assigned.get(partition)
+        assigned = self._prefetcher.assigned.get(partition)
         if assigned is None:
             raise InvalidError(
                 Reason.INVALID_REQUEST,
@@ -177,8 +177,8 @@ class Consumer(ClusterClient):
                 if self._closed:
                     raise ClosedError(Reason.CLOSED, "the consumer is closed")
                 self._cluster.own_loop()
-                self._reader.arrived.clear()
-                await self._reader.arrived.wait()
+                self._prefetcher.arrived.clear()
+                await self._prefetcher.arrived.wait()
 
     def _give(self) -> ConsumerRecord:
         record = self._records.popleft()
@@ -191,9 +191,9 @@ class Consumer(ClusterClient):
     def _decode(self) -> bool:
         """Decode one more batch into `_records`, which may stay empty. False when no batch is there."""
         if not self._batches:
-            if not self._reader.chunks:
+            if not self._prefetcher.chunks:
                 return False
-            new = self._reader.chunks.popleft()
+            new = self._prefetcher.chunks.popleft()
             if not new.valid:
                 new.give_back()
                 return True
@@ -209,7 +209,7 @@ class Consumer(ClusterClient):
         except HeadgateError as error:
             header = parse_header(batch)
             self._let_go()
-            self._reader.give_up(assigned)
+            self._prefetcher.give_up(assigned)
             raise unreadable(error, *assigned.partition, header.base_offset, header.next_offset - 1) from error
         if not self._records and not self._batches:
             self._finish_chunk()

@@ -25,7 +25,7 @@ from headgate.broker.runtime.tasks import outlast
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headgate.broker.client.gates import Gate
+    from headgate.broker.client.gate_admin import Gate
 
 RECORD_BYTES_MAX = 64 << 20
 """Bound of a batch's size: no topic allows a larger batch."""

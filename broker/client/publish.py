@@ -6,7 +6,7 @@ import asyncio
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from headgate.broker.client.gates import FileRef, Gate, GateAdmin
+from headgate.broker.client.gate_admin import FileRef, Gate, GateAdmin
 from headgate.broker.client.upload import Uploader
 from headgate.broker.cluster.gates import check_gate_id
 from headgate.broker.runtime.errors import InvalidError, Reason

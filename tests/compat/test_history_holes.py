@@ -27,7 +27,7 @@ from headgate.broker.client import Admin, GateAdmin
 from headgate.broker.client import Consumer as OwnConsumer
 from headgate.broker.client import TopicPartition as OwnPartition
 from headgate.broker.client.fetcher import Fetcher
-from headgate.broker.client.groups import GroupAdmin
+from headgate.broker.client.group_admin import GroupAdmin
 from tests.compat.conftest import EXTERNAL, QUICK
 from tests.compat.test_roundtrip import readers
 from tests.compat.topics import create_topic, fresh

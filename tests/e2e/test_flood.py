@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.broker.client import Admin
-from headgate.broker.client.gates import Gate, GateAdmin, GateState, Place
+from headgate.broker.client.gate_admin import Gate, GateAdmin, GateState, Place
 from headgate.broker.log.partitioner import partition_for_key
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.backfill import Backfill, run

@@ -21,7 +21,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headgate.broker.client import Admin, Gate, GateAdmin, GateState, Place
-from headgate.broker.client.gates import GATES
+from headgate.broker.client.gate_admin import GATES
 from headgate.broker.client.upload import write_extent
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.conftest import BrokerFactory

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headgate.broker.client import Admin
-from headgate.broker.client.gates import GateAdmin
+from headgate.broker.client.gate_admin import GateAdmin
 from headgate.pipelines.backfill import Backfill, run
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS

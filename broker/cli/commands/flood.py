@@ -80,7 +80,7 @@ def flood_run(
     A second run with the same options adds nothing. Exit code 0: all records are there.
     """
     from headgate.broker.cli.flood import run_flood
-    from headgate.broker.client.gates import Place
+    from headgate.broker.client.gate_admin import Place
     from headgate.broker.runtime.config import parse_size
     from headgate.pipelines.backfill import Backfill
 

@@ -27,7 +27,10 @@ new_reader = count(1).__next__
 
 
 class ReaderWindow:
-    """One window, as readers of the partition meet it. `term`: epoch of the leader for which the offsets are reserved. `gate_id` "": the window belongs to no gate."""
+    """One window, as readers of the partition meet it.
+
+    `term`: epoch of the leader for which the offsets are reserved. `gate_id` "": the window belongs to no gate.
+    """
 
     __slots__ = ("base_offset", "end_offset", "gate_id", "past", "state", "term")
 

@@ -19,7 +19,7 @@ TOPIC, BROKER = 2, 4
 """Resource types. Kafka also has broker loggers (8), client metrics (16) and groups (32)."""
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Source of a value."""
 
     TOPIC = 1
@@ -43,11 +43,11 @@ class Entry:
 
     name: str
     value: str
-    source: Source
+    source: ConfigSource
     kind: Kind
     read_only: bool
     documentation: str
-    synonyms: tuple[tuple[str, str, Source], ...]
+    synonyms: tuple[tuple[str, str, ConfigSource], ...]
 
 
 def _text(value: object) -> str:
@@ -60,10 +60,10 @@ _SETTING_OF_KEY = {"max.message.bytes": "message_bytes_max"}
 """Topic keys with a default among the broker's settings."""
 
 
-def _topic_default(key: ConfigKey, settings: Settings) -> tuple[str, Source]:
+def _topic_default(key: ConfigKey, settings: Settings) -> tuple[str, ConfigSource]:
     setting = _SETTING_OF_KEY.get(key.name)
     value = key.default if setting is None else _text(getattr(settings, setting))
-    return value, Source.DEFAULT if value == key.default else Source.BROKER
+    return value, ConfigSource.DEFAULT if value == key.default else ConfigSource.BROKER
 
 
 def topic_entries(topic: Topic, settings: Settings) -> list[Entry]:
@@ -72,18 +72,18 @@ def topic_entries(topic: Topic, settings: Settings) -> list[Entry]:
     for key in KEYS.values():
         default, default_source = _topic_default(key, settings)
         override = topic.config.get(key.name)
-        synonyms: list[tuple[str, str, Source]] = []
+        synonyms: list[tuple[str, str, ConfigSource]] = []
         if override is not None:
-            synonyms.append((key.name, override, Source.TOPIC))
+            synonyms.append((key.name, override, ConfigSource.TOPIC))
         broker_name = key.broker_name or key.name
-        if default_source is Source.BROKER:
-            synonyms.append((broker_name, default, Source.BROKER))
-        synonyms.append((broker_name, key.default, Source.DEFAULT))
+        if default_source is ConfigSource.BROKER:
+            synonyms.append((broker_name, default, ConfigSource.BROKER))
+        synonyms.append((broker_name, key.default, ConfigSource.DEFAULT))
         entries.append(
             Entry(
                 name=key.name,
                 value=default if override is None else override,
-                source=default_source if override is None else Source.TOPIC,
+                source=default_source if override is None else ConfigSource.TOPIC,
                 kind=key.kind,
                 read_only=False,
                 documentation=key.documentation,
@@ -178,7 +178,7 @@ def broker_entries(context: Context) -> list[Entry]:
     add("log.dirs", context.engine.store.url, own.store, Kind.STRING)
     entries = []
     for name, (value, default, kind, documentation) in sorted(known.items()):
-        source = Source.DEFAULT if value == default else Source.BROKER
+        source = ConfigSource.DEFAULT if value == default else ConfigSource.BROKER
         synonyms = ((name, _text(value), source),)
         entries.append(
             Entry(
@@ -188,7 +188,7 @@ def broker_entries(context: Context) -> list[Entry]:
                 kind=kind,
                 read_only=True,
                 documentation=documentation,
-                synonyms=synonyms if source is Source.DEFAULT else (*synonyms, (name, _text(default), Source.DEFAULT)),
+                synonyms=synonyms if source is ConfigSource.DEFAULT else (*synonyms, (name, _text(default), ConfigSource.DEFAULT)),
             )
         )
     return entries

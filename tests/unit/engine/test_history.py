@@ -24,7 +24,7 @@ import pytest
 import pytest_asyncio
 from crc32c import crc32c
 
-from headgate.broker.client.gates import FileRef
+from headgate.broker.client.gate_admin import FileRef
 from headgate.broker.client.upload import write_extent
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.read.encoding import Encoders

@@ -9,7 +9,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from headgate.broker.client import Consumer, ConsumerRecord, Producer, Timestamp, TopicPartition
-from headgate.broker.client.reader import Reader
+from headgate.broker.client.prefetcher import Prefetcher
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
@@ -93,7 +93,7 @@ async def test_poll(served: Served) -> None:
     async with Consumer(served.address) as consumer:
         assert await consumer.poll(timeout_ms=1) == []
         await consumer.assign_topic("a")
-        await until(lambda: consumer._reader.chunks)
+        await until(lambda: consumer._prefetcher.chunks)
         assert [record.offset for record in await consumer.poll(records_max=5)] == [0, 1, 2, 3, 4]
         assert consumer.position(A0) == 5
         assert [record.offset for record in await consumer.poll()] == [5, 6, 7, 8, 9, 10, 11]
@@ -184,7 +184,7 @@ async def test_an_assignment_that_is_cancelled_is_none(served: Served, monkeypat
     await served.create("a")
     await served.fill("a", 0, numbered(0, 1))
     async with Consumer(served.address) as consumer:
-        monkeypatch.setattr(Reader, "find_leads", find_leads)
+        monkeypatch.setattr(Prefetcher, "find_leads", find_leads)
         assigning = asyncio.create_task(consumer.assign_topic("a"))
         await until(consumer.assignment)
         monkeypatch.undo()
@@ -220,11 +220,11 @@ async def test_prefetch_is_bounded_and_every_credit_is_paid_back(served: Served)
         worst = 0
         while len(found) < 200:
             await asyncio.sleep(0.0005)
-            worst = max(worst, sum(len(chunk.batches) for chunk in consumer._reader.chunks))
+            worst = max(worst, sum(len(chunk.batches) for chunk in consumer._prefetcher.chunks))
             found += await consumer.poll(records_max=1)
         assert worst <= 10_000 + len(one)
-        (source,) = consumer._reader._sources.values()
-        assert source._held_bytes == 0
+        (feed,) = consumer._prefetcher._feeds.values()
+        assert feed._held_bytes == 0
     for partition in (0, 1):
         assert [record.offset for record in found if record.partition == partition] == list(range(100))
 
@@ -296,7 +296,7 @@ async def test_a_damaged_batch(served: Served, monkeypatch: pytest.MonkeyPatch) 
     await served.fill("a", 0, numbered(5, 1))
     async with Consumer(served.address) as consumer:
         await consumer.assign_topic("a")
-        await until(lambda: consumer._reader.chunks)
+        await until(lambda: consumer._prefetcher.chunks)
         # The error does not lose the records before it.
         assert [record.offset for record in await consumer.poll()] == [0, 1, 2]
         with pytest.raises(InvalidError, match=r"CRC-32C.*partition=`0`") as caught:

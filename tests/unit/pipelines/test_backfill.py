@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.broker.client.gates import Gate, GateState, Place
+from headgate.broker.client.gate_admin import Gate, GateState, Place
 from headgate.broker.cluster.gates import DEFINITION_CHARS_MAX
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.backfill import Backfill

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headgate.broker.client.gates import Place
+from headgate.broker.client.gate_admin import Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.broker.client.gates import FileRef, Hole, Layout, PartitionLayout
+from headgate.broker.client.gate_admin import FileRef, Hole, Layout, PartitionLayout
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.offsets import Narrowed
 from headgate.pipelines.reads import FETCH_ROWS_SHARED, PIECES_MAX, Work, plan

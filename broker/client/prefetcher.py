@@ -41,6 +41,7 @@ class Assigned:
 
     __slots__ = (
         "failed",
+        "feed",
         "fetch_offset",
         "generation",
         "high_watermark",
@@ -48,7 +49,6 @@ class Assigned:
         "partition",
         "paused",
         "position",
-        "source",
         "topic_id",
     )
 
@@ -62,7 +62,7 @@ class Assigned:
         self.paused = False
         self.failed = False
         """The caller received an error; nothing more comes until a seek."""
-        self.source: Source | None = None
+        self.feed: BrokerFeed | None = None
         self.topic_id: uuid.UUID | None = None
 
     def move(self, offset: int) -> None:
@@ -82,7 +82,7 @@ class Chunk:
 
     assigned: Assigned
     generation: int
-    source: Source
+    feed: BrokerFeed
     batches: memoryview
     next_offset: int
     error: HeadgateError | None = None
@@ -93,10 +93,10 @@ class Chunk:
 
     def give_back(self) -> None:
         """Return the credit of these bytes."""
-        self.source.pay_back(len(self.batches))
+        self.feed.pay_back(len(self.batches))
 
 
-class Reader:
+class Prefetcher:
     """All streams of one consumer, and the queue of received batches.
 
     Args:
@@ -110,7 +110,7 @@ class Reader:
         self.arrived = asyncio.Event()
         self.assigned: dict[TopicPartition, Assigned] = {}
         self._numbers = 0
-        self._sources: dict[Link, Source] = {}
+        self._feeds: dict[Link, BrokerFeed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -120,8 +120,8 @@ class Reader:
         """Read these, and only these, from these offsets. After an error or a cancellation, no partition is assigned."""
         for assigned in self.assigned.values():
             assigned.move(assigned.position)
-            if assigned.source is not None:
-                assigned.source.remove(assigned)
+            if assigned.feed is not None:
+                assigned.feed.remove(assigned)
         self.assigned = {}
         for partition, offset in offsets.items():
             self._numbers += 1
@@ -136,28 +136,28 @@ class Reader:
         assigned.move(offset)
         assigned.topic_id = None
         self._void(assigned)
-        if assigned.source is not None and assigned.wanted:
-            assigned.source.add(assigned)
+        if assigned.feed is not None and assigned.wanted:
+            assigned.feed.add(assigned)
 
     def pause(self, assigned: Assigned) -> None:
         if not assigned.paused:
             assigned.paused = True
             assigned.move(assigned.position)
             self._void(assigned)
-            if assigned.source is not None:
-                assigned.source.remove(assigned)
+            if assigned.feed is not None:
+                assigned.feed.remove(assigned)
 
     def resume(self, assigned: Assigned) -> None:
         if assigned.paused:
             assigned.paused = False
-            if assigned.source is not None:
-                assigned.source.ensure(assigned)
+            if assigned.feed is not None:
+                assigned.feed.ensure(assigned)
 
     def give_up(self, assigned: Assigned) -> None:
         """The received data cannot be read: stop this partition until a seek."""
         self.seek(assigned, assigned.position)
-        if assigned.source is not None:
-            assigned.source.remove(assigned)
+        if assigned.feed is not None:
+            assigned.feed.remove(assigned)
         assigned.failed = True
 
     def _void(self, assigned: Assigned) -> None:
@@ -174,11 +174,11 @@ class Reader:
         self.chunks.append(chunk)
         self.arrived.set()
 
-    def fail(self, assigned: Assigned, source: Source, error: HeadgateError) -> None:
+    def fail(self, assigned: Assigned, feed: BrokerFeed, error: HeadgateError) -> None:
         """Queue an error for the caller: a partition cannot be read."""
         if not assigned.failed:
             assigned.failed = True
-            self.put(Chunk(assigned, assigned.generation, source, memoryview(b""), assigned.fetch_offset, error))
+            self.put(Chunk(assigned, assigned.generation, feed, memoryview(b""), assigned.fetch_offset, error))
 
     # -- where partitions are
 
@@ -189,37 +189,37 @@ class Reader:
             view = await self.cluster.topic(topic, refresh=True)
             for assigned in moved:
                 if assigned.partition.topic == topic and self.assigned.get(assigned.partition) is assigned:
-                    source = self._source(self.cluster.leader(view, assigned.partition.partition))
-                    if assigned.source is not None and assigned.source is not source:
-                        assigned.source.remove(assigned)
-                    assigned.source = source
+                    feed = self._feed(self.cluster.leader(view, assigned.partition.partition))
+                    if assigned.feed is not None and assigned.feed is not feed:
+                        assigned.feed.remove(assigned)
+                    assigned.feed = feed
                     assigned.topic_id = assigned.topic_id or view.id
                     if assigned.wanted:
-                        source.ensure(assigned)
+                        feed.ensure(assigned)
 
-    def _source(self, link: Link) -> Source:
-        source = self._sources.get(link)
-        if not self._sources:
+    def _feed(self, link: Link) -> BrokerFeed:
+        feed = self._feeds.get(link)
+        if not self._feeds:
             self.spawn(self._watch(), "subscribe-watch")
-        if source is None:
-            source = self._sources[link] = Source(self, link)
-            self.spawn(source.run(), f"subscribe {link.address}")
-        return source
+        if feed is None:
+            feed = self._feeds[link] = BrokerFeed(self, link)
+            self.spawn(feed.run(), f"subscribe {link.address}")
+        return feed
 
     async def _watch(self) -> None:
         """Check silent brokers: a hanging one may have been replaced."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_S)
-            silent = [source for source in self._sources.values() if source.is_silent(loop.time())]
+            silent = [feed for feed in self._feeds.values() if feed.is_silent(loop.time())]
             try:
-                await self.find_leads([assigned for source in silent for assigned in source.subscribed])
+                await self.find_leads([assigned for feed in silent for assigned in feed.subscribed])
             except HeadgateError:
                 continue  # no broker has newer metadata
 
     def share_bytes(self) -> int:
         """The credit of one stream."""
-        return min(max(self.prefetch_bytes // max(len(self._sources), 1), 1), CREDIT_BYTES_MAX)
+        return min(max(self.prefetch_bytes // max(len(self._feeds), 1), 1), CREDIT_BYTES_MAX)
 
     def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(coroutine, name=name)
@@ -233,21 +233,21 @@ class Reader:
         # A bug in this module: the reader gets the error instead of waiting for ever.
         failure = HeadgateError(Reason.INTERNAL, f"the consumer failed: {type(error).__name__}: {error}")
         for assigned in self.assigned.values():
-            if assigned.source is not None:
-                self.fail(assigned, assigned.source, failure)
+            if assigned.feed is not None:
+                self.fail(assigned, assigned.feed, failure)
 
 
-class Source:
+class BrokerFeed:
     """The way to one broker, over any number of successive streams."""
 
-    def __init__(self, reader: Reader, link: Link) -> None:
+    def __init__(self, prefetcher: Prefetcher, link: Link) -> None:
         self.link = link
-        self._reader = reader
+        self._prefetcher = prefetcher
         self._backoff = Backoff()
         self._subscribed: dict[int, Assigned] = {}
-        """The partitions that this source reads, by number."""
+        """The partitions that this feed reads, by number."""
         self._held_bytes = 0
-        """Bytes received over this source and not paid back."""
+        """Bytes received over this feed and not paid back."""
         self._granted_bytes = 0
         """Credit of the current stream: granted bytes less received bytes."""
         self._to_add: dict[int, Assigned] = {}
@@ -309,7 +309,7 @@ class Source:
             self.remove(assigned)
         while moved:
             try:
-                await self._reader.find_leads(moved)
+                await self._prefetcher.find_leads(moved)
                 return
             except RetryError:
                 await asyncio.sleep(self._backoff.pause_s())
@@ -317,13 +317,13 @@ class Source:
                 # One topic is gone. Find the leads of the others again.
                 gone = [assigned for assigned in moved if await self._is_gone(assigned)]
                 for assigned in gone:
-                    self._reader.fail(assigned, self, error)
+                    self._prefetcher.fail(assigned, self, error)
                 moved = [assigned for assigned in moved if assigned not in gone]
                 await asyncio.sleep(self._backoff.pause_s())
 
     async def _is_gone(self, assigned: Assigned) -> bool:
         try:
-            view = await self._reader.cluster.topic(assigned.partition.topic)
+            view = await self._prefetcher.cluster.topic(assigned.partition.topic)
         except InvalidError:
             return True
         except RetryError:
@@ -356,7 +356,7 @@ class Source:
 
     def _request(self, first: bool) -> log_pb2.SubscribeRequest | None:
         """The next request to the broker, or None."""
-        share = self._reader.share_bytes()
+        share = self._prefetcher.share_bytes()
         credit = share - self._held_bytes - self._granted_bytes
         # Credit is returned in portions, but at once when the broker may be waiting for it.
         if credit < share // 4:
@@ -400,18 +400,18 @@ class Source:
             error = from_message(response.error)
             if isinstance(error, RetryError):
                 self.remove(assigned)
-                self._reader.spawn(self._again(assigned), "subscribe-again")
+                self._prefetcher.spawn(self._again(assigned), "subscribe-again")
             else:
                 self._subscribed.pop(assigned.number)
-                self._reader.fail(assigned, self, error)
+                self._prefetcher.fail(assigned, self, error)
             return
         assigned.high_watermark = response.high_watermark
         if size:
             self._held_bytes += size
             assigned.fetch_offset = response.next_offset
-            self._reader.put(Chunk(assigned, assigned.generation, self, batches, response.next_offset))
+            self._prefetcher.put(Chunk(assigned, assigned.generation, self, batches, response.next_offset))
         else:
-            self._reader.arrived.set()
+            self._prefetcher.arrived.set()
 
     async def _again(self, assigned: Assigned) -> None:
         await asyncio.sleep(self._backoff.pause_s())
