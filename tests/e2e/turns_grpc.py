@@ -30,7 +30,7 @@ from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.groups_service import IDS_MAX, ROWS_MAX, GroupsService
 from headgate.broker.server.grpc.log_service import QUERIES_MAX, LogService
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, gates_pb2, groups_pb2, log_pb2
 from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
 
@@ -96,13 +96,13 @@ class Calls:
 
     def __init__(self, broker: MeasuredBroker) -> None:
         self._broker = broker
-        shared = Shared(broker.engine, broker.settings)
+        server_state = ServerState(broker.engine, broker.settings)
         self._gates = GatesService(AloneLeader(broker.engine), Forwarder())  # type: ignore[arg-type]
         addresses = Addresses(host="127.0.0.1", kafka_port=1, grpc_port=2, http_port=3)
         self._services: dict[str, Any] = {
-            "log": LogService(shared),
-            "admin": AdminService(shared, addresses),
-            "groups": GroupsService(shared, broker.groups),
+            "log": LogService(server_state),
+            "admin": AdminService(server_state, addresses),
+            "groups": GroupsService(server_state, broker.groups),
         }
 
     def longest_turn_s(self, method: Method, count: int) -> float:

@@ -18,7 +18,7 @@ from headgate.broker.server.grpc.bounds import ADMIN, NAMES_MAX, Bound, Bounds, 
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S, TIMEOUT_S, is_forwarded
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 
 RATE_WINDOW_MS_MAX = 10_000
@@ -39,10 +39,10 @@ class Addresses:
 class AdminService:
     """Topics and status. `addresses` is set once the ports are known."""
 
-    def __init__(self, shared: Shared, addresses: Addresses) -> None:
-        self._shared = shared
-        self._engine = shared.engine
-        self._clock = shared.engine.clock
+    def __init__(self, server_state: ServerState, addresses: Addresses) -> None:
+        self._server_state = server_state
+        self._engine = server_state.engine
+        self._clock = server_state.engine.clock
         self._started = self._clock.monotonic()
         self.addresses = addresses
 
@@ -54,7 +54,7 @@ class AdminService:
             raise InvalidError(
                 Reason.INVALID_REQUEST, f"rate window is too long. rate_window_ms=`{window_ms}` max=`{RATE_WINDOW_MS_MAX}`"
             )
-        peers = self._shared.peers
+        peers = self._server_state.peers
         others = [] if is_forwarded(context) else peers.others()
         asking = asyncio.create_task(
             peers.ask([(broker, request) for broker in others], ADMIN["Status"], TIMEOUT_S + window_ms / 1000)
@@ -139,9 +139,9 @@ class AdminService:
         if request.leads_only or forwarded:
             bounds = await own_bounds(self._engine, request.names)
         else:
-            bounds = await find_bounds(self._engine, self._shared.peers, request.names)
+            bounds = await find_bounds(self._engine, self._server_state.peers, request.names)
         response = admin_pb2.DescribeTopicsResponse(
-            brokers=[self._broker(), *(_row(broker) for broker in self._shared.peers.others())],
+            brokers=[self._broker(), *(_row(broker) for broker in self._server_state.peers.others())],
             broker_id=self._engine.broker_id,
         )
         turn = self._engine.turns.begin()
@@ -187,7 +187,7 @@ class AdminService:
             )
 
     def _default(self, name: str) -> str:
-        return str(self._shared.settings.message_bytes_max) if name == "max.message.bytes" else KEYS[name].default
+        return str(self._server_state.settings.message_bytes_max) if name == "max.message.bytes" else KEYS[name].default
 
     async def create_topic(self, request: admin_pb2.CreateTopicRequest, context: Context) -> admin_pb2.CreateTopicResponse:
         topic = await self._engine.create_topic(
@@ -246,7 +246,7 @@ class AdminService:
             lead = self._engine.lead(topic.id, cut.partition)
             if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
                 try:
-                    partition = self._shared.partition(topic, cut.partition)
+                    partition = self._server_state.partition(topic, cut.partition)
                     offsets[partition] = max(self._cut_offset(partition, cut), offsets.get(partition, 0))
                     here.append((index, partition))
                 except HeadgateError as error:
@@ -258,7 +258,7 @@ class AdminService:
             for broker, indexes in elsewhere.values()
         ]
         answers, failure = await asyncio.gather(
-            self._shared.peers.ask(requests, ADMIN["DeleteRecords"], CHANGE_TIMEOUT_S), self._delete_below(offsets)
+            self._server_state.peers.ask(requests, ADMIN["DeleteRecords"], CHANGE_TIMEOUT_S), self._delete_below(offsets)
         )
         async for index, partition in each(here):
             if failure is not None:
@@ -278,7 +278,7 @@ class AdminService:
         answer: admin_pb2.CheckRecordsResponse | None = await self._elsewhere("CheckRecords", topic, request, context)
         if answer is not None:
             return answer
-        partition = self._shared.partition(topic, request.partition)
+        partition = self._server_state.partition(topic, request.partition)
         first = request.first_offset if request.HasField("first_offset") else partition.log_start
         last = request.last_offset if request.HasField("last_offset") else partition.high_watermark - 1
         if first > last and not request.HasField("last_offset"):
@@ -302,7 +302,7 @@ class AdminService:
         answer: admin_pb2.SkipRecordsResponse | None = await self._elsewhere("SkipRecords", topic, request, context)
         if answer is not None:
             return answer
-        partition = self._shared.partition(topic, request.partition)
+        partition = self._server_state.partition(topic, request.partition)
         base_offset, end_offset = await self._engine.skip_records(
             partition, request.first_offset, request.last_offset, validate_only=request.validate_only
         )
@@ -319,7 +319,7 @@ class AdminService:
         lead = self._engine.lead(topic.id, request.partition)
         if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
             return None
-        return await self._shared.peers.call(lead[0], ADMIN[method], request, CHANGE_TIMEOUT_S)
+        return await self._server_state.peers.call(lead[0], ADMIN[method], request, CHANGE_TIMEOUT_S)
 
     def _cut_offset(self, partition: PartitionLog, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
         if not cut.HasField("before_offset"):

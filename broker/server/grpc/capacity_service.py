@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from headgate.broker.cluster.capacity import Desired, OpenReservation, Reservation, check_reservation, check_ttl
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.handlers import Context
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
 from headgate.broker.wire.grpc.methods import methods
 
@@ -67,10 +67,10 @@ class CapacityView(Protocol):
 
 
 class _Door:
-    """Shared parts of both services: finding the leader, waiting for changes."""
+    """The parts of both services: finding the leader, waiting for changes."""
 
-    def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
-        self.shared = shared
+    def __init__(self, server_state: ServerState, view: CapacityView, forwarder: Forwarder) -> None:
+        self.server_state = server_state
         self.view = view
         self.forwarder = forwarder
 
@@ -78,22 +78,22 @@ class _Door:
         """The desired number, now and after every possible change, until the server stops or this broker no longer leads."""
         changed = asyncio.Event()
         self.view.subscribe(changed.set)
-        self.shared.on_stop(changed.set)
+        self.server_state.on_stop(changed.set)
         try:
-            while not self.shared.stopping and self.view.leader() is None:
+            while not self.server_state.stopping and self.view.leader() is None:
                 changed.clear()
                 yield self.view.desired().brokers
                 await changed.wait()
         finally:
             self.view.unsubscribe(changed.set)
-            self.shared.forget(changed.set)
+            self.server_state.forget(changed.set)
 
 
 class CapacityService:
     """Reservations and the desired number of brokers."""
 
-    def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
-        self._door = _Door(shared, view, forwarder)
+    def __init__(self, server_state: ServerState, view: CapacityView, forwarder: Forwarder) -> None:
+        self._door = _Door(server_state, view, forwarder)
         self._view = view
 
     async def open_reservation(
@@ -165,8 +165,8 @@ class CapacityService:
 class ExternalScalerService:
     """Answers to KEDA's calls: the same number for every `ScaledObject`."""
 
-    def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
-        self._door = _Door(shared, view, forwarder)
+    def __init__(self, server_state: ServerState, view: CapacityView, forwarder: Forwarder) -> None:
+        self._door = _Door(server_state, view, forwarder)
         self._view = view
 
     async def is_active(

@@ -16,7 +16,7 @@ from headgate.broker.server.grpc.bounds import Bounds, find_bounds
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S, is_forwarded
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import groups_pb2
 from headgate.broker.wire.grpc.methods import methods
 from headgate.broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
@@ -30,9 +30,9 @@ ROWS_MAX = 10_000
 class GroupsService:
     """Describes groups, and changes groups without members. The broker that holds a group answers; any other broker asks it."""
 
-    def __init__(self, shared: Shared, groups: Coordinator) -> None:
-        self._engine = shared.engine
-        self._peers = shared.peers
+    def __init__(self, server_state: ServerState, groups: Coordinator) -> None:
+        self._engine = server_state.engine
+        self._peers = server_state.peers
         self._groups = groups
 
     async def list_groups(self, request: groups_pb2.ListGroupsRequest, context: Context) -> groups_pb2.ListGroupsResponse:

@@ -7,7 +7,7 @@ from itertools import islice
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.metrics import Labels, Metrics
 from headgate.broker.server.grpc.bounds import find_bounds
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 
 SERIES_MAX = 10_000
 """Most series of one metric: Prometheus, and its operators, want no more. The gRPC API returns all."""
@@ -16,8 +16,8 @@ SERIES_MAX = 10_000
 class Lags:
     """Lags of the groups that this broker holds, at the time of the last scrape."""
 
-    def __init__(self, shared: Shared, groups: Coordinator) -> None:
-        self._shared = shared
+    def __init__(self, server_state: ServerState, groups: Coordinator) -> None:
+        self._server_state = server_state
         self._groups = groups
         self._lags: dict[Labels, float] = {}
 
@@ -34,7 +34,7 @@ class Lags:
     async def find(self) -> None:
         """Ask for the ends of the partitions. A partition has no lag if its lead does not answer."""
         committed = list(islice(self._groups.committed(), SERIES_MAX))
-        bounds = await find_bounds(self._shared.engine, self._shared.peers, {topic for _, topic, _, _ in committed})
+        bounds = await find_bounds(self._server_state.engine, self._server_state.peers, {topic for _, topic, _, _ in committed})
         self._lags = {
             (group, topic, str(partition)): bounds[topic, partition].lag(offset)
             for group, topic, partition, offset in committed

@@ -10,7 +10,7 @@ from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, Context
 from headgate.broker.server.grpc.positions import resolve
 from headgate.broker.server.grpc.publish import Publisher
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.grpc.subscribe import Subscriber
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
@@ -23,36 +23,36 @@ BATCH_BYTES_MAX = 64 << 20
 class LogService:
     """The records' service: writing and reading."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self._engine = shared.engine
+    def __init__(self, server_state: ServerState) -> None:
+        self._server_state = server_state
+        self._engine = server_state.engine
 
     async def init_producer(self, request: log_pb2.InitProducerRequest, context: Context) -> log_pb2.InitProducerResponse:
         return log_pb2.InitProducerResponse(producer_id=await self._engine.allocate_producer_id(), producer_epoch=0)
 
     async def publish(self, call: Call) -> None:
-        await Publisher(self._shared, call).run()
+        await Publisher(self._server_state, call).run()
 
     async def subscribe(self, call: Call) -> None:
-        await Subscriber(self._shared, call).run()
+        await Subscriber(self._server_state, call).run()
 
     async def fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
-        engine, settings, budget = self._engine, self._shared.settings, self._shared.budget
-        partition = self._shared.partition(engine.topic(request.topic), request.partition)
+        engine, settings, budget = self._engine, self._server_state.settings, self._server_state.budget
+        partition = self._server_state.partition(engine.topic(request.topic), request.partition)
         await engine.check_range(partition, request.offset)
         max_bytes = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
         wait_ms = min(request.max_wait_ms, settings.fetch_wait_max_ms)
         if wait_ms:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
         await budget.room()
-        self._shared.open(partition)
+        self._server_state.open(partition)
         # Reserved before the read, which may take time. Given back when the answer has been sent.
         reserved = max_bytes
         budget.take(reserved)
         try:
             batches = await engine.read(partition, request.offset, max_bytes)
             if not batches:
-                await self._shared.confirm(partition)
+                await self._server_state.confirm(partition)
             size = sum(map(len, batches))
             partition.fetched(size, requests=0)
             head = log_pb2.FetchResponse(high_watermark=partition.high_watermark, log_start=partition.log_start)
@@ -66,10 +66,10 @@ class LogService:
         """Wait until `min_bytes` can be read from `offset`, the time is over, or the broker stops."""
         news = asyncio.Event()
         partition.subscribe(news.set)
-        self._shared.on_stop(news.set)
+        self._server_state.on_stop(news.set)
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                while not self._shared.stopping and partition.closed is None:
+                while not self._server_state.stopping and partition.closed is None:
                     # A read stops before its limit. With `min_bytes` as the limit it might return less although more exists.
                     slices = self._engine.read_tail(partition, offset, min_bytes + BATCH_BYTES_MAX)
                     # None: the offset is older than the records in memory, so there is enough.
@@ -81,7 +81,7 @@ class LogService:
             return
         finally:
             partition.unsubscribe(news.set)
-            self._shared.forget(news.set)
+            self._server_state.forget(news.set)
 
     async def list_offsets(self, request: log_pb2.ListOffsetsRequest, context: Context) -> log_pb2.ListOffsetsResponse:
         if len(request.queries) > QUERIES_MAX:
@@ -91,7 +91,7 @@ class LogService:
         async for query in self._engine.turns.begin().each(request.queries):
             row = response.results.add(partition=query.partition, offset=-1, leader_epoch=-1)
             try:
-                partition = self._shared.partition(topic, query.partition)
+                partition = self._server_state.partition(topic, query.partition)
                 row.offset, timestamp_ms = await resolve(self._engine, partition, query.position)
                 if timestamp_ms is not None:
                     row.timestamp_ms = timestamp_ms

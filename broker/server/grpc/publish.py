@@ -24,9 +24,10 @@ from headgate.broker.engine.partition.log import ADOPT_BYTES_MIN, Appended, Part
 from headgate.broker.log.check import Source
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.server.grpc.byte_budget import ByteBudget
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, StalledError, decode
-from headgate.broker.server.grpc.shared import Budget, Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -57,12 +58,12 @@ class _Batch:
 class Publisher:
     """One stream."""
 
-    def __init__(self, shared: Shared, call: Call) -> None:
-        self._shared = shared
-        self._engine = shared.engine
+    def __init__(self, server_state: ServerState, call: Call) -> None:
+        self._server_state = server_state
+        self._engine = server_state.engine
         self._call = call
-        self._budget = Budget(shared.settings.connection_inflight_bytes_max)
-        self._timeout_s = shared.settings.frame_timeout_ms / 1000
+        self._budget = ByteBudget(server_state.settings.connection_inflight_bytes_max)
+        self._timeout_s = server_state.settings.frame_timeout_ms / 1000
         self._source = Source()
         self._sequence = 0
         self._undecided: deque[_Batch] = deque()
@@ -86,7 +87,7 @@ class Publisher:
         writing = asyncio.create_task(self._write(), name="publish-write")
         stopping = asyncio.create_task(self._stop.wait(), name="publish-stop")
         tasks = (reading, writing, stopping)
-        self._shared.on_stop(self._stop.set)
+        self._server_state.on_stop(self._stop.set)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             error: BaseException | None = None
@@ -104,19 +105,19 @@ class Publisher:
             if error is not None:
                 raise error
         finally:
-            self._shared.forget(self._stop.set)
+            self._server_state.forget(self._stop.set)
             if self._timer is not None:
                 self._timer.cancel()
             await end_tasks(tasks)
             for batch in (*self._undecided, *self._decided):
-                self._shared.budget.give(batch.shared_bytes)
+                self._server_state.budget.give(batch.shared_bytes)
             self._undecided.clear()
             self._decided.clear()
 
     async def _read(self) -> None:
         while True:
             await self._budget.room()
-            await self._shared.budget.room()
+            await self._server_state.budget.room()
             data = await self._call.read()
             if data is grpc.aio.EOF:
                 return
@@ -137,14 +138,14 @@ class Publisher:
             self._topic = request.topic
         entry = _Batch(self._sequence, len(data) + OVERHEAD_BYTES)
         self._budget.take(entry.cost_bytes)
-        self._shared.budget.take(entry.cost_bytes)
+        self._server_state.budget.take(entry.cost_bytes)
         self._undecided.append(entry)
         try:
             partition = self._partition(self._topic, request.partition)
             try:
                 appended = self._append(partition, batch)
             except RetryError as error:
-                raise self._shared.moved(error, partition.topic, partition.number) from error
+                raise self._server_state.moved(error, partition.topic, partition.number) from error
         except HeadgateError as error:
             entry.error = error
             self._decide()
@@ -179,7 +180,7 @@ class Publisher:
         if partition is None or partition.closed is not None:
             if is_internal(topic):
                 raise InvalidError(Reason.INVALID_TOPIC, f"topic is the cluster's own and cannot be written to. topic=`{topic}`")
-            partition = self._shared.partition(self._engine.topic(topic), number)
+            partition = self._server_state.partition(self._engine.topic(topic), number)
             if len(self._known) >= KNOWN_PARTITIONS_MAX:
                 self._known.clear()
             self._known[topic, number] = partition
@@ -196,7 +197,7 @@ class Publisher:
         while undecided and (undecided[0].is_safe or undecided[0].error is not None):
             batch = undecided.popleft()
             decided.append(batch)
-            self._shared.budget.give(batch.shared_bytes - OVERHEAD_BYTES)
+            self._server_state.budget.give(batch.shared_bytes - OVERHEAD_BYTES)
             batch.shared_bytes = OVERHEAD_BYTES
         if not decided:
             return
@@ -247,4 +248,4 @@ class Publisher:
         finally:
             for batch in batches:
                 self._budget.give(batch.cost_bytes)
-                self._shared.budget.give(batch.shared_bytes)
+                self._server_state.budget.give(batch.shared_bytes)

@@ -20,7 +20,7 @@ from headgate.broker.server.grpc.groups_service import GroupsService
 from headgate.broker.server.grpc.handlers import CallCounts, service_handler
 from headgate.broker.server.grpc.lags import Lags
 from headgate.broker.server.grpc.log_service import LogService
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
 
 CONCURRENT_CALLS_MAX = 10_000
@@ -56,7 +56,7 @@ class GrpcServer:
         participant: Participant | None = None,
     ) -> None:
         self._settings = settings
-        self._shared = Shared(engine, settings)
+        self._server_state = ServerState(engine, settings)
         host, kafka_port = kafka or (_advertised_host(settings), settings.advertised_kafka_port or settings.kafka_port)
         self._addresses = Addresses(
             host=host,
@@ -64,9 +64,9 @@ class GrpcServer:
             grpc_port=settings.grpc_port,
             http_port=settings.http_port if http_port is None else http_port,
         )
-        self._admin = AdminService(self._shared, self._addresses)
-        self._groups = GroupsService(self._shared, groups)
-        self._lags = Lags(self._shared, groups)
+        self._admin = AdminService(self._server_state, self._addresses)
+        self._groups = GroupsService(self._server_state, groups)
+        self._lags = Lags(self._server_state, groups)
         self._capacity = capacity
         self._participant = participant
         self._forwarder = Forwarder()
@@ -81,7 +81,7 @@ class GrpcServer:
         metrics.gauge(
             "headgate_grpc_inflight_bytes",
             "bytes of messages that are received and not acked, or being sent",
-            lambda: self._shared.budget.used_bytes,
+            lambda: self._server_state.budget.used_bytes,
         )
         self._lags.register(metrics)
 
@@ -91,7 +91,7 @@ class GrpcServer:
         server = grpc.aio.server(
             handlers=[
                 service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin, self._counts),
-                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared), self._counts),
+                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._server_state), self._counts),
                 service_handler(groups_pb2.DESCRIPTOR.services_by_name["Groups"], self._groups, self._counts),
                 *self._capacity_handlers(),
                 *self._control_handlers(),
@@ -150,7 +150,7 @@ class GrpcServer:
     def _capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
         if self._capacity is None:
             return []
-        given = self._shared, self._capacity, self._forwarder
+        given = self._server_state, self._capacity, self._forwarder
         return [
             service_handler(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"], CapacityService(*given), self._counts),
             service_handler(
@@ -162,10 +162,10 @@ class GrpcServer:
         """Accept no new calls. Streams ack their batches and end; calls left after `grace_s` are cut off. Call it before the
         engine's end."""
         if self._server is not None:
-            self._shared.stop()
+            self._server_state.stop()
             await self._server.stop(grace_s)
             await self._forwarder.close()
-            await self._shared.peers.close()
+            await self._server_state.peers.close()
 
 
 def _advertised_host(settings: Settings) -> str:

@@ -25,7 +25,7 @@ from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, StalledError, decode
 from headgate.broker.server.grpc.positions import resolve
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -58,13 +58,13 @@ class _Subscription:
 class Subscriber:
     """One stream."""
 
-    def __init__(self, shared: Shared, call: Call) -> None:
-        self._shared = shared
-        self._engine = shared.engine
+    def __init__(self, server_state: ServerState, call: Call) -> None:
+        self._server_state = server_state
+        self._engine = server_state.engine
         self._call = call
-        self._timeout_s = shared.settings.frame_timeout_ms / 1000
+        self._timeout_s = server_state.settings.frame_timeout_ms / 1000
         self._credit_bytes = 0
-        self._response_bytes = min(RESPONSE_BYTES_DEFAULT, shared.settings.fetch_bytes_max)
+        self._response_bytes = min(RESPONSE_BYTES_DEFAULT, server_state.settings.fetch_bytes_max)
         self._subscriptions: dict[int, _Subscription] = {}
         self._starting: deque[_Subscription] = deque()
         self.runnable: deque[_Subscription] = deque()
@@ -74,13 +74,13 @@ class Subscriber:
         """Serve the stream until the client ends it. Raises HeadgateError if the broker ends it."""
         reading = asyncio.create_task(self._read(), name="subscribe-read")
         sending = asyncio.create_task(self._send(), name="subscribe-send")
-        self._shared.on_stop(self.wake.set)
+        self._server_state.on_stop(self.wake.set)
         try:
             done, _ = await asyncio.wait((reading, sending), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            self._shared.forget(self.wake.set)
+            self._server_state.forget(self.wake.set)
             await end_tasks((reading, sending))
             for subscription in list(self._subscriptions.values()):
                 self._remove(subscription)
@@ -106,7 +106,7 @@ class Subscriber:
             self._subscriptions[wanted.subscription] = subscription
             self._starting.append(subscription)
         if request.max_bytes:
-            self._response_bytes = min(request.max_bytes, self._shared.settings.fetch_bytes_max)
+            self._response_bytes = min(request.max_bytes, self._server_state.settings.fetch_bytes_max)
         self._credit_bytes += request.credit_bytes
         if self._credit_bytes > CREDIT_BYTES_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too much credit. bytes=`{self._credit_bytes}` max=`{CREDIT_BYTES_MAX}`")
@@ -125,7 +125,7 @@ class Subscriber:
 
     async def _send(self) -> None:
         while True:
-            if self._shared.stopping:
+            if self._server_state.stopping:
                 raise ClosedError(Reason.CLOSED, "the broker is closing")
             if self._starting:
                 await self._turn(self._starting.popleft())
@@ -159,7 +159,7 @@ class Subscriber:
         topic = self._engine.topic(request.topic)
         if request.topic_id and request.topic_id != topic.id.bytes:
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted, and another one has its name. topic=`{topic.name}`")
-        partition = self._shared.partition(topic, request.partition)
+        partition = self._server_state.partition(topic, request.partition)
         offset, _ = await resolve(self._engine, partition, request.position)
         if not self._current(subscription):
             return
@@ -172,8 +172,8 @@ class Subscriber:
         subscription.wake()
 
     async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
-        self._shared.open(partition)
-        await self._shared.budget.room()
+        self._server_state.open(partition)
+        await self._server_state.budget.room()
         # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
         partition.subscribe(subscription.wake)
         slices = await self._engine.read(partition, subscription.offset, self._response_bytes, subscription.reader)
@@ -190,11 +190,11 @@ class Subscriber:
         size = sum(map(len, slices))
         self._credit_bytes -= size
         partition.fetched(size, requests=0)
-        self._shared.budget.take(size)
+        self._server_state.budget.take(size)
         try:
             await self._write(self._response(subscription), slices)
         finally:
-            self._shared.budget.give(size)
+            self._server_state.budget.give(size)
         subscription.wake()
 
     def _response(self, subscription: _Subscription) -> log_pb2.SubscribeResponse:

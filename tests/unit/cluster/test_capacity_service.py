@@ -33,7 +33,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.capacity_service import CAPACITY, METRIC, SCALER, CapacityService, ExternalScalerService
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.handlers import CallCounts, service_handler
-from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
 from headgate.broker.wire.grpc.methods import Method
 
@@ -98,12 +98,12 @@ class Door:
 
     def __init__(self, view: PaperControl) -> None:
         self.view = view
-        self.shared = Shared(cast("Any", SimpleNamespace()), Settings())
+        self.server_state = ServerState(cast("Any", SimpleNamespace()), Settings())
         self.forwarder = Forwarder()
         self.address = ""
 
     def capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
-        given, counts = (self.shared, self.view, self.forwarder), CallCounts()
+        given, counts = (self.server_state, self.view, self.forwarder), CallCounts()
         services = {
             capacity_pb2.DESCRIPTOR.services_by_name["Capacity"]: CapacityService(*given),
             externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"]: ExternalScalerService(*given),
@@ -117,7 +117,7 @@ class Door:
         self.channel = grpc.aio.insecure_channel(self.address)
 
     async def stop(self) -> None:
-        self.shared.stop()
+        self.server_state.stop()
         await self.channel.close()
         await self.server.stop(1)
         await self.forwarder.close()
@@ -230,7 +230,7 @@ async def test_streams_end_when_the_lead_goes_and_when_the_server_stops(doors: t
     leader.view.leads = True
     watch = leader.watch(CAPACITY["WatchDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest())
     await watch.read()
-    leader.shared.stop()
+    leader.server_state.stop()
     assert await watch.read() is grpc.aio.EOF
 
 

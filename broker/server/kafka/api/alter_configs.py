@@ -11,7 +11,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.configs import BROKER, TOPIC, check_broker, find_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code, error_message
-from headgate.broker.server.kafka.shared import repeated
+from headgate.broker.server.kafka.requests import repeated
 from headgate.broker.wire.kafka.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,

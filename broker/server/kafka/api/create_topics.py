@@ -17,7 +17,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.configs import topic_entries
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code, error_message
-from headgate.broker.server.kafka.shared import check_assignment, repeated
+from headgate.broker.server.kafka.requests import check_assignment, repeated
 from headgate.broker.wire.kafka.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code
-from headgate.broker.server.kafka.shared import ID_UNKNOWN
 from headgate.broker.wire.kafka.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

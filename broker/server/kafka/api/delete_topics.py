@@ -12,7 +12,7 @@ from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code, error_message
-from headgate.broker.server.kafka.shared import repeated
+from headgate.broker.server.kafka.requests import repeated
 from headgate.broker.wire.kafka.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headgate.broker.server.kafka.constants import CLUSTER_OPERATIONS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
-from headgate.broker.server.kafka.shared import CLUSTER_OPERATIONS, broker_address
+from headgate.broker.server.kafka.leads import broker_address
 from headgate.broker.wire.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,

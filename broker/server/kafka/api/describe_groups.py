@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from headgate.broker.groups.events import State
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.constants import GROUP_OPERATIONS, NO_OPERATIONS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
-from headgate.broker.server.kafka.shared import GROUP_OPERATIONS, NO_OPERATIONS, find_group_doubt
+from headgate.broker.server.kafka.leads import find_group_doubt
 from headgate.broker.wire.kafka.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,

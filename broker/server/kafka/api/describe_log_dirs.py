@@ -7,7 +7,7 @@ it still leads its partitions names none of them, as one that does not lead them
 from __future__ import annotations
 
 from headgate.broker.server.kafka.context import Context
-from headgate.broker.server.kafka.shared import find_doubt
+from headgate.broker.server.kafka.leads import find_doubt
 from headgate.broker.wire.kafka.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

@@ -6,9 +6,10 @@ Deviation: transactions are not served, so no producer has a coordinator's epoch
 from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code, error_message
-from headgate.broker.server.kafka.shared import ID_UNKNOWN, find_doubt
+from headgate.broker.server.kafka.leads import find_doubt
 from headgate.broker.wire.kafka.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,

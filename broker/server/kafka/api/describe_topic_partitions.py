@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.server.kafka.constants import TOPIC_OPERATIONS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
-from headgate.broker.server.kafka.shared import TOPIC_OPERATIONS, lead_of, unknown_topic_code
+from headgate.broker.server.kafka.leads import lead_of
+from headgate.broker.server.kafka.requests import unknown_topic_code
 from headgate.broker.wire.kafka.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from headgate.broker.groups.coordinator import TOPIC
 from headgate.broker.groups.shard import shard_of
+from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
-from headgate.broker.server.kafka.shared import ID_UNKNOWN, broker_address
+from headgate.broker.server.kafka.leads import broker_address
 from headgate.broker.wire.kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 KEYS_VERSION_MIN = 4

@@ -9,9 +9,9 @@ would promise atomic transactions.
 from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
-from headgate.broker.server.kafka.shared import ID_UNKNOWN
 from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 

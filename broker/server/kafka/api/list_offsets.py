@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
-from headgate.broker.server.kafka.shared import check_leader_epoch, epoch_at, find_doubt, repeated
+from headgate.broker.server.kafka.leads import check_leader_epoch, epoch_at, find_doubt
+from headgate.broker.server.kafka.requests import repeated
 from headgate.broker.wire.kafka.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

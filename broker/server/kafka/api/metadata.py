@@ -17,16 +17,11 @@ from typing import TYPE_CHECKING
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.cluster.topics import NewTopic
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.constants import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
-from headgate.broker.server.kafka.shared import (
-    CLUSTER_OPERATIONS,
-    NO_OPERATIONS,
-    TOPIC_OPERATIONS,
-    broker_address,
-    lead_of,
-    unknown_topic_code,
-)
+from headgate.broker.server.kafka.leads import broker_address, lead_of
+from headgate.broker.server.kafka.requests import unknown_topic_code
 from headgate.broker.wire.kafka.messages.metadata import (
     MetadataRequest,
     MetadataResponse,

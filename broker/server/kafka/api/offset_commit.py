@@ -15,7 +15,7 @@ from headgate.broker.groups.shard import Commit, RowsReply
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
-from headgate.broker.server.kafka.shared import in_portions, unknown_topic_code
+from headgate.broker.server.kafka.requests import in_portions, unknown_topic_code
 from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,

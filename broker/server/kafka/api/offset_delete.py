@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
-from headgate.broker.server.kafka.shared import in_portions
+from headgate.broker.server.kafka.requests import in_portions
 from headgate.broker.wire.kafka.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from headgate.broker.groups.records import OffsetValue
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code
-from headgate.broker.server.kafka.shared import ID_UNKNOWN, find_group_doubt
+from headgate.broker.server.kafka.leads import find_group_doubt
 from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code
-from headgate.broker.server.kafka.shared import check_leader_epoch, find_doubt
+from headgate.broker.server.kafka.leads import check_leader_epoch, find_doubt
 from headgate.broker.wire.kafka.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

@@ -1,9 +1,7 @@
-"""Shared parts of the gRPC streams and calls: a budget of bytes, and the notice that the server stops."""
+"""The state that all gRPC calls of one server share: the budget of bytes, the leads, and the notice that the server stops."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from headgate.broker.cluster.manifest import Topic
@@ -11,59 +9,18 @@ from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.server.grpc.byte_budget import ByteBudget
 from headgate.broker.server.grpc.errors import MovedError
 from headgate.broker.server.grpc.peers import Peers, address_of
 
 
-class Budget:
-    """Bytes that may be in flight. The size of a message is known only after its arrival, so each taker may exceed the limit by
-    one message.
-
-    Args:
-        limit_bytes: `room` waits while more than this is taken.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def is_overdrawn(self) -> bool:
-        return self.used_bytes > self.limit_bytes
-
-    async def room(self) -> None:
-        """Wait until the budget is not overdrawn."""
-        while self.is_overdrawn:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if not waiter.done() or waiter.cancelled():
-                    self._waiters.remove(waiter)
-
-    def take(self, size_bytes: int) -> None:
-        self.used_bytes += size_bytes
-
-    def give(self, size_bytes: int) -> None:
-        """Give bytes back. All waiters check again: free room is not reserved for any of them."""
-        self.used_bytes -= size_bytes
-        assert self.used_bytes >= 0, self.used_bytes
-        if not self.is_overdrawn:
-            while self._waiters:
-                waiter = self._waiters.popleft()
-                if not waiter.done():
-                    waiter.set_result(None)
-
-
-class Shared:
+class ServerState:
     """State of all calls of one server."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
-        self.budget = Budget(settings.inflight_bytes_max)
+        self.budget = ByteBudget(settings.inflight_bytes_max)
         self.peers = Peers(engine)
         self.stopping = False
         self._on_stop: set[Callable[[], None]] = set()

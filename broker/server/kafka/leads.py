@@ -1,0 +1,72 @@
+"""Answers about leads: their addresses and epochs, and the doubt whether this broker still leads."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.constants import ID_UNKNOWN
+from headgate.broker.server.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from headgate.broker.cluster.manifest import Incarnation, Topic
+    from headgate.broker.engine.partition.log import PartitionLog
+    from headgate.broker.server.kafka.context import Context
+
+
+def broker_address(broker: Incarnation, context: Context) -> tuple[str, int]:
+    """(host, port) of a broker's Kafka port. For this broker it is the address that its listener announces."""
+    if broker.id == context.engine.incarnation_id or not broker.host:
+        return context.host, context.port
+    return broker.host, broker.kafka_port
+
+
+def lead_of(topic: Topic, number: int, context: Context) -> tuple[ErrorCode, int, int]:
+    """The lead of a partition: error code, broker id, leader epoch. For a moment there may be no lead: clients then ask again."""
+    lead = context.engine.lead(topic.id, number)
+    if lead is None:
+        return ErrorCode.LEADER_NOT_AVAILABLE, ID_UNKNOWN, ID_UNKNOWN
+    return ErrorCode.NONE, lead[0].broker_id, lead[1]
+
+
+async def find_doubt(context: Context) -> HeadgateError | None:
+    """The error if another broker may lead this broker's partitions by now, or None. Check it before an answer reports an end of
+    a partition."""
+    try:
+        await context.engine.confirm()
+    except HeadgateError as error:
+        return error
+    return None
+
+
+async def find_group_doubt(context: Context) -> HeadgateError | None:
+    """The error if another broker may hold this broker's groups by now, or None. Check it before an answer reports the state of
+    a group."""
+    try:
+        await context.groups.confirm()
+    except HeadgateError as error:
+        return error
+    return None
+
+
+def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> None:
+    """Compare the client's leader epoch (-1: it sent none) with the partition's (KIP-320).
+
+    Raises:
+        InvalidError: FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer.
+    """
+    if current_leader_epoch in (ID_UNKNOWN, log.leader_epoch):
+        return
+    older = current_leader_epoch < log.leader_epoch
+    raise InvalidError(
+        Reason.FENCED_LEADER_EPOCH if older else Reason.UNKNOWN_LEADER_EPOCH,
+        f"leader epoch is not the partition's. topic=`{log.topic.name}` partition=`{log.number}` epoch=`{current_leader_epoch}` "
+        f"current=`{log.leader_epoch}`",
+    )
+
+
+def epoch_at(log: PartitionLog, offset: int) -> int:
+    """The leader epoch in which the record at `offset` was written, or would be written next; -1 if it is unknown."""
+    row = bisect_right(log.epochs, offset, key=lambda epoch: epoch[1]) - 1
+    return log.epochs[row][0] if row >= 0 else ID_UNKNOWN
