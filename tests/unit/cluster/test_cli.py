@@ -123,7 +123,7 @@ class Broker(Door):
         await self.extra.start()
 
     async def stop(self) -> None:
-        self.shared.stop()
+        self.server_state.stop()
         await self.extra.stop(1)
         await self.forwarder.close()
 

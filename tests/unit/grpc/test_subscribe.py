@@ -243,7 +243,7 @@ async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
     assert log.waiters
     stream.call.cancel()
     await until(lambda: not log.waiters)
-    await until(lambda: served.server._shared.budget.used_bytes == 0)
+    await until(lambda: served.server._server_state.budget.used_bytes == 0)
 
 
 class SilentCall:
@@ -267,7 +267,7 @@ async def test_a_call_that_is_cancelled_while_it_ends(served: Served) -> None:
     await served.create("a")
     log = served.engine.partition(served.engine.topic("a"), 0)
     call = SilentCall(pb.SubscribeRequest(add=[add(1)], credit_bytes=1 << 20))
-    running = asyncio.create_task(Subscriber(served.server._shared, call).run())
+    running = asyncio.create_task(Subscriber(served.server._server_state, call).run())
     await call.written.wait()
     await until(lambda: log.waiters)
     running.cancel()
@@ -285,7 +285,7 @@ async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> Non
     log = served.engine.partition(served.engine.topic("a"), 0)
     await until(lambda: log.waiters)
     await until(lambda: not log.waiters)
-    await until(lambda: served.server._shared.budget.used_bytes == 0)
+    await until(lambda: served.server._server_state.budget.used_bytes == 0)
     assert (await stream.status())[:2] == (grpc.StatusCode.DEADLINE_EXCEEDED, "timed_out")
 
 
