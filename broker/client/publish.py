@@ -17,11 +17,20 @@ if TYPE_CHECKING:
 FILE_BYTES = 256 << 20
 """Bound of one file's rows, in bytes of memory."""
 DIGEST_BYTES = 16
-"""Of a file, in its name."""
+"""Length of the digest in a file's name."""
 
 
 async def publish_table(cluster: str, topic: str, rows: pa.Table | pa.RecordBatch, *, publish_id: str, timeout_ms: int) -> Gate:
-    """See `Producer.publish_table`."""
+    """Upload a table as Parquet files, and commit them to a topic as one gate. `Producer.publish_table` calls this.
+
+    Args:
+        cluster: bootstrap addresses, ``host:port`` with commas between.
+        publish_id: the gate's id. A second call with it and the same rows adds nothing.
+        timeout_ms: for each call of the cluster.
+
+    Raises:
+        HeadgateError: with the Reason of the refusal.
+    """
     check_gate_id(publish_id)  # before the first upload
     async with GateAdmin(cluster, timeout_ms=timeout_ms) as gates:
         layout = await gates.layout(topic)

@@ -209,7 +209,7 @@ def _place(one: ParquetExtent) -> tuple[int, int]:
 
 
 def _in_order(extents: Sequence[ParquetExtent], key: Callable[[ParquetExtent], Any]) -> Steps[list[ParquetExtent]]:
-    """As `sorted`, in steps."""
+    """The extents sorted by `key`, in steps."""
     runs: list[list[ParquetExtent]] = []
     for start in range(0, len(extents), STEP_FILES):
         yield STEP_FILES

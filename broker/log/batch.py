@@ -1,4 +1,4 @@
-"""RecordBatch v2: the 61-byte header, and nothing of the records behind it.
+"""RecordBatch v2: the 61-byte header. The records behind it are not read here.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch. The CRC-32C covers everything from `attributes` on, so the broker
 can stamp `base_offset` and `partition_leader_epoch` in place without touching it::
@@ -30,7 +30,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_BYTES = 61
 LENGTH_OVERHEAD_BYTES = 12
-"""`batch_length` does not count itself and what stands before it."""
+"""Bytes that `batch_length` does not count: the base offset and `batch_length` itself."""
 CRC_START = 21
 
 CODEC_MASK = 0x07
@@ -43,9 +43,9 @@ RESERVED = ~(CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
 """Bits that a producer may not set: 6 is set by Kafka's log cleaner (delete horizon), the others have no meaning yet."""
 
 RECORD_BYTES_MIN = (7.0, 7 / 1032, 7 / 22, 7 / 255, 7 / (1 << 15))
-"""Bytes that a record takes at least within a batch, by codec. The smallest record has seven: length, attributes, two deltas, null
-key, null value, no headers. One compressed byte stands for at most 1032 bytes with gzip, 22 with snappy, 255 with lz4, 32 KiB with
-zstd."""
+"""Smallest number of bytes of a record within a batch, by codec. The smallest record has seven: length, attributes, two deltas,
+null key, null value, no headers. One compressed byte stands for at most 1032 bytes with gzip, 22 with snappy, 255 with lz4, 32 KiB
+with zstd."""
 RECORDS_MAX = (256 << 20) // 7
 """Records of one batch. More take over 256 MiB uncompressed, which readers refuse (`records.DECOMPRESSED_BYTES_MAX`)."""
 
@@ -58,8 +58,8 @@ unpack_header = _HEADER.unpack_from
 pack_header = _HEADER.pack_into
 """(buffer, position, *fields): write a header's fields, in the order of `BatchHeader`."""
 stamp = struct.Struct(">qii").pack_into
-"""``stamp(buffer, position, base_offset, batch_length, leader_epoch)``: write what the broker assigns to a batch, in place. The CRC
-does not cover it. (The length stands between the two, and stays as it is.)"""
+"""``stamp(buffer, position, base_offset, batch_length, leader_epoch)``: write the fields that the broker assigns to a batch, in
+place. The CRC does not cover them. (The length lies between the two and does not change.)"""
 _PREFIX = struct.Struct(">qi").unpack_from
 _CRC = struct.Struct(">I").pack_into
 _ATTRIBUTES = struct.Struct(">h").pack_into
@@ -93,7 +93,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked. Raises InvalidError where fewer than 61 bytes are left."""
+    """The header at `position`, unchecked. Raises InvalidError if fewer than 61 bytes are left."""
     if len(buffer) - position < HEADER_BYTES:
         raise _corrupt("is cut off in its header", len(buffer) - position)
     return BatchHeader._make(unpack_header(buffer, position))
@@ -121,10 +121,10 @@ def parse(buffer: memoryview, position: int, available: int) -> tuple[int, ...]:
 def check(header: tuple[int, ...], buffer: memoryview, position: int, available: int, size_bytes_max: int) -> None:
     """Check one batch from a client, as Kafka's LogValidator does, without looking at its records (`log/check.py` does that).
 
-    `WritePath.append_parsed` first tests in one condition whether all is as usual, and calls this function where it is not.
+    `WritePath.append_parsed` first tests in one condition whether everything is usual, and calls this function only if not.
 
     Args:
-        header: as `parse` gave it.
+        header: the result of `parse`.
         buffer: bytes with the batch at `position`, and nothing else in the `available` bytes from there on.
         size_bytes_max: the topic's `max.message.bytes`.
 
@@ -181,7 +181,7 @@ def check(header: tuple[int, ...], buffer: memoryview, position: int, available:
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, size_bytes: int, timestamp_ms: int) -> None:
-    """Make a batch LogAppendTime (KIP-32): its one timestamp is `timestamp_ms`. The CRC covers this and is made anew."""
+    """Make a batch LogAppendTime (KIP-32): its one timestamp is `timestamp_ms`. The CRC covers it and is computed again."""
     attributes = (buffer[position + 21] << 8) | buffer[position + 22]
     _ATTRIBUTES(buffer, position + 21, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP(buffer, position + 35, timestamp_ms)
@@ -189,16 +189,16 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, size_bytes:
 
 
 def stamp_crc(batch: bytearray | memoryview) -> None:
-    """Write the CRC of one whole batch that is otherwise done."""
+    """Write the CRC of one whole batch whose other bytes are final."""
     _CRC(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def marker_batch(offset: int, leader_epoch: int) -> memoryview:
-    """A batch that has this offset and shows nobody a record: whoever reads it goes on behind it.
+    """A batch that takes this offset and delivers no record: a consumer continues behind it.
 
-    It is a control batch with one end marker (KIP-98, a commit), of no producer and so of no transaction. A batch without any
-    record, as Kafka's log cleaner leaves them, would do for librdkafka and the Java client, but kafkajs never gets past one, and
-    sarama does so by a single offset at a time.
+    It is a control batch with one end marker (KIP-98, a commit), without a producer and so without a transaction. Kafka's log
+    cleaner leaves batches without any record. librdkafka and the Java client accept those, but kafkajs never gets past one, and
+    sarama passes it one offset at a time.
     """
     batch = memoryview(bytearray(HEADER_BYTES) + _END_MARKER)
     pack_header(
@@ -210,7 +210,7 @@ def marker_batch(offset: int, leader_epoch: int) -> memoryview:
 
 
 def split(buffer: memoryview) -> list[memoryview]:
-    """The batches that stand back to back in `buffer`. Raises InvalidError where the lengths do not add up to its end."""
+    """The batches that lie back to back in `buffer`. Raises InvalidError if the last one does not end at the buffer's end."""
     batches = []
     position, end = 0, len(buffer)
     while position < end:
@@ -225,7 +225,7 @@ def split(buffer: memoryview) -> list[memoryview]:
 
 
 def crc_matches(buffer: Buffer) -> bool:
-    """Whether one whole batch is what its writer wrote."""
+    """Whether the CRC of one whole batch is right."""
     view = memoryview(buffer)
     return bool(crc32c(view[CRC_START:]) == unpack_header(view, 0)[4])
 

@@ -1,4 +1,4 @@
-"""Which batches have their records checked when they arrive, how far, and what a right record is. No I/O.
+"""Checks the records of arriving batches: which batches, how deeply, and by which rules. No I/O.
 
 A CRC proves that a batch arrived as its producer sent it, not that a consumer can read it. A batch whose records cannot be read
 stops most consumers for ever, so one faulty producer could block the readers of a partition. Reading every record costs more than
@@ -6,14 +6,14 @@ all other work on a batch, so the broker looks at a batch in four depths:
 
     header   every batch of every topic: `batch.check` compares the record count with the bytes (`RECORD_BYTES_MIN`, `RECORDS_MAX`)
     sample   the first `FIRST_BATCHES` of a source (a Kafka connection or a Publish stream), later one in `SAMPLE_EVERY` or fewer.
-             The first `SAMPLE_RECORDS` of a sampled batch are read whole, of the others only the lengths, up to the last one
+             The first `SAMPLE_RECORDS` of a sampled batch are read whole; of the others only the lengths are read
     all      every record of every batch of a topic with `headgate.check.records=all`
-    fold     every batch of a chunk that is folded for the first time, as far as a sample. The batch is acked by then: it stays,
-             and the broker reports it
+    fold     every batch of a chunk that is folded for the first time, as deeply as a sample. The batch is already acked: it
+             stays, and the broker reports it
 
 The topic setting `headgate.check.records` chooses: `header` leaves out the second depth, `all` adds the third.
 
-A compressed batch is decompressed into a buffer of limited size. Where more would come out, a sample proves nothing and passes,
+A compressed batch is decompressed into a buffer of limited size. If the records do not fit, a sample proves nothing and passes,
 and `all` refuses the batch: it promises that everything was read.
 """
 
@@ -27,21 +27,21 @@ from headgate.broker.log.compression import Codec, ExpansionError, decompress
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 FIRST_BATCHES = 16
-"""Batches of a source that are sampled before any is trusted. A client that encodes wrongly does so from its first batch on."""
+"""Number of first batches of a source that are all sampled. A client that encodes wrongly does so from its first batch on."""
 SAMPLE_EVERY = 64
 """Batches from one sample to the next, for samples without records. One small batch in 64 costs less than 1 % of the write path."""
 SAMPLE_EVERY_PER_RECORD = 4
 """Batches that are added to `SAMPLE_EVERY` for each record of the last sample, so that the share of the CPU time stays the same."""
 SAMPLE_EVERY_MAX = 4096
-"""Batches between two samples at the most, however many records the last one had."""
+"""Largest number of batches between two samples, also if the last one had many records."""
 SAMPLE_RECORDS = 1000
-"""Records of a sample that are read whole: about a millisecond on the event loop. Of the others only the lengths are read."""
+"""Records of a sample that are read whole: about a millisecond on the event loop. Only the lengths of the others are read."""
 SAMPLE_DECOMPRESSED_BYTES_MAX = 1 << 20
-"""Bytes that a sample may have once it is decompressed: a few milliseconds on the event loop. Producers send less by default."""
+"""Largest decompressed size of a sample: a few milliseconds on the event loop. Producers send less by default."""
 ALL_RECORDS_MAX = 1 << 16
 """Records of one batch of a topic that checks all: bounds the time on the event loop to some tens of milliseconds."""
 ALL_DECOMPRESSED_BYTES_MAX = 8 << 20
-"""Bytes of the records of one batch of a topic that checks all, once they are decompressed."""
+"""Largest decompressed size of one batch of a topic that checks all."""
 
 _INT_BYTES_MAX = 5
 _LONG_BYTES_MAX = 10
@@ -67,17 +67,17 @@ ANY_TIME = Times()
 
 
 class Verdict(Enum):
-    """What a check found where it found nothing wrong."""
+    """The result of a check that found no fault."""
 
     GOOD = "good"
     UNKNOWN = "unknown"
-    """More comes out of the compressed records than the check may decompress."""
+    """The decompressed records are larger than the check's limit."""
 
 
 class RecordError(InvalidError):
-    """Consumers cannot read a batch, or its records are not what the topic takes.
+    """Consumers cannot read a batch, or the topic does not accept its records.
 
-    `index`: of the first wrong record within its batch, from 0; None where the batch as a whole is wrong.
+    `index`: the first wrong record within its batch, from 0. None if the batch as a whole is wrong.
     """
 
     def __init__(self, reason: Reason, message: str, index: int | None) -> None:
@@ -86,7 +86,7 @@ class RecordError(InvalidError):
 
 
 class Source:
-    """How much one sender of batches is trusted.
+    """The trust in one sender of batches: when its next sample is due.
 
     The write path counts no single batch: the connection counts some batches at once (`sent`), and passes the source on only
     while a sample is due.
@@ -102,12 +102,12 @@ class Source:
         """Batches that were refused for their records."""
 
     def sent(self, batches: int) -> Source | None:
-        """Count batches. Returns the source where a sample is due."""
+        """Count batches. Returns the source if a sample is due."""
         self.due_in -= batches
         return self if self.due_in <= 0 else None
 
     def passed(self, records: int) -> None:
-        """The batch that was due is right, or was not looked at."""
+        """The due batch is right, or was not checked."""
         if self._first > 1:
             self._first -= 1
             self.due_in = 0
@@ -115,7 +115,7 @@ class Source:
             self.due_in = min(SAMPLE_EVERY + SAMPLE_EVERY_PER_RECORD * records, SAMPLE_EVERY_MAX)
 
     def failed(self) -> None:
-        """A batch was refused for its records: the source is as little trusted as a new one."""
+        """A batch was refused for its records: the source starts again like a new one."""
         self.failures += 1
         self._first = FIRST_BATCHES
         self.due_in = 0
@@ -125,7 +125,7 @@ def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_
     """Check a sample.
 
     Args:
-        header: as `batch.parse` gives it, and right as far as `batch.check` tells.
+        header: the result of `batch.parse`; `batch.check` has accepted it.
         batch: the whole batch and nothing else.
 
     Raises:
@@ -139,7 +139,16 @@ def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_
 
 
 def check_all(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME) -> None:
-    """Check every record of a batch. Arguments and errors as `check_sample`; MESSAGE_TOO_LARGE where it is too large for that."""
+    """Check every record of a batch.
+
+    Args:
+        header: the result of `batch.parse`; `batch.check` has accepted it.
+        batch: the whole batch and nothing else.
+
+    Raises:
+        RecordError: consumers cannot read the batch, or a record's time is not in `times`; MESSAGE_TOO_LARGE if the batch is too
+            large to be checked.
+    """
     count = header[12]
     if count > ALL_RECORDS_MAX:
         raise RecordError(
@@ -196,7 +205,7 @@ def _check(header: tuple[int, ...], batch: memoryview, times: Times, records_max
 
 
 class _Wrong(Exception):
-    """What is wrong with a record."""
+    """A fault of one record. The text continues the sentence of `_refusal`."""
 
     def __init__(self, what: str, reason: Reason = Reason.INVALID_RECORD) -> None:
         super().__init__(what)
@@ -208,7 +217,7 @@ def _refusal(index: int, count: int, what: str, reason: Reason = Reason.INVALID_
 
 
 def _check_record(data: Buffer, position: int, index: int, time_low: int, time_high: int) -> int:
-    """Check the record at `position`; return the position behind it. One byte or two are the usual length of a varint.
+    """Check the record at `position`; return the position behind it. Varints of one or two bytes, the usual case, are inlined.
 
     Raises _Wrong, IndexError.
     """
@@ -223,7 +232,7 @@ def _check_record(data: Buffer, position: int, index: int, time_low: int, time_h
     if length & 1 or length < 0:
         raise _Wrong("its length is negative")
     end = position + (length >> 1)
-    if data[position] & 0x80:  # attributes: no bit has a meaning, and aiokafka takes this one for a longer number
+    if data[position] & 0x80:  # attributes: no bit has a meaning, and aiokafka reads this one as the sign of a longer number
         raise _Wrong("its attributes have a reserved bit")
     position += 1
     byte = data[position]
@@ -254,7 +263,7 @@ def _check_record(data: Buffer, position: int, index: int, time_low: int, time_h
     if byte:
         position = _check_headers(data, position - 1, end)
     if position != end:
-        raise _Wrong("its length is not its fields'")
+        raise _Wrong("its length is not that of its fields")
     return end
 
 

@@ -148,7 +148,7 @@ class ChunkScan:
         if self.synced and self.end < len(data) < room_bytes:
             raise CorruptError(
                 Reason.CORRUPT_STORE,
-                "the WAL ends within a group, and its file was longer: somebody cut it, or the medium lost acked data. "
+                "the WAL ends within a group, and its file was longer: the file was cut, or the medium lost acked data. "
                 f"chunk=`{self._number}` position=`{self.end}` bytes=`{len(data)}` room=`{room_bytes}`",
             )
 

@@ -54,7 +54,7 @@ _32 = np.uint64(32)
 
 class _Batch(NamedTuple):
     header: tuple[int, ...]
-    """As `batch.BatchHeader`."""
+    """The fields of a `BatchHeader`, in its order."""
     whole: memoryview
     records: Buffer
     within: bytes | None

@@ -1,7 +1,7 @@
-"""The codecs of a RecordBatch v2's records, with a bound on what comes out.
+"""The codecs of a RecordBatch v2's records. Every decompression has a bound in bytes.
 
-Only clients and the few places that look into batches need this: the broker passes batches on as bytes. cramjam is imported at the
-first use, so that a broker does not pay for it at its start.
+Clients need this, and the few places that read records; the broker moves batches as bytes. cramjam is imported at the first use,
+so that it does not slow down a broker's start.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ class Codec(IntEnum):
         return codec
 
 
-# Xerial's framing of snappy, which Java clients write and everybody reads: magic, version, lowest compatible version, then blocks
-# of (big-endian length, raw snappy). Clients that write raw snappy without it (librdkafka) are told apart by the magic.
+# Xerial's framing of snappy, which Java clients write and all clients read: magic, version, lowest compatible version, then blocks
+# of (big-endian length, raw snappy). librdkafka writes raw snappy without framing; the magic distinguishes the two.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = struct.Struct(">i")
 
 _NO_ROOM = "failed to write whole buffer"
-"""What every codec of cramjam says where the buffer for the result is too small."""
+"""The error text of every cramjam codec if the buffer for the result is too small."""
 _FIRST_GUESS_RATIO = 4
 _FIRST_GUESS_BYTES_MIN = 16 << 10
 
 
 class ExpansionError(InvalidError):
-    """More bytes come out of compressed records than the caller allows. Nothing says whether they are right."""
+    """The decompressed records are larger than the caller allows. It is unknown whether they are right."""
 
 
 def compress(codec: Codec, data: Buffer, *, fast: bool = False) -> bytes:
     """`data` as the records part of a batch with that codec.
 
     Args:
-        fast: the quickest level that the codec has, in place of the one that Kafka's clients take by default.
+        fast: use the codec's quickest level instead of the default level of Kafka's clients.
     """
     import cramjam
 
@@ -68,7 +68,7 @@ def compress(codec: Codec, data: Buffer, *, fast: bool = False) -> bytes:
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            # Its one-shot form links the blocks, which Java's clients refuse to read, and takes a slow level.
+            # The one-shot function links the blocks, which Java's clients refuse to read, and uses a slow level.
             stream = cramjam.lz4.Compressor(level=1, block_linked=False)
             stream.compress(data if isinstance(data, bytes) else bytes(data))
             return bytes(stream.finish())
@@ -77,11 +77,11 @@ def compress(codec: Codec, data: Buffer, *, fast: bool = False) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, size_bytes_max: int) -> memoryview:
-    """What `compress` of this or of a foreign client was given.
+    """The records that this `compress`, or that of a foreign client, was called with.
 
     Raises:
-        ExpansionError: more than `size_bytes_max` come out (a few kB can hold GBs).
-        InvalidError: not this codec's bytes. The reason of both is CORRUPT_MESSAGE.
+        ExpansionError: the result is larger than `size_bytes_max` (a few kB can hold GBs).
+        InvalidError: these are not this codec's bytes. The reason of both errors is CORRUPT_MESSAGE.
     """
     if codec is Codec.NONE:
         return memoryview(data)
@@ -90,8 +90,8 @@ def decompress(codec: Codec, data: Buffer, size_bytes_max: int) -> memoryview:
     import cramjam
 
     module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
-    # The streams need not say their length. A buffer that is too small fails like corrupt input does; then the largest that is
-    # allowed is tried, as memory that the kernel hands out page by page when it is written, so that corrupt input costs nothing.
+    # A stream need not state its length. A buffer that is too small fails in the same way as corrupt input; then a buffer of the
+    # largest allowed size is tried. The kernel provides its memory page by page as it is written: corrupt input costs nothing.
     guess = min(max(_FIRST_GUESS_RATIO * len(data), _FIRST_GUESS_BYTES_MIN), size_bytes_max)
     target: bytearray | mmap.mmap = bytearray(guess)
     try:

@@ -1,8 +1,8 @@
-"""Parquet extents as bytes: how they are written, and what their footers say. No I/O.
+"""Parquet extents as bytes: writes them and reads their footers. No I/O.
 
-A file ends with its metadata, the length of these (4 bytes, little-endian) and ``PAR1``; that tail is the *footer* here, and a
-reference to the file carries its CRC-32C. The row number within the file and the extent's base offset make a record's offset, so
-that a file can be committed at any place; a column `offset` may be there for other readers, and must then agree.
+A file ends with its metadata, the length of the metadata (4 bytes, little-endian) and ``PAR1``. These three are the *footer*; a
+reference to the file carries the footer's CRC-32C. A record's offset is the extent's base offset plus its row number in the file,
+so a file can be committed at any offset. A column `offset` is optional, for other readers; if it exists, it must agree.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 
 MAGIC = b"PAR1"
 TRAILER_BYTES = 8
-"""What stands behind the metadata: their length and the magic."""
+"""The length of the metadata, and the magic."""
 FOOTER_GUESS_BYTES = 64 << 10
-"""What is read from a file's end at first: the whole footer of most files."""
+"""Bytes of the first read, at the end of a file: the whole footer of most files."""
 FOOTER_BYTES_MAX = 64 << 20
 ROW_GROUP_BYTES = 8 << 20
 """Raw bytes of a row group: small enough to seek in, large enough that opening it costs little."""
 ROW_GROUP_ROWS_MAX = 1 << 16
 ROW_GROUP_BYTES_MAX = 256 << 20
-"""Of a file that somebody else wrote: a row group is what a reader holds in memory."""
+"""Limit for files of other writers: a reader holds one row group in memory."""
 
 READ_BYTES = 32 << 20
-"""What is taken at a time out of a row group that may hold more than its bytes say, and so may be in memory beyond a limit."""
+"""Decoded bytes that are read at once from a row group whose values repeat. So much may be in memory beyond a limit."""
 READ_ROWS_MAX = 1 << 12
 READ_ROWS = 1 << 9
-"""The same, where not even the longest value is known."""
+"""Rows that are read at once if the length of the longest value is unknown."""
 
 _LENGTH = struct.Struct("<I")
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _NUMBERS = ("offset", "timestamp")
 _DICTIONARIES = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 _PREFIXES = frozenset(("DELTA_BYTE_ARRAY",))
-"""Encodings that write what values have in common only once."""
+"""Encodings that write the common beginning of values only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenExtent:
-    """The bytes of a file, and what a reference to it says. Times in ms."""
+    """The bytes of a file, and the fields of a reference to it. Times in ms."""
 
     data: pa.Buffer
     rows: int
@@ -60,10 +60,10 @@ class WrittenExtent:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows [first_row, first_row + rows) of a file, in its bytes [start, end). Times in ms, None where the file does not say.
+    """Rows [first_row, first_row + rows) of a file, in its bytes [start, end). Times in ms; None if the file does not have them.
 
-    `data_bytes`: of the columns, not compressed; where `repeats`, what values have in common counts once, so that the rows may be
-    thousands of times larger.
+    `data_bytes` is the size of the columns without compression. If `repeats` is set, repeated parts of values count only once
+    there, and the rows may be thousands of times larger.
     """
 
     number: int
@@ -79,34 +79,34 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class ExtentFile:
-    """What the footer of a file says."""
+    """The content of a file's footer."""
 
     metadata: Any
     columns: tuple[str, ...]
-    """Those that are read, in the order of the file."""
+    """The columns that are read, in the order of the file."""
     groups: tuple[RowGroup, ...]
-    """Those with rows, in the order of the rows."""
+    """The row groups with rows, in the order of the rows."""
     footer: bytes
-    """What it was read from."""
+    """The footer's bytes."""
 
     @property
     def rows(self) -> int:
         return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
 
     def index_of(self, column: str) -> int:
-        """The number of a column without parts among those of the file; it must be there."""
+        """The index of a column without nested parts among the file's columns. The column must exist."""
         schema = self.metadata.schema
         return next(index for index in range(len(schema)) if schema.column(index).path == column)
 
     def group_of(self, row: int) -> int:
-        """The index in `groups` of the one that has a row."""
+        """The index in `groups` of the row group that contains a row."""
         return bisect_right(self.groups, row, key=lambda group: group.first_row) - 1
 
 
 def write_extent_file(rows: pa.Table | pa.RecordBatch, *, row_group_bytes: int = ROW_GROUP_BYTES) -> WrittenExtent:
-    """The rows as a Parquet file: zstd, without dictionaries, in row groups of about `row_group_bytes`. `offset` is left out.
+    """The rows as a Parquet file: zstd, no dictionaries, row groups of about `row_group_bytes`. A column `offset` is not written.
 
-    Raises InvalidError as `column_schema.take_apart`, and INVALID_RECORD where there are no rows.
+    Raises InvalidError: INVALID_RECORD if there are no rows, and the errors of `column_schema.take_apart`.
     """
     batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
     check_columns(rows.schema)
@@ -135,7 +135,7 @@ def write_extent_file(rows: pa.Table | pa.RecordBatch, *, row_group_bytes: int =
         compression_level=1,
         use_dictionary=False,
         column_encoding={"timestamp": "DELTA_BINARY_PACKED"},
-        # Of keys and values they would be copies of whole values.
+        # Statistics of keys and values would be copies of whole values.
         write_statistics=["timestamp"],
         write_page_checksum=True,
     ) as writer:
@@ -179,10 +179,10 @@ def write_extent_file(rows: pa.Table | pa.RecordBatch, *, row_group_bytes: int =
 
 
 def footer_size(tail: bytes | memoryview, size_bytes: int) -> int:
-    """Length of a file's footer, from the last eight bytes or more of it.
+    """Length of a file's footer, from at least the last eight bytes of the file.
 
     Args:
-        size_bytes: of the whole file.
+        size_bytes: size of the whole file.
 
     Raises:
         InvalidError(INVALID_RECORD): this is not the end of a Parquet file.
@@ -196,17 +196,17 @@ def footer_size(tail: bytes | memoryview, size_bytes: int) -> int:
 
 
 def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
-    """What a footer says, if the file can be history.
+    """The content of a footer, if the file can be history.
 
     Args:
-        footer: from the metadata to the file's end.
-        size_bytes: of the whole file.
+        footer: the bytes from the metadata to the file's end.
+        size_bytes: size of the whole file.
 
     Raises:
         InvalidError(INVALID_RECORD): broken, encrypted, wrong columns, a row group that is too large or lies outside the file.
     """
     try:
-        # Arrow reads from the end; what stands before the footer is not looked at.
+        # Arrow reads from the end, and reads nothing before the footer.
         metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(b"".join((MAGIC, footer)))))
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
@@ -236,7 +236,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
             if statistics is not None and statistics.null_count:
                 raise InvalidError(Reason.INVALID_RECORD, "a timestamp is null: every record has a time")
             if statistics is not None and statistics.has_min_max:
-                # The raw numbers: as dates, Python does not know all years.
+                # The raw numbers: Python's dates do not have all years.
                 low, high = _ms(statistics.min_raw, kind), _ms(statistics.max_raw, kind)
         if not len(MAGIC) <= start < end <= size_bytes - len(footer):
             raise InvalidError(
@@ -253,15 +253,15 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
 
 
 def _begin(chunk: Any) -> int:
-    """Where the bytes of a column in a row group begin."""
+    """The position of the first byte of a column in a row group."""
     has_dictionary = chunk.has_dictionary_page and chunk.dictionary_page_offset is not None
     return int(min(chunk.data_page_offset, chunk.dictionary_page_offset) if has_dictionary else chunk.data_page_offset)
 
 
 def unproven_times(file: ExtentFile) -> list[RowGroup]:
-    """The row groups of which the footer does not say the first and the last time, or that every row has one.
+    """The row groups whose footer does not prove that every row has a time, or does not give the first and the last time.
 
-    Each with the bytes of that column alone.
+    Each result has only the bytes of the time column.
     """
     index = file.index_of("timestamp")
     nullable = file.metadata.schema.column(index).max_definition_level > 0
@@ -275,7 +275,7 @@ def unproven_times(file: ExtentFile) -> list[RowGroup]:
 
 
 def times_of(file: ExtentFile, group: RowGroup) -> RowGroup:
-    """A row group with the bytes of its times alone."""
+    """A row group that has only the bytes of its time column."""
     chunk = file.metadata.row_group(group.number).column(file.index_of("timestamp"))
     begin = _begin(chunk)
     return replace(group, start=begin, end=begin + chunk.total_compressed_size)
@@ -286,10 +286,10 @@ def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
 
     Args:
         data: the file's bytes [group.start, group.end).
-        columns: default: all that are read.
+        columns: default: all columns of `file.columns`.
 
     Raises:
-        InvalidError(CORRUPT_MESSAGE): the bytes are not what the footer says.
+        InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
     """
     try:
         table = _parquet(file, group, data).read_row_group(group.number, columns=list(columns or file.columns), use_threads=False)
@@ -301,12 +301,12 @@ def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
 
 
 def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first: int, bytes_max: int) -> pa.Table:
-    """Rows of a row group from its row number `first` on: all that follow, or those with which `bytes_max` are reached.
+    """Rows of a row group from its row number `first` on: all rows, or as many as reach `bytes_max`.
 
-    What stands before them is read, and forgotten. What is in memory beyond the limit is bounded, too.
+    Earlier rows are read and dropped. The memory beyond `bytes_max` is bounded by `READ_BYTES`.
 
     Raises:
-        InvalidError: as `read_group`.
+        InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
     """
     if not first and not group.repeats and group.data_bytes <= bytes_max:
         return read_group(file, group, data)
@@ -330,7 +330,7 @@ def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first
 
 
 def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> int:
-    """By the longest values that are written once: each row may have them. Of others there are no more than the footer says."""
+    """Rows for one read. The longest repeated values decide, because each row may have them. The footer bounds all other values."""
     chunks = [file.metadata.row_group(group.number).column(index) for index in range(file.metadata.num_columns)]
     if any(not _PREFIXES.isdisjoint(chunk.encodings) for chunk in chunks):
         return READ_ROWS
@@ -351,7 +351,7 @@ def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: bytes | memoryview)
 def _batches(
     file: ExtentFile, group: RowGroup, data: bytes | memoryview, rows: int, dictionaries: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Its rows, so many at a time. `dictionaries`: paths of columns that stay encoded."""
+    """The rows of a row group, at most `rows` in each batch. `dictionaries`: paths of columns that stay encoded."""
     parquet = _parquet(file, group, data, dictionaries)
     return parquet.iter_batches(rows, row_groups=[group.number], columns=list(file.columns), use_threads=False)
 
@@ -373,7 +373,7 @@ def _lacks_rows(group: RowGroup, rows: int) -> InvalidError:
 
 
 class _Part:
-    """A part of a file, at its place in it."""
+    """A part of a file. Positions are those of the whole file."""
 
     closed = False
 
@@ -413,9 +413,9 @@ class _Part:
 
 
 def _ms(raw: Any, kind: Any) -> int | None:
-    """A statistic of the column `timestamp`, as it is stored, in ms."""
+    """A stored statistic of the column `timestamp`, converted to ms."""
     if not isinstance(raw, int):
         return None
     unit = kind.unit if pa.types.is_timestamp(kind) else "ms"
-    # Parquet has no seconds: they are written as milliseconds.
+    # Parquet has no seconds: Arrow writes them as milliseconds.
     return raw // {"ns": 1_000_000, "us": 1000}.get(unit, 1)

@@ -170,7 +170,7 @@ def iter_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BY
             if header_count:
                 headers, position = _read_headers(data, position, record_end, header_count)
             if position != record_end:
-                raise _corrupt("has a record whose length is not its fields'", length)
+                raise _corrupt("has a record whose length is not that of its fields", length)
             yield Record(
                 base_offset + offset_delta,
                 base_timestamp + timestamp_delta if append_time is None else append_time,

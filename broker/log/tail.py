@@ -50,7 +50,7 @@ class TailMemory:
 
     Args:
         pool: lends large buffers.
-        bytes_max: memory in slabs; beyond it the oldest ones leave, of whatever partition. The newest one always stays.
+        bytes_max: memory in slabs. Beyond it, the oldest slabs of all partitions leave. The newest one always stays.
     """
 
     __slots__ = ("_bytes_max", "_slabs", "held_bytes", "pool")
@@ -63,7 +63,7 @@ class TailMemory:
         self._slabs: OrderedDict[Slab, Tail] = OrderedDict()
 
     def add(self, slab: Slab, tail: Tail) -> None:
-        """Count a new slab, and let go of the oldest ones. Their batches are in the WAL's hands or in the store."""
+        """Count a new slab, and drop the oldest ones beyond the limit. The WAL or the store still has their batches."""
         self._slabs[slab] = tail
         self.held_bytes += len(slab.buffer)
         while self.held_bytes > self._bytes_max and len(self._slabs) > 1:
@@ -78,7 +78,7 @@ class TailMemory:
 
 
 class Tail:
-    """The slabs of one partition, oldest first; contiguous offsets from `start_offset` on."""
+    """The slabs of one partition, oldest first. Their offsets are contiguous from `start_offset` on."""
 
     __slots__ = ("_memory", "_room", "_starts", "slabs")
 
@@ -91,14 +91,14 @@ class Tail:
 
     @property
     def start_offset(self) -> int | None:
-        """The first offset in memory, or None where there is none."""
+        """The first offset in memory; None if the tail is empty."""
         return self.slabs[0].offsets[0] if self.slabs else None
 
     def append_copy(self, batch: memoryview, size: int, base_offset: int, next_offset: int) -> memoryview | None:
         """Copy a batch behind the last one.
 
         Returns:
-            The batch where it is kept; None where the last slab has no room: `open_slab` first.
+            The batch in its new place. None if the last slab has no room: call `open_slab` first.
         """
         if not self.slabs:
             return None
@@ -116,7 +116,7 @@ class Tail:
         return kept
 
     def open_slab(self, size: int, base_offset: int) -> Slab:
-        """Begin a slab with room for `size` bytes at least."""
+        """Begin a slab with room for at least `size` bytes."""
         if self.slabs:
             self._room = min(self._room * 2, SLAB_BYTES_MAX)
         room = max(self._room, size)
@@ -127,8 +127,9 @@ class Tail:
         return slab
 
     def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Slab:
-        """Make a batch that stands in a buffer of its own a slab, without copying it. The buffer is the tail's from now on."""
-        self._room = SLAB_BYTES_MIN  # what is copied next may stay alone between two that are not: it gets no room to grow
+        """Make a slab of a batch that has a buffer of its own, without copying it. The tail owns the buffer from now on."""
+        # The next copied batch may stay alone between two adopted ones: its slab gets no room to grow.
+        self._room = SLAB_BYTES_MIN
         slab = Slab(buffer, position, base_offset)
         slab.offsets.append(base_offset)
         slab.positions.append(position)
@@ -140,7 +141,7 @@ class Tail:
         return slab
 
     def drop_below(self, offset: int) -> None:
-        """Forget the slabs whose records all lie below `offset`."""
+        """Forget the slabs that have only records below `offset`."""
         count = 0
         while count < len(self.slabs) and self.slabs[count].next_offset <= offset:
             count += 1
@@ -164,10 +165,10 @@ class Tail:
         """Whole batches from the one that contains `offset` up to `end_offset` (exclusive, a batch boundary).
 
         Args:
-            max_bytes: stop before this many bytes; one batch is always given, whatever its size.
+            max_bytes: stop before this many bytes. The first batch is always returned, also if it is larger.
 
         Returns:
-            Slices of the buffers; [] where offset >= end_offset; None where `offset` is older than what is in memory.
+            Slices of the buffers. [] if offset >= end_offset. None if `offset` is older than the batches in memory.
         """
         slabs = self.slabs
         if offset >= end_offset:
