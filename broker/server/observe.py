@@ -128,13 +128,16 @@ def _register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], 
 def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
     """The Kafka listener."""
     gauge, counter = metrics.gauge, metrics.counter
+    common = kafka.common
     gauge("headgate_kafka_open_connections", "open connections of Kafka clients", lambda: len(kafka.connections))
     counter("headgate_kafka_refused_connections", "connections closed at once for lack of room", lambda: kafka.connections_refused)
-    counter("headgate_kafka_requests", "requests by kind", lambda: {(kind,): n for kind, n in kafka.requests.items()}, ("kind",))
+    counter("headgate_kafka_requests", "requests by kind", lambda: {(kind,): n for kind, n in common.requests.items()}, ("kind",))
     gauge(
-        "headgate_kafka_inflight_bytes", "bytes of requests that were received and not answered yet", lambda: kafka.inflight_bytes
+        "headgate_kafka_inflight_bytes",
+        "bytes of requests that were received and not answered yet",
+        lambda: common.inbox.inflight_bytes,
     )
-    gauge("headgate_kafka_outgoing_bytes", "bytes of answers that clients have not read yet", lambda: kafka.outgoing_bytes)
+    gauge("headgate_kafka_outgoing_bytes", "bytes of answers that clients have not read yet", lambda: common.outgoing_bytes)
 
 
 def _register_engine(metrics: Metrics, engine: Engine) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.broker.server.kafka.connection import FRAME_BYTES_FIRST
+from headgate.broker.server.kafka.frames import FRAME_BYTES_FIRST
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import oracle

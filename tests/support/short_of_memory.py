@@ -15,20 +15,22 @@ from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.log.buffers import BufferPool
 from headgate.broker.server.grpc.admin_service import AdminService
 from headgate.broker.server.kafka import fetch
-from headgate.broker.server.kafka.connection import Connection
+from headgate.broker.server.kafka.frames import Frames
 from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.server.kafka.pending_requests import PendingRequests
+from headgate.broker.server.kafka.session import Session
 from headgate.broker.store.local_files import LocalFiles
 
 PLACES: dict[str, tuple[Any, str]] = {
     "frame": (BufferPool, "take"),
-    "growing": (Connection, "_extend_frame"),
+    "growing": (Frames, "_extend"),
     "fetch": (fetch, "collect"),
     "append": (WritePath, "append_parsed"),
     "wal": (GroupWriter, "write"),
     "timer": (KafkaServer, "_on_sweep"),
-    "cold": (KafkaServer, "answer"),
+    "cold": (PendingRequests, "answer"),
     "store": (LocalFiles, "put_if_absent"),
-    "flush": (Connection, "_end_of_produce"),
+    "flush": (Session, "end_of_produce"),
     "grpc": (AdminService, "status"),
 }
 

@@ -17,10 +17,10 @@ import pytest
 from headgate.broker.client.control import Control, Segment
 from headgate.broker.runtime import turns
 from headgate.broker.runtime.clock import Clock
-from headgate.broker.server.kafka import connection
-from headgate.broker.server.kafka.connection import Connection
+from headgate.broker.server.kafka import pending_requests
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.server.kafka.transport import Connection
 from headgate.broker.server.ports import address, listen
 from headgate.broker.wire.kafka.messages.produce import (
     PartitionProduceData,
@@ -66,12 +66,12 @@ class Client:
 
     @property
     def parked(self) -> int:
-        return len(self.door._parked)
+        return len(self.door.session.parked)
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PARK_S", WAIT_S)
+    monkeypatch.setattr(pending_requests, "PARK_S", WAIT_S)
 
 
 @asynccontextmanager
@@ -154,7 +154,7 @@ async def test_who_stays_is_answered_when_it_is_done_and_who_goes_is_told_where(
 
 
 async def test_a_change_that_takes_too_long_is_not_waited_for(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PARK_S", 0.01)
+    monkeypatch.setattr(pending_requests, "PARK_S", 0.01)
     world, broker, segment = await one_segment(make_world)
     async with kafka_door(broker) as client, Control(world.bootstrap) as control:
         async with handing_over(broker, control.split(segment.id, 2, broker.number), monkeypatch):

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
-from headgate.broker.server.kafka.connection import Connection
 from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.server.kafka.transport import Connection
 from tests.support.wire import request_header
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ class Peer:
     """A client with one frame to send, and its connection's transport."""
 
     def __init__(self, server: KafkaServer, frame: bytes) -> None:
-        self.connection = Connection(server)
+        self.connection = Connection(server.common, server)
         self.ended = False
         self.paused = False
         self._left = memoryview(frame)
@@ -80,16 +80,16 @@ async def test_frames_that_do_not_fit_together_wait_and_all_of_them_arrive() -> 
     header = request_header(METADATA, 12, 1, flexible=True)
     frame = FRAME_BYTES.to_bytes(4, "big") + header + bytes(FRAME_BYTES - len(header))
     peers = [Peer(server, frame) for _ in range(12)]
-    most_bytes = 0
+    inbox, most_bytes = server.common.inbox, 0
     while any(not peer.ended for peer in peers):
         reading = [peer for peer in peers if peer.reads]
         assert reading, "every frame waits for another one"
         for peer in reading:
             if peer.reads:
                 peer.send()
-            most_bytes = max(most_bytes, server.inflight_bytes)
+            most_bytes = max(most_bytes, inbox.inflight_bytes)
         await asyncio.sleep(0)
     assert most_bytes > INFLIGHT_BYTES_MAX - FRAME_BYTES, "the frames fill the room"
     assert most_bytes <= INFLIGHT_BYTES_MAX + FRAME_BYTES, "only one frame exceeds it"
     await asyncio.sleep(0)
-    assert (server.inflight_bytes, server.waiting_bytes) == (0, 0)
+    assert (inbox.inflight_bytes, inbox.waiting_bytes) == (0, 0)

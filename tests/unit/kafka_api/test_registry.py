@@ -20,6 +20,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
 from headgate.broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.listener import ENDS_TOLD_MAX, KafkaServer
+from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.wire.kafka.primitives import DecodeError
 
 
@@ -79,7 +80,7 @@ async def test_requests_that_are_too_large_are_not_decoded(key: int) -> None:
     server = KafkaServer(Settings(), Clock(), ("host", 9092))
     frame = key.to_bytes(2, "big") + APIS[key].max_version.to_bytes(2, "big") + bytes(request_bytes_max(key))
     with pytest.raises(DecodeError, match="too large"):
-        await server.answer(frame, cast(Any, None), cast(Any, None))
+        await PendingRequests(server.common, cast(Any, None)).answer(frame, cast(Any, None))
 
 
 async def test_the_log_is_not_flooded_by_connections_that_are_ended(caplog: pytest.LogCaptureFixture) -> None:

@@ -43,7 +43,7 @@ async def test_requests_of_before_and_after_keep_their_order(kafka: Kafka, acks:
     try:
         async with asyncio.timeout(60):
             writer.write(b"".join(request(number, acks) for number in range(3)))
-            while not server.connections or len(next(iter(server.connections))._slots) < 3:  # noqa: ASYNC110  # it has no event
+            while not server.connections or len(next(iter(server.connections)).session.slots) < 3:  # noqa: ASYNC110  # it has no event
                 await asyncio.sleep(0)
             (door,) = server.connections
             server.serve(kafka.engine, kafka.groups)

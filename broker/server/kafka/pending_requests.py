@@ -1,0 +1,282 @@
+"""The requests of one connection that take more than one turn of the loop: parked produce requests, fetches that wait, and all
+APIs except Produce and Fetch. Each is a coroutine that ends with the answer in the request's slot."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+from headgate.broker.log.batch import Buffer
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.steps import finish
+from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.produce import Answer
+from headgate.broker.server.kafka.session import PARSE_ERRORS, REQUEST, Session, check_answerable, skip_header
+from headgate.broker.server.kafka.slot import Slot
+from headgate.broker.wire.kafka import produce as produce_wire
+from headgate.broker.wire.kafka.header import read_key_version, read_request_header, response_header
+from headgate.broker.wire.kafka.primitives import DecodeError, bounded, dispose
+
+if TYPE_CHECKING:
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.groups.coordinator import Coordinator
+    from headgate.broker.runtime.turns import Turn
+    from headgate.broker.server.kafka.common import Common
+    from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
+
+PARK_S = 2.0
+"""Longest wait for a hand-over. After it the broker refuses the produce request, and the client retries."""
+ROOM_RETRY_S = 0.1
+"""Pause before a fetch without room for its answer checks for room again."""
+
+
+class PendingRequests:
+    """The pending requests of one connection."""
+
+    __slots__ = ("_common", "_session", "_waiters")
+
+    def __init__(self, common: Common, session: Session) -> None:
+        self._common = common
+        self._session = session
+        self._waiters: dict[Slot, asyncio.Future[None]] = {}
+
+    # -- room for answers
+
+    async def _wait_for_room(self, slot: Slot) -> None:
+        waiter = self._waiters[slot] = asyncio.get_running_loop().create_future()
+        self._session.room_waiters[slot] = None
+        await waiter
+
+    def wake(self, slot: Slot) -> None:
+        waiter = self._waiters.pop(slot)
+        if not waiter.done():
+            waiter.set_result(None)
+
+    # -- Produce
+
+    async def append_parked(self) -> None:
+        """Append the parked requests in order, each as soon as possible. A hand-over is waited for until PARK_S has passed; then
+        the answer carries the error."""
+        common, session = self._common, self._session
+        engine = await common.opened()
+        turn = common.turns.begin()
+        deadline = common.now() + PARK_S
+        while session.parked:
+            request, slot = session.parked[0]
+            frame = memoryview(request)
+            change = engine.leads.next_change()
+            try:
+                _, version, correlation_id, client_size = REQUEST(frame, 0)
+                position = skip_header(frame, 0, client_size, version >= produce_wire.FLEXIBLE)
+                is_large = produce_wire.is_large(frame, position, version)
+                appending = produce.produce_large(
+                    engine, frame, position, version, correlation_id, common.now_ms(), session.source.sent(1)
+                )
+                acks, answer = await turn.run(appending) if is_large else finish(appending)
+                appended = True
+                if isinstance(answer, Answer):
+                    left = deadline - common.now()
+                    if left > 0 and await turn.run(answer.is_on_its_way(engine)):
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(left):
+                                await change.wait()
+                        continue
+                    check_answerable(acks)
+                    appended = answer.appended
+                    answer = await turn.run(answer.encode(engine))
+            except PARSE_ERRORS as error:
+                session.drop("malformed_request", str(error))
+                return
+            session.parked.popleft()
+            common.requests["produce"] += 1
+            session.fill_when_acked(slot, [answer] if acks else [], appended=appended, in_steps=is_large)
+
+    # -- Fetch
+
+    async def answer_fetch(self, request: fetch.FetchRequest, correlation_id: int, slot: Slot, turn: Turn) -> None:
+        """Answer a fetch that is large, or must wait."""
+        common, session = self._common, self._session
+        engine = common.engine
+        assert engine is not None
+        deadline = common.now() + min(request.max_wait_ms, common.settings.fetch_wait_max_ms) / 1000
+        request.unproven = await _is_unproven(engine)
+        poll: fetch.Poll | None = None
+        try:
+            while True:
+                max_bytes = session.answer_room(request, slot)
+                if max_bytes is None:
+                    await self._wait_for_room(slot)
+                    continue
+                paused = False
+                if max_bytes > 0 or request.max_bytes <= 0:
+                    enough, paused = await self._collect(engine, request, slot, turn, max_bytes)
+                    if enough:
+                        break
+                left = deadline - common.now()
+                if left <= 0:
+                    break
+                session.wake_next()
+                if poll is None:
+                    poll = fetch.Poll(session.reader, asyncio.get_running_loop())
+                    now_s = engine.clock.monotonic()
+                    for portion in request.portions:
+                        if portion is not request.portions[0]:
+                            await turn.pause()
+                        fetch.note_waiting(portion, session.reader, now_s)
+                        poll.subscribe(portion)
+                    if paused:
+                        # New records may have arrived between the look at a partition and the subscription to it. A partition
+                        # that moves from now on ends the wait.
+                        continue
+                await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
+                poll.end()
+                poll = None
+        finally:
+            if poll is not None:
+                poll.end()
+        session.fill_counted(slot, await turn.run(fetch.respond(engine, request, correlation_id)))
+        session.wake_next()
+
+    async def _collect(
+        self, engine: Engine, request: fetch.FetchRequest, slot: Slot, turn: Turn, max_bytes: int
+    ) -> tuple[bool, bool]:
+        """Collect the records that a fetch can have now.
+
+        Returns:
+            (whether to answer now, whether the loop may have run others meanwhile).
+        """
+        session = self._session
+        total, failed, early = 0, bool(request.error), False
+        cold: list[fetch.Wanted] = []
+        for portion in request.portions:
+            if portion is not request.portions[0]:
+                await turn.pause()
+            total, bad, portion_cold = fetch.collect(engine, request.version, portion, total, max_bytes, session.reader)
+            failed = failed or bad
+            early = early or fetch.ends_early(portion)
+            cold += portion_cold
+        if cold:
+            early = True
+            slot.in_pieces = True
+            # The expected bytes are counted in advance, because other connections read meanwhile.
+            with session.holding(max(0, min(max_bytes - total, sum([wanted.max_bytes for wanted in cold])))):
+                total, bad = await fetch.collect_cold(engine, turn, cold, total, max_bytes, session.reader)
+            failed = failed or bad
+        enough = failed or request.unproven or total >= request.min_bytes or (total > 0 and early)
+        return enough, bool(cold) or len(request.portions) > 1
+
+    # -- the other APIs
+
+    async def answer_in_turn(self) -> None:
+        """Answer the requests that are not Produce or Fetch, one after another.
+
+        Each request waits until the client has taken the answers ahead of it. Other connections have a turn of the loop
+        between two requests.
+        """
+        session = self._session
+        try:
+            while session.others:
+                frame, slot = session.others.popleft()
+                while not session.has_room(slot):
+                    await self._wait_for_room(slot)
+                session.wake_next()
+                try:
+                    await self.answer(frame, slot)
+                except PARSE_ERRORS as error:
+                    session.drop("malformed_request", str(error))
+                    return
+                if session.others:
+                    await asyncio.sleep(0)
+        finally:
+            session.serving_others = False
+
+    async def answer_alone(self, frame: bytes, slot: Slot) -> None:
+        """Answer a large fetch."""
+        try:
+            await self.answer(frame, slot)
+        except PARSE_ERRORS as error:
+            self._session.drop("malformed_request", str(error))
+
+    async def answer(self, frame: bytes, slot: Slot) -> None:
+        """Fill `slot` with the answer to a request. Raises DecodeError if there is no answer."""
+        common, session = self._common, self._session
+        key, version, correlation_id = read_key_version(frame, 0)
+        api = APIS.get(key)
+        refusable = key == API_VERSIONS or (key == PRODUCE and 0 <= version < produce_wire.VERSION_MIN)
+        if api is None or not (api.serves(version) or refusable):
+            raise DecodeError(f"request is not served here. api_key=`{key}` version=`{version}`")
+        if key != PRODUCE and len(frame) > (bytes_max := request_bytes_max(key)):
+            raise DecodeError(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{bytes_max}`")
+        if key == API_VERSIONS and not api.serves(version):
+            from headgate.broker.server.kafka.api.api_versions import unsupported_version
+
+            session.fill(slot, _framed(response_header(key, correlation_id, False) + unsupported_version()))
+            return
+        if key != API_VERSIONS:
+            await common.opened()
+        turn = common.turns.begin()
+        head, position = read_request_header(frame, 0, api.flexible(version))
+        if key == PRODUCE:
+            session.fill(slot, [produce_wire.refuse_version(memoryview(frame), position, version, correlation_id)])
+        elif key == FETCH:
+            assert common.engine is not None
+            common.requests["fetch"] += 1
+            request, portions = fetch.parse(common.engine, memoryview(frame), position, version)
+            async for portion in turn.each(portions):
+                request.portions.append(portion)
+            await self.answer_fetch(request, correlation_id, slot, turn)
+        else:
+            common.requests["other"] += 1
+            decode, handle = api.load()
+            try:
+                message, _ = await turn.run(bounded(decode(frame, position, version)))
+            except DecodeError as error:
+                raise DecodeError(f"{error.message} api=`{api.name}` version=`{version}`") from error
+            try:
+                response = await handle(message, self._context(api, version, head.client_id, turn))
+            except HeadgateError as error:
+                session.drop("request_failed", f"{api.name}: {error.message}")
+                return
+            out = bytearray(4) + response_header(key, correlation_id, api.flexible(version))
+            await turn.run(response.encoding(out, version))
+            out[:4] = (len(out) - 4).to_bytes(4, "big")
+            session.fill_counted(slot, [bytes(out)])
+            if key == LIST_OFFSETS:
+                from headgate.broker.server.kafka.api.list_offsets import is_led_elsewhere
+
+                session.looked_up(elsewhere=await is_led_elsewhere(cast("ListOffsetsResponse", response), turn))
+            await turn.run(dispose(message))
+            await turn.run(dispose(response))
+
+    def _context(self, api: Api, version: int, client_id: str | None, turn: Turn) -> Context:
+        common, session = self._common, self._session
+        host, port = common.advertised
+        # ApiVersions needs no engine, and is answered before the engine is open.
+        return Context(
+            engine=cast("Engine", common.engine),
+            groups=cast("Coordinator", common.groups),
+            settings=common.settings,
+            client_id=client_id,
+            client_host=session.peer.rpartition(":")[0],
+            api_version=version,
+            turn=turn,
+            host=host,
+            port=port,
+            reader=session.reader,
+        )
+
+
+async def _is_unproven(engine: Engine) -> bool:
+    """Whether another broker may lead the partitions by now. A fetch then reports no end of a partition."""
+    try:
+        await engine.confirm()
+    except HeadgateError:
+        return True
+    return False
+
+
+def _framed(body: bytes) -> list[Buffer]:
+    return [len(body).to_bytes(4, "big"), body]

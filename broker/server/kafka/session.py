@@ -1,0 +1,598 @@
+"""One client's requests and answers. It does no I/O and knows no event loop: `Port` executes its effects.
+
+Every request that has an answer takes a *slot* in `slots`. A slot is written after all slots before it. Produce requests of one
+read share one slot: their responses are known at once, and are kept back together until the engine reports them durable. A fetch
+that must wait, and every other API, is work of the port, which fills its slot later. The other APIs run one after another, as in
+Kafka. Produce and Fetch do not wait for them.
+
+A produce request for very many partitions is *parked*: the port appends it in steps, and later produce requests wait for it. A
+produce request for partitions in a hand-over is parked until the hand-over ends, and later produce requests are parked behind
+it, because their answers would have to wait anyway. Reason: a refused client retries after a tenth of a second at best, and then
+often too early. Produce requests that arrive before the engine is open are parked too, so that they keep their place before
+later requests.
+
+A small fetch is answered in one turn of the loop. Other requests, and large fetches, work in slices of `runtime/turns.py`.
+
+An answer from the store leaves in pieces, one turn of the loop each: a reader that catches up takes megabytes at a time, and
+acks would wait for it.
+
+Records in an answer are slices of larger buffers: tails, or data read from the store. A slice that waits for its client keeps
+the whole buffer in memory, even after the tail has dropped it. So a large answer is written straight to the socket, as far as
+the socket accepts it. The transport gets copies only. Slices that still wait at the next sweep are copied (`own_answers`).
+
+Admission is by bytes: received bytes without an answer count, for this connection and for the whole broker. Beyond the limit the
+broker stops reading from this connection until a request has been answered. The broker also stops reading from a client that
+does not read its answers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from headgate.broker.engine.partition.windows import new_reader
+from headgate.broker.log.batch import Buffer
+from headgate.broker.log.check import Source
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.steps import finish
+from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka.frames import Frames
+from headgate.broker.server.kafka.produce import Answer, produce_again
+from headgate.broker.server.kafka.slot import Slot
+from headgate.broker.wire.kafka import fetch as fetch_wire
+from headgate.broker.wire.kafka import produce as produce_wire
+from headgate.broker.wire.kafka.primitives import PARSE_ERRORS as WIRE_ERRORS
+from headgate.broker.wire.kafka.primitives import DecodeError, skip_tags
+
+if TYPE_CHECKING:
+    from headgate.broker.server.kafka.common import Common
+
+SLOTS_MAX = 2000
+"""Unanswered requests of one connection; further requests stay in the socket."""
+WRITE_BUFFER_BYTES = 256 << 10
+"""Answer bytes that a client has not read yet; above this the connection reads nothing more from the client."""
+JOINED_BYTES_MAX = 32 << 10
+"""An answer up to this size is copied into one buffer. A larger one is written from the buffers that hold its records."""
+PIECE_BYTES = 64 << 10
+"""Bytes of an answer from the store that are written in one turn of the loop. With 128 KB acks wait a tenth longer; with 32 KB
+readers are a tenth slower."""
+SMALL_FETCH_BYTES = 4 << 10
+"""A fetch request up to this size is answered in one turn of the loop if possible: it has 250 partitions at most, or 1,300 empty
+topics. A larger one is answered in slices."""
+ASTRAY_MAX = 5
+"""Consecutive ListOffsets requests for partitions that this broker does not lead before the connection is closed."""
+
+PRODUCE, FETCH = 0, 1
+
+REQUEST = struct.Struct(">hhih").unpack_from
+"""API key, version, correlation id and size of the client id."""
+KEY_AT_BYTES = 8
+"""Position behind API key, version and correlation id."""
+REQUEST_HEADER_BYTES = 10
+
+PARSE_ERRORS = (DecodeError, *WIRE_ERRORS)
+
+
+class Port(Protocol):
+    """The effects of a session. `transport.py` executes them on an event loop; tests note them."""
+
+    def flush(self) -> None:
+        """Write the answers that are ready."""
+
+    def flush_soon(self) -> None:
+        """Write the answers that are ready in the next turn of the loop, together with others."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def unsent_bytes(self) -> int:
+        """Bytes that were written and that the client has not taken yet."""
+
+    def append_parked(self) -> None:
+        """Append the parked produce requests in order, each as soon as possible."""
+
+    def answer_in_turn(self) -> None:
+        """Answer the requests in `others`, one after another."""
+
+    def answer_alone(self, frame: bytes, slot: Slot) -> None:
+        """Answer a large fetch. Requests behind it do not wait for it."""
+
+    def answer_fetch(self, request: fetch.FetchRequest, correlation_id: int, slot: Slot) -> None:
+        """Answer a fetch that must wait."""
+
+    def wake(self, slot: Slot) -> None:
+        """Continue the request that waits in `room_waiters` with this slot."""
+
+    def close(self) -> None:
+        """Close the connection, after the answers that were written have left."""
+
+
+class Session:
+    """The state of one connection's requests; the module's text describes its rules."""
+
+    __slots__ = (
+        "_appended",
+        "_astray",
+        "_common",
+        "_counted",
+        "_is_over",
+        "_now_ms",
+        "_port",
+        "_produced",
+        "_sampled",
+        "_shape",
+        "_taken",
+        "_unanswered",
+        "_written",
+        "active_at",
+        "frames",
+        "held",
+        "is_closing",
+        "others",
+        "parked",
+        "peer",
+        "reader",
+        "room_waiters",
+        "serving_others",
+        "slots",
+        "source",
+        "taken_at",
+        "will_flush",
+        "writable",
+    )
+
+    def __init__(self, common: Common, port: Port) -> None:
+        self._common = common
+        self._port = port
+        self.peer = ""
+        self.reader = new_reader()
+        self.frames = Frames(common.inbox, common.now, self.handle, self.resume, self._out_of_memory)
+        self.slots: deque[Slot] = deque()
+        self._produced: list[bytes] = []
+        self._unanswered = 0
+        self._appended = False
+        """Whether a produce request since the last slot has appended something."""
+        self._shape: produce.LogShape | None = None
+        """The shape of the last produce request, if that request was for one partition."""
+        self.source = Source()
+        self._sampled: Source | None = self.source
+        """Set while a sample of this client's batches is due."""
+        self._now_ms = 0
+        self.parked: deque[tuple[bytearray, Slot]] = deque()
+        """Parked produce requests. The first one waits for the engine, for a hand-over or for its own steps; the others wait for
+        the first."""
+        self._astray = 0
+        """Consecutive ListOffsets requests, up to the last one, for a partition that another broker leads."""
+        self.others: deque[tuple[bytes, Slot]] = deque()
+        """Requests that are not Produce or Fetch, without those that are being answered."""
+        self.serving_others = False
+        self.writable = True
+        """False while the client has not read the answers that the transport holds."""
+        self.will_flush = False
+        """Whether the port will write without being called: in the next turn of the loop, or when the client has taken more of an
+        answer. Ready answers then leave together."""
+        self.held = 0
+        """Bytes of answers that are ready, or being read from the store, and not yet given to the transport. Answers to produce
+        requests do not count."""
+        self._counted = 0
+        """This connection's share of the common `outgoing_bytes`."""
+        self.room_waiters: dict[Slot, None] = {}
+        """Requests that wait until the client has taken earlier answers. One is woken at a time, and it wakes the next."""
+        self._written = self._taken = 0
+        self.active_at = common.now()
+        self.taken_at = 0.0
+        """Time when the client last took bytes of an answer, or had none to take."""
+        self.is_closing = False
+        """True once the connection is to end; it then reads nothing more."""
+        self._is_over = False
+
+    # -- events
+
+    def received(self, nbytes: int) -> None:
+        """`nbytes` bytes were written into `frames.buffer()`."""
+        common = self._common
+        self.active_at = common.now()
+        self._now_ms = common.now_ms()
+        try:
+            self.frames.received(nbytes, self.active_at)
+        except PARSE_ERRORS as error:
+            self.drop("malformed_request", str(error))
+            return
+        self.end_of_produce()
+        if self._over_limit():
+            self.pause()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._is_over = True
+        self.frames.close()
+        self.slots.clear()
+        self.parked.clear()
+        self.others.clear()
+        self.held = 0
+        self.count_outgoing()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers."""
+        self.writable = False
+        self.pause()
+
+    def resume_writing(self) -> None:
+        """The client has read its answers."""
+        self.writable = True
+        self.count_outgoing()
+        self.wake_next()
+        self.resume()
+
+    # -- requests
+
+    def handle(self, buffer: memoryview, start: int, end: int, own: bytearray | None) -> None:
+        """Handle one frame of `buffer`. Raises PARSE_ERRORS."""
+        shape = self._shape
+        engine = self._common.engine
+        if shape is not None:
+            assert engine is not None
+            answer = produce_again(engine, shape, buffer, start, end, self._now_ms, own, self._sampled)
+            if type(answer) is bytes:
+                # A copy of `_produce_done`: calling it would cost the hot path 1.5 % more instructions.
+                self._unanswered += end - start
+                self._appended = True
+                if shape.acks:
+                    self._produced.append(answer)
+                return
+            if answer is not None:
+                self._produce_done(buffer, start, end, shape.acks, answer)
+                return
+        api, version, correlation_id, client_size = REQUEST(buffer, start)
+        if api == PRODUCE and produce_wire.VERSION_MIN <= version <= produce_wire.VERSION_MAX:
+            if engine is None or self.parked:
+                self._park(buffer[start:end])
+                return
+            frame = buffer[:end]
+            position = skip_header(frame, start, client_size, version >= produce_wire.FLEXIBLE)
+            if produce_wire.is_large(frame, position, version):
+                self._park(buffer[start:end])
+                return
+            acks, answer, self._shape = produce.produce(
+                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._sampled, own
+            )
+            self._produce_done(buffer, start, end, acks, answer)
+            return
+        self.end_of_produce()
+        if api == FETCH and fetch_wire.VERSION_MIN <= version <= fetch_wire.VERSION_MAX and engine is not None:
+            if end - start > SMALL_FETCH_BYTES:
+                self._port.answer_alone(bytes(buffer[start:end]), self._open_slot(end - start))
+                return
+            frame = buffer[:end]
+            position = skip_header(frame, start, client_size, version >= fetch_wire.FLEXIBLE)
+            request, portions = fetch.parse(engine, frame, position, version)
+            request.portions += portions
+            self._fetch(request, correlation_id)
+            return
+        self.others.append((bytes(buffer[start:end]), self._open_slot(end - start)))
+        if not self.serving_others:
+            self.serving_others = True
+            self._port.answer_in_turn()
+
+    def _produce_done(self, buffer: memoryview, start: int, end: int, acks: int, answer: bytes | Answer) -> None:
+        if isinstance(answer, Answer):
+            engine = self._common.engine
+            assert engine is not None
+            if finish(answer.is_on_its_way(engine)):
+                self._park(buffer[start:end])
+                return
+            check_answerable(acks)
+            response = finish(answer.encode(engine))
+            self._appended = self._appended or answer.appended
+        else:
+            response = answer
+            self._appended = True
+        self._unanswered += end - start
+        if acks != 0:
+            self._produced.append(response)
+
+    def _park(self, request: memoryview) -> None:
+        self.end_of_produce()
+        self._shape = None
+        self.parked.append((bytearray(request), self._open_slot(len(request))))
+        if len(self.parked) == 1:
+            self._port.append_parked()
+
+    def end_of_produce(self) -> None:
+        """Give the produce requests since the last call one slot, which is filled when they are acked."""
+        cost = self._unanswered
+        if not cost:
+            return
+        produced, self._produced, self._unanswered = self._produced, [], 0
+        self._sampled = self.source.sent(max(len(produced), 1))  # batches without an answer (acks=0) count as one
+        appended, self._appended = self._appended, False
+        self._common.requests["produce"] += len(produced)
+        self.fill_when_acked(self._open_slot(cost), produced, appended=appended)
+
+    def fill_when_acked(self, slot: Slot, produced: list[bytes], *, appended: bool, in_steps: bool = False) -> None:
+        """Fill a slot with answers to produce requests once their batches are acked.
+
+        Args:
+            in_steps: the batches were appended in several turns of the loop. Batches of other clients may lie between them, so
+                the follower's confirmation is not enough (`Engine.on_acked`).
+        """
+        if not appended:
+            # Errors do not wait: earlier requests may never become durable, and the error may be about that.
+            self.fill(slot, [b"".join(produced)])
+            return
+        slot.written_at = self.active_at
+
+        def acked(error: HeadgateError | None) -> None:
+            if error is None:
+                self.fill(slot, [b"".join(produced)])
+            else:
+                self.drop("not_durable", error.message)
+
+        engine = self._common.engine
+        assert engine is not None
+        (engine.on_durable if in_steps else engine.on_acked)(acked)
+
+    def _fetch(self, request: fetch.FetchRequest, correlation_id: int) -> None:
+        """Answer a fetch now, if its records are in memory and the broker can prove its lead. Otherwise the port answers it."""
+        common = self._common
+        engine = common.engine
+        assert engine is not None
+        common.requests["fetch"] += 1
+        slot = self._open_slot(0)
+        max_bytes = self.answer_room(request, slot)
+        # The time of reading counts: if the process was stopped while the request waited in the socket, the proof has expired.
+        if self.active_at < engine.proof.valid_until_s and max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
+            total, failed, left = 0, False, False
+            try:
+                for portion in request.portions:
+                    total, bad, cold = fetch.collect(engine, request.version, portion, total, max_bytes, self.reader)
+                    failed = failed or bad
+                    left = left or bool(cold)
+            except MemoryError:
+                self.drop("out_of_memory", "there is no memory for an answer")
+                return
+            if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
+                self.fill_counted(slot, finish(fetch.respond(engine, request, correlation_id)))
+                return
+        self._port.answer_fetch(request, correlation_id, slot)
+
+    # -- room for answers
+
+    def answer_room(self, request: fetch.FetchRequest, slot: Slot) -> int | None:
+        """Bytes that the answer may have now. 0: the broker holds too many bytes. None: this client must first take earlier
+        answers.
+
+        The answer that is next in turn never waits for the answers behind it.
+        """
+        return min(request.max_bytes, self._common.fetch_room()) if self.has_room(slot) else None
+
+    def has_room(self, slot: Slot) -> bool:
+        """Whether the client has taken enough of the answers ahead of this one."""
+        return self.writable and bool(self.slots) and (self.held <= WRITE_BUFFER_BYTES or self.slots[0] is slot)
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count bytes as held for the client while they are read from the store."""
+        self.held += size
+        self.count_outgoing()
+        try:
+            yield
+        finally:
+            if not self._is_over:
+                self.held -= size
+                self.count_outgoing()
+
+    def wake_next(self) -> None:
+        """Wake one request that waits for room: the next one in turn if it waits, otherwise the one that has waited longest."""
+        waiters = self.room_waiters
+        if waiters:
+            first = self.slots[0] if self.slots and self.slots[0] in waiters else next(iter(waiters))
+            del waiters[first]
+            self._port.wake(first)
+
+    # -- answers
+
+    def _open_slot(self, cost: int) -> Slot:
+        slot = Slot(cost)
+        self.slots.append(slot)
+        if cost:
+            self.frames.reserve(cost)
+        return slot
+
+    def fill(self, slot: Slot, data: list[Buffer]) -> None:
+        slot.data = data
+        if slot.cost:
+            self.frames.release(slot.cost)
+        slots = self.slots
+        if self.will_flush or not slots or slots[0].data is None:
+            return
+        if len(slots) == 1:
+            self._port.flush()
+        else:
+            # More answers may become ready in this turn of the loop: they leave together.
+            self._port.flush_soon()
+
+    def fill_counted(self, slot: Slot, data: list[Buffer]) -> None:
+        """Fill a slot with an answer of any size. The answer counts as held until the transport has it."""
+        if self._is_over:
+            return
+        slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame begins with its size
+        self.held += slot.size
+        self.fill(slot, data)
+        if self.held:  # otherwise the answer has left, and was counted then
+            self.count_outgoing()
+
+    def take(self) -> tuple[list[Buffer], Slot | None]:
+        """Take the small answers that are ready.
+
+        Returns:
+            (these answers in order, the slot of a large answer that is ready behind them).
+        """
+        slots = self.slots
+        buffers: list[Buffer] = []
+        while slots:
+            slot = slots[0]
+            data = slot.data
+            if data is None:
+                break
+            size = slot.size
+            if size > JOINED_BYTES_MAX:
+                return buffers, slot
+            slots.popleft()
+            if size:
+                buffers.append(b"".join(data))
+            else:
+                buffers += data
+            self.held -= size
+            self._written += size or sum([len(part) for part in data])
+        return buffers, None
+
+    def take_part(self, slot: Slot, size: int) -> bytes:
+        """A copy of the next bytes of a large answer, at most `size`; the slot goes with its last byte."""
+        data = slot.data
+        assert data is not None
+        if size >= slot.size:
+            part = b"".join(data)
+            self.sent(slot, slot.size)
+            return part
+        part = b"".join(slot.cut(size))
+        self.held -= size
+        self._written += size
+        return part
+
+    def sent(self, slot: Slot, size: int) -> bool:
+        """The first bytes of a large answer have left. Returns whether that was all of it."""
+        self.held -= size
+        self._written += size
+        if size == slot.size:
+            self.slots.popleft()
+            return True
+        if size:
+            slot.cut(size)
+        return False
+
+    def flushed(self, unsent_bytes: int) -> None:
+        """All that could be written was written; the client has not taken `unsent_bytes` of it yet."""
+        # A copy of `count_outgoing`, and checks before two calls: every ack comes here.
+        now = self.held + unsent_bytes
+        self._common.outgoing_bytes += now - self._counted
+        self._counted = now
+        if self.room_waiters:
+            self.wake_next()
+        if self.frames.paused:
+            self.resume()
+
+    def own_answers(self, bytes_max: int) -> int:
+        """Copy slices of waiting answers that are less than half of the buffer that they keep in memory.
+
+        Returns:
+            Bytes copied: at most `bytes_max` and one slice more.
+        """
+        copied = 0
+        for slot in self.slots:
+            data = slot.data
+            if data is None or slot.size <= JOINED_BYTES_MAX:
+                continue
+            for number, part in enumerate(data):
+                if isinstance(part, memoryview) and memoryview(part.obj).nbytes > 2 * part.nbytes:
+                    data[number] = bytes(part)
+                    copied += part.nbytes
+                    if copied >= bytes_max:
+                        return copied
+        return copied
+
+    def looked_up(self, *, elsewhere: bool) -> None:
+        """Note that a ListOffsets request was answered. `elsewhere`: another broker leads one of its partitions.
+
+        A client should then look for the lead. Some clients, like aiokafka 0.14, do that only when a connection ends;
+        otherwise they repeat the request here for minutes. So this connection ends after ASTRAY_MAX such requests, once
+        it has no other request.
+        """
+        self._astray = self._astray + 1 if elsewhere else 0
+        if self._astray >= ASTRAY_MAX and not self.slots:
+            self.drop("astray", f"the client does not look for the partition's lead. times=`{self._astray}`")
+
+    def drop(self, event: str, reason: str) -> None:
+        """End the connection: no answer would help, or the protocol has none."""
+        if not self._is_over:
+            self._common.ended(event, self.peer, reason)
+            self._port.close()
+            self.frames.paused = self.is_closing = True
+            self.slots.clear()
+
+    def _out_of_memory(self, size: int) -> None:
+        """There is no memory for a frame: the connection ends. Nothing else needs to end, because no part of the frame has been
+        processed yet."""
+        self.drop("out_of_memory", f"there is no memory for a request. size=`{size}`")
+
+    @property
+    def idle(self) -> bool:
+        """Whether the connection has no unanswered request and no partial frame."""
+        return not self.slots and self.frames.since is None
+
+    # -- admission
+
+    def count_outgoing(self) -> None:
+        """Add the bytes that are held for this client now to the common count."""
+        now = self.held + self._port.unsent_bytes()
+        self._common.outgoing_bytes += now - self._counted
+        self._counted = now
+
+    def not_durable_s(self, now: float) -> float:
+        """Age of the oldest records that are not durable yet, in seconds."""
+        for slot in self.slots:
+            if slot.written_at is not None and slot.data is None:
+                return now - slot.written_at
+        return 0.0
+
+    def look_for_stall(self, now: float) -> float:
+        """Time since the client last took bytes of a waiting answer, in seconds. The listener calls this in every sweep."""
+        left = self._port.unsent_bytes()
+        taken = self._written - left
+        if left == 0 or taken != self._taken:
+            self._taken = taken
+            self.taken_at = now
+        return now - self.taken_at
+
+    def _over_limit(self) -> bool:
+        frames, settings = self.frames, self._common.settings
+        if not self.writable or frames.is_waiting:
+            return True
+        if frames.is_receiving:
+            # A begun frame is received whole: two connections with half a frame each would otherwise wait for each other for ever.
+            return False
+        return (
+            frames.inflight_bytes > settings.connection_inflight_bytes_max
+            or len(self.slots) > SLOTS_MAX
+            or (self._common.inbox.inflight_bytes > settings.inflight_bytes_max and frames.inflight_bytes > 0)
+        )
+
+    def pause(self) -> None:
+        """Read nothing more from the client for now."""
+        if not self.frames.paused and not self._is_over:
+            self.frames.paused = True
+            self._port.pause_reading()
+
+    def resume(self) -> None:
+        """Read on, if no limit forbids it."""
+        if self.frames.paused and not self._is_over and not self.is_closing and not self._over_limit():
+            self.frames.paused = False
+            self._port.resume_reading()
+
+
+def check_answerable(acks: int) -> None:
+    """Raise DecodeError if the protocol has no answer for a refused request (acks=0)."""
+    if acks == 0:
+        raise DecodeError("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
+
+
+def skip_header(frame: memoryview, start: int, client_size: int, flexible: bool) -> int:
+    """Position behind the header of the request at `start`; its client id has `client_size` bytes, or is null (-1)."""
+    position = start + REQUEST_HEADER_BYTES + (client_size if client_size > 0 else 0)
+    if position > len(frame):
+        raise DecodeError("client id is cut off")
+    return skip_tags(frame, position) if flexible else position
