@@ -290,18 +290,22 @@ def encode(version: int, correlation_id: int, topics: list[Topic], nodes: Collec
     for key, rows in topics:
         write_topic_key(out, key, version, flexible)
         write_array_head(out, len(rows), flexible)
+        written += 1
+        if written >= due:
+            yield STEP_ELEMENTS
+            due = written + STEP_ELEMENTS
         for row in rows:
             if type(row) is bytes:
                 out += row
             else:
                 assert isinstance(row, Refused)
                 _write_refused(out, version, row)
+            written += 1
+            if written >= due:
+                yield STEP_ELEMENTS
+                due = written + STEP_ELEMENTS
         if flexible:
             out.append(0)
-        written += 1 + len(rows)
-        if written >= due:
-            yield STEP_ELEMENTS
-            due = written + STEP_ELEMENTS
     out += b"\0\0\0\0"  # throttle time
     if flexible:
         out += node_tags(nodes) if nodes and version >= HINTS else b"\0"

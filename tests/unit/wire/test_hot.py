@@ -77,6 +77,14 @@ def _refused_message(one: produce.Refused, version: int) -> produce_messages.Par
     return message
 
 
+@pytest.mark.parametrize(("topics", "rows"), [(1, 5_000), (5_000, 0), (50, 100)])
+def test_a_long_produce_response_is_written_in_small_steps(topics: int, rows: int) -> None:
+    """No step handles more elements than it announces, in one topic and in many."""
+    response = [(b"topic", [produce.Refused(number, 6) for number in range(rows)]) for _ in range(topics)]
+    announced = sum(produce.encode(9, 1, response))
+    assert topics * (1 + rows) - produce.STEP_ELEMENTS < announced <= topics * (1 + rows)
+
+
 @pytest.mark.parametrize("version", range(produce.VERSION_MIN, produce.VERSION_MAX + 1))
 def test_a_shape_answers_as_the_encoder_does(version: int) -> None:
     shape = produce.Shape(None, version, key_of(version), 7, b"key", 1, 4)
