@@ -301,41 +301,52 @@ class Scenario:
             if is_internal(topic.name):
                 continue  # the answers to group requests judge the internal topic
             for number in range(topic.partitions):
-                while topic.name in engine.manifest.topics:
-                    try:
-                        log = engine.partition(topic, number)
-                        break
-                    except RetryError:
-                        await asyncio.sleep(0.1)
-                else:
-                    break  # deleted, as a client had asked
-                records: dict[int, bytes] = {}
-                offset = log.log_start
-                while offset < log.high_watermark and log.closed is None:
-                    # (A deletion that a client asked for may take effect late.)
-                    offset = max(offset, log.log_start)
-                    try:
-                        slices = await engine.read(log, offset, EVERYTHING)
-                    except RetryError as error:
-                        self._read_error = error
-                        await asyncio.sleep(0.1)
-                        continue
-                    if not slices and self.ledger.windows:
-                        break  # the log ends with an unfilled window
-                    if not slices and offset >= log.log_start:
-                        raise Violation("acked records are there", f"nothing can be read. offset=`{offset}` {log}")
-                    for one in slices:
-                        for _, at, value in records_of(bytes(one)):
-                            if at >= offset:
-                                if at != offset and not self.ledger.windows:
-                                    raise Violation(
-                                        "one record per offset", f"the final log has a gap. offset=`{offset}` next=`{at}`"
-                                    )
-                                if value is not None:
-                                    records[at] = value
-                                offset = at + 1
-                if log.closed is None:  # else the topic was deleted meanwhile: a client's deletion may take effect late
-                    final[topic.id.bytes, number] = (log.log_start, records)
+                read = await self._read_partition(engine, topic, number)
+                if read is not None:
+                    final[topic.id.bytes, number] = read
+
+    async def _read_partition(self, engine: Any, topic: Any, number: int) -> tuple[int, dict[int, bytes]] | None:
+        """(log start, records). None if the topic is deleted meanwhile: a client's deletion may take effect late."""
+        while topic.id in engine.manifest.topics_by_id:
+            try:
+                log = engine.partition(topic, number)
+                records = await self._read_log(engine, log)
+            except RetryError as error:
+                self._read_error = error
+                await asyncio.sleep(0.1)
+                continue
+            if log.closed is None:
+                return log.log_start, records
+            # A segment was merged meanwhile, for the cluster has been quiet for a minute: its partitions are opened again.
+            await asyncio.sleep(0.1)
+        return None
+
+    async def _read_log(self, engine: Any, log: Any) -> dict[int, bytes]:
+        """The records by offset, until the log is closed."""
+        records: dict[int, bytes] = {}
+        offset = log.log_start
+        while offset < log.high_watermark and log.closed is None:
+            # (A deletion that a client asked for may take effect late.)
+            offset = max(offset, log.log_start)
+            try:
+                slices = await engine.read(log, offset, EVERYTHING)
+            except RetryError as error:
+                self._read_error = error
+                await asyncio.sleep(0.1)
+                continue
+            if not slices and self.ledger.windows:
+                break  # the log ends with an unfilled window
+            if not slices and offset >= log.log_start:
+                raise Violation("acked records are there", f"nothing can be read. offset=`{offset}` {log}")
+            for one in slices:
+                for _, at, value in records_of(bytes(one)):
+                    if at >= offset:
+                        if at != offset and not self.ledger.windows:
+                            raise Violation("one record per offset", f"the final log has a gap. offset=`{offset}` next=`{at}`")
+                        if value is not None:
+                            records[at] = value
+                        offset = at + 1
+        return records
 
     def _check_manifests(self) -> None:
         for broker in self.fleet.alive():
