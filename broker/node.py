@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.control.participant import Participant
+from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.groups.coordinator import Coordinator
@@ -119,8 +120,10 @@ def assemble(
         pools: makes the pools of threads.
     """
     incarnation_id = os.urandom(16).hex()
+    catalog = RoutedCatalog(incarnation_id)
     engine = Engine(
         store=store,
+        catalog=catalog,
         settings=settings,
         clock=clock,
         incarnation_id=incarnation_id,
@@ -141,5 +144,5 @@ def assemble(
         http_port=address.http_port,
         rack=settings.rack,
     )
-    participant = Participant(engine, mine=mine, connect=network.connect, connections=network.connections, fail=fail)
+    participant = Participant(engine, catalog, mine=mine, connect=network.connect, connections=network.connections)
     return Node(engine, participant, Coordinator(engine, settings, clock), network)

@@ -7,7 +7,7 @@ the successors of sealed segments. The next leader finds the partitions that a d
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from headgate.broker.cluster.manifest import (
@@ -17,7 +17,6 @@ from headgate.broker.cluster.manifest import (
     Manifest,
     OpenIncarnation,
     OpenSegment,
-    SealIncarnation,
     SealSegment,
     SetLeader,
     SetPartitions,
@@ -155,28 +154,6 @@ def open_successors(manifest: Manifest, edits: Iterable[Edit], gaps: Iterable[Ga
             )
         )
     return opened
-
-
-def lead_everything(incarnation_id: str) -> Callable[[Manifest, list[Edit]], list[Edit]]:
-    """Completes the commits of a single broker: it leads every partition without a lead, until it seals itself."""
-
-    def complete(manifest: Manifest, edits: list[Edit]) -> list[Edit]:
-        if any(isinstance(edit, SealIncarnation) and edit.incarnation_id == incarnation_id for edit in edits):
-            return []
-        opens = any(isinstance(edit, OpenIncarnation) for edit in edits)
-        gaps = find_gaps(manifest, edits, everywhere=opens)
-        successors = [
-            Successor(
-                topic_id=gap.topic_id,
-                first_partition=gap.first_partition,
-                end_partition=gap.end_partition,
-                incarnation_id=incarnation_id,
-            )
-            for gap in gaps
-        ]
-        return open_successors(manifest, edits, gaps, successors)
-
-    return complete
 
 
 def _touched(manifest: Manifest, edits: Iterable[Edit]) -> set[uuid.UUID]:

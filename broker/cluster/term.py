@@ -158,30 +158,33 @@ class Term:
 
     # -- the beginning
 
-    def load(self, manifest: Manifest) -> list[Incarnation]:
+    def load(self, manifest: Manifest, *, was_replaced: bool) -> list[Incarnation]:
         """Take the newest manifest, which this term's writer changes from now on.
+
+        Args:
+            was_replaced: this broker was a member before, or it is fenced; it matters if the manifest does not contain it.
 
         Returns:
             Earlier brokers at this broker's address. Two processes cannot listen at one address, so they are gone, and the first
             commit contains their recovery.
+
+        Raises:
+            FencedError: this broker was replaced. It must not fence the next run at its address.
         """
+        known = manifest.incarnations.get(self._mine.id)
+        if known.sealed if known is not None else was_replaced:
+            raise taken_over(manifest, self._mine.id, self._mine.broker_id)
         self.manifest = manifest
         self.epoch = manifest.leader_epoch + 1
         return [one for one in self.others() if _same_place(one, self._mine)]
 
-    def opening(self, edits: Sequence[Edit], *, was_replaced: bool) -> Callable[[Manifest], Sequence[Edit]]:
+    def opening(self, edits: Sequence[Edit]) -> Callable[[Manifest], Sequence[Edit]]:
         """The first commit of the term, made from the manifest to which it is applied.
 
         Args:
             edits: of the recovery of earlier brokers.
-            was_replaced: this broker was a member before, or it is fenced; it matters if the manifest does not contain it.
-
-        Raises:
-            FencedError: this broker was replaced.
         """
         known = self.manifest.incarnations.get(self._mine.id)
-        if known.sealed if known is not None else was_replaced:
-            raise taken_over(self.manifest, self._mine.id, self._mine.broker_id)
         self._own_load = BrokerLoad(incarnation_id=self._mine.id, broker_id=self._mine.broker_id)
         first = [self.confirmation, *edits]
         if known is not None:
@@ -490,8 +493,8 @@ class Term:
 
 
 def _same_place(one: Incarnation, other: Incarnation) -> bool:
-    """True if two runs have the same address. A broker without an address is the only one at its store."""
-    return (one.host, one.grpc_port) == (other.host, other.grpc_port) and (one.grpc_port != 0 or one.broker_id == other.broker_id)
+    """True if two runs have the same address."""
+    return (one.host, one.grpc_port) == (other.host, other.grpc_port)
 
 
 def _with_epoch(incarnation: Incarnation, manifest: Manifest, behind: int = 1) -> Incarnation:

@@ -59,7 +59,7 @@ from headgate.broker.control.probe import ask
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.control.sessions import Session, Sessions
 from headgate.broker.engine.catalog import DeposedError, LocalCatalog
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import known
 
@@ -115,7 +115,6 @@ class Leader:
         surrender: Callable[[Incarnation, Follower], Awaitable[list[Copy]]],
         yields: bool,
         ended: Callable[[HeadgateError], None],
-        fail: Callable[[HeadgateError], None],
     ) -> None:
         self.clock = engine.clock
         self.term = Term(
@@ -148,7 +147,6 @@ class Leader:
         self._draining = draining
         self._replaced = replaced
         self._ended = ended
-        self._fail = fail
         self._local = LocalCatalog(engine.store, mine.id, applied=self._applied, complete=self.term.complete, fail=self._failed)
         self._failover = Failover(engine, mine.id, self.term, self._local, surrender)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,15 +183,19 @@ class Leader:
         began_s = self.clock.monotonic()
         # Renew from the beginning: the following steps may take longer than the lease lasts.
         self._spawn(self.lease.renew(), "lease")
+        await self._local.load()
         for attempt in range(LOAD_TRIES):
-            await self._local.load()
+            version = self.version
             try:
                 records = await self._begin()
                 break
-            except DeposedError:
-                # The previous leader wrote once more. After this broker's first edit it cannot write again.
-                if attempt == LOAD_TRIES - 1:
+            except (DeposedError, InvalidError, CorruptError) as error:
+                # The previous leader wrote once more, and may have deleted objects that the older manifest names. After this
+                # broker's first edit it cannot write again.
+                await self._local.load()
+                if attempt == LOAD_TRIES - 1 or self.version == version:
                     raise
+                logger.warning("term_overtaken", error=error.message)
         self._check_term()
         # If the store is slow, the members also need longer to find this leader. So a slow leader gives them more time.
         self._take(Began(PATIENCE * (self.clock.monotonic() - began_s)))
@@ -204,7 +206,7 @@ class Leader:
             self._engine.replaced()
             self._engine.sweep_sealed()
         else:
-            await self._engine.start(self._catalog, records)
+            await self._engine.start(records)
             self._check_term()
         logger.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.version)
         self._take(Opened())
@@ -213,15 +215,15 @@ class Leader:
 
     async def _begin(self) -> int:
         """Make the first commit of the term. Returns the number of recovered records."""
-        lost = self.term.load(self.manifest)
+        was_replaced = self._mine.id not in self.manifest.incarnations and (
+            self._engine.started or await self._failover.was_fenced(self._mine.id)
+        )
+        lost = self.term.load(self.manifest, was_replaced=was_replaced)
         recovered = (await self._failover.recover(lost)).whole()
         edits = list(recovered.edits)
         if not self._engine.started:
             edits += self._begin_time(recovered.edits)
-        was_replaced = self._mine.id not in self.manifest.incarnations and (
-            self._engine.started or await self._failover.was_fenced(self._mine.id)
-        )
-        await self._local.commit_made(self.term.opening(edits, was_replaced=was_replaced))
+        await self._local.commit_made(self.term.opening(edits))
         return recovered.records
 
     def _begin_time(self, recovered: Sequence[Edit]) -> Sequence[Edit]:
@@ -260,7 +262,7 @@ class Leader:
                 self.stop()
                 self._ended(error)
         else:
-            self._fail(error)
+            self._engine.fail(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -278,7 +280,7 @@ class Leader:
         elif isinstance(error, HeadgateError):
             self._failed(error)
         else:
-            self._fail(known(error, "leader"))
+            self._engine.fail(known(error, "leader"))
 
     # -- events and effects
 

@@ -55,20 +55,20 @@ class Participant:
     """One broker's place in its cluster.
 
     Args:
+        catalog: the engine's.
         mine: this broker. Its epoch is assigned when its incarnation is opened.
         connect: makes a channel to another broker, ``host:port``.
         connections: returns the number of connected clients.
-        fail: called with an error that ends this broker.
     """
 
     def __init__(
         self,
         engine: Engine,
+        catalog: RoutedCatalog,
         *,
         mine: Incarnation,
         connect: Connect,
         connections: Callable[[], int],
-        fail: Callable[[HeadgateError], None],
     ) -> None:
         self.engine = engine
         self.leader: Leader | None = None
@@ -83,8 +83,7 @@ class Participant:
         self._connections = connections
         self._ttl_ms = engine.settings.cluster_lease_ttl_ms
         self._timeout_ms = engine.settings.cluster_member_timeout_ms
-        self._fail = fail
-        self._catalog = RoutedCatalog(mine.id)
+        self._catalog = catalog
         self.attention = Attention(engine.clock.monotonic())
         """Measures how late this process runs."""
         self.replaced: dict[Evidence, int] = dict.fromkeys(Evidence, 0)
@@ -268,7 +267,6 @@ class Participant:
             surrender=self._surrender,
             yields=self.engine.clock.monotonic() >= self._stands_back_until_s + YIELD_AGAIN_S,
             ended=lambda error: self._term_ended.set(),
-            fail=self._fail,
         )
         self.engine.proof.extend(asked_s, lease.ttl_ms)
         leader.connections = self._connections
@@ -320,7 +318,7 @@ class Participant:
             if self.engine.started:
                 self.engine.replaced()
             else:
-                await self.engine.start(self._catalog)
+                await self.engine.start()
             self._started.set()
             logger.info("follows", leader=membership.leader_broker_id, address=lease.address, version=membership.version)
             await membership.run()
@@ -380,7 +378,7 @@ class Participant:
         error = None if task.cancelled() else task.exception()
         if error is None or isinstance(error, HeadgateError):
             return  # the log cannot continue; the engine knows that
-        self._fail(known(error, "replication"))
+        self.engine.fail(known(error, "replication"))
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -389,7 +387,7 @@ class Participant:
         failure = known(error, "control plane")
         # A broker that is already closing must not wait for an answer either, because no answer can come.
         self.abandon(failure)
-        self._fail(failure)
+        self.engine.fail(failure)
 
 
 def _membership() -> type[Membership]:

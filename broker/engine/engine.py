@@ -19,8 +19,7 @@ from headgate.broker.cluster.manifest import (
     SealIncarnation,
     SetFollower,
 )
-from headgate.broker.cluster.succession import lead_everything
-from headgate.broker.engine.catalog import Catalog, LocalCatalog
+from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
@@ -34,7 +33,6 @@ from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.handover import Handover
 from headgate.broker.engine.upkeep.retention import Sweeper
-from headgate.broker.engine.upkeep.takeover import take_over
 from headgate.broker.engine.write.checkpoint import Checkpointer
 from headgate.broker.engine.write.make import make_wal
 from headgate.broker.engine.write.path import WritePath
@@ -63,6 +61,7 @@ class Engine:
     """One broker's topics and logs.
 
     Args:
+        catalog: reports every change of the manifest to `applied`, once the engine has started.
         incarnation_id: 32 hex digits, never used before.
         fail: called once, on the loop, with the error that ends this broker. The broker may never ack again.
         encoders: encode history; closed with the engine. None: threads of this process encode it.
@@ -73,6 +72,7 @@ class Engine:
         self,
         *,
         store: Store,
+        catalog: Catalog,
         settings: Settings,
         clock: SteadyClock,
         incarnation_id: str,
@@ -92,13 +92,6 @@ class Engine:
         self.cluster_id = ""
         self.leader_epoch = -1
         self._fail_process = fail
-        catalog = LocalCatalog(
-            store,
-            incarnation_id,
-            applied=self.applied,
-            complete=lead_everything(incarnation_id),
-            fail=self._commit_failed,
-        )
         self._life = Life(store, settings, clock, incarnation_id, catalog, self._failed)
         self.proof = LeadProof(
             store,
@@ -142,7 +135,7 @@ class Engine:
         self._handover: Handover
         self._producer_ids: Iterator[int] = iter(())
         # The parts' methods under the names that callers use. An attribute costs the hot path no second call.
-        self.wal_failed, self.cutoff_ms, self.begin_time = self._life.fail, self._life.cutoff_ms, self._life.begin_time
+        self.fail, self.cutoff_ms, self.begin_time = self._life.fail, self._life.cutoff_ms, self._life.begin_time
         writes = self.writes
         self.append, self.append_parsed = writes.append, writes.append_parsed
         self.on_acked, self.on_durable, self.durable = writes.on_acked, writes.on_durable, writes.durable
@@ -209,27 +202,13 @@ class Engine:
 
     # -- life
 
-    async def open(self) -> None:
-        """Serve alone: fence all earlier brokers, recover their acked records, and lead all partitions.
-
-        Raises:
-            FatalError: the store is not usable, or belongs to another cluster. CorruptError: the store is damaged. RetryError:
-                the store does not answer. FencedError: another broker took over meanwhile.
-        """
-        await self.identify()
-        catalog = self._life.catalog
-        assert isinstance(catalog, LocalCatalog)
-        await self.start(catalog, await take_over(self._life, catalog))
-
-    async def start(self, catalog: Catalog, recovered_records: int = 0) -> None:
-        """Lead the partitions that the manifest gives to this incarnation. The incarnation is open in the manifest, and
-        `catalog` reports every change to `applied`.
+    async def start(self, recovered_records: int = 0) -> None:
+        """Lead the partitions that the manifest gives to this incarnation. The incarnation is open in the manifest.
 
         Args:
             recovered_records: number of records found in the tails of the incarnations that this broker replaced; only for the
                 log.
         """
-        self._life.catalog = catalog
         self.leader_epoch = self.manifest.incarnations[self.incarnation_id].leader_epoch
         # A leader epoch is never given twice. So ids that are made from epochs are never given twice either. An epoch has 31 bits,
         # an id 63.
@@ -348,10 +327,6 @@ class Engine:
     def _failed(self, error: HeadgateError) -> None:
         self.proof.end()
         self._fail_process(error)
-
-    def _commit_failed(self, error: HeadgateError) -> None:
-        if self._life.ready:  # before that, `open` raises the error; after that, `close` does
-            self._life.fail(error)
 
     async def set_follower(self, follower: Follower) -> None:
         """Write into the manifest which broker holds copies of this broker's acked records. Raises as `Catalog.commit`."""

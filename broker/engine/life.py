@@ -21,7 +21,6 @@ class Life:
     """Whether this incarnation serves, the error that ended it, and its copy of the manifest.
 
     Args:
-        catalog: replaced when the engine starts with another one.
         on_failure: called once, on the loop, with the error that ends this broker. The broker may never ack again.
     """
 
@@ -52,8 +51,8 @@ class Life:
 
     @property
     def leads_cluster(self) -> bool:
-        """True if this broker cleans up after sealed incarnations: it is the leader, or it is alone."""
-        return self.manifest.leader in ("", self.incarnation_id)
+        """True if this broker cleans up after sealed incarnations: it leads the cluster."""
+        return self.manifest.leader == self.incarnation_id
 
     def begin(self) -> None:
         """Serve from now on."""
@@ -77,7 +76,8 @@ class Life:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead its partitions any more")
 
     def begin_time(self, noted_ms: int) -> list[Edit]:
-        """Make the clock agree with the time before this start. For a broker that starts without a leader to ask.
+        """Make the clock agree with the time before this start. For a broker that starts as the leader: it can ask no
+        other.
 
         Args:
             noted_ms: the newest wall-clock time in ms at which a broker is known to have run; 0: unknown.

@@ -212,7 +212,7 @@ class Coordinator:
         task = self._loop.create_task(work, name=name)
         # If a task of the coordinator fails, groups no longer change. Then the broker must end; otherwise clients would wait for
         # ever without an error.
-        watch(task, "group coordinator", self._engine.wal_failed)
+        watch(task, "group coordinator", self._engine.fail)
         return task
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:

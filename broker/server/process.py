@@ -170,11 +170,8 @@ class Process:
         self._kafka.serve(node.engine, node.groups)
         server = await load(_grpc_server)
         self._grpc = server(
-            node.engine,
+            node,
             dataclasses.replace(self.settings, grpc_port=self._grpc_port),
-            node.groups,
-            participant=node.participant,
-            capacity=node.participant.capacity,
             kafka=self._advertised(),
             http_port=self._http_address[1],
         )

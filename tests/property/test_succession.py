@@ -37,7 +37,7 @@ from headgate.broker.cluster.manifest import (
     encode_edits,
 )
 from headgate.broker.cluster.segments import SegmentInfo, Successor
-from headgate.broker.cluster.succession import Gap, find_gaps, lead_everything, open_successors
+from headgate.broker.cluster.succession import Gap, find_gaps, open_successors
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
 
 LEADS = [letter * 32 for letter in "abc"]
@@ -154,11 +154,18 @@ def test_a_long_chain_is_cut_and_nothing_that_is_needed_goes(seed: int, seals: i
 
 def test_a_broker_that_is_alone_leads_everything_until_it_seals_itself() -> None:
     manifest = Manifest()
-    complete = lead_everything(LEADS[0])
 
-    def commit(*edits: Edit) -> None:
-        made = [*edits, *complete(manifest, list(edits))]
-        manifest.apply(made)
+    def commit(*edits: Edit, lead: str = LEADS[0]) -> None:
+        gaps = find_gaps(manifest, edits, everywhere=any(isinstance(edit, OpenIncarnation) for edit in edits))
+        if any(isinstance(edit, SealIncarnation) for edit in edits):
+            gaps = []
+        successors = [
+            Successor(
+                topic_id=gap.topic_id, first_partition=gap.first_partition, end_partition=gap.end_partition, incarnation_id=lead
+            )
+            for gap in gaps
+        ]
+        manifest.apply([*edits, *open_successors(manifest, edits, gaps, successors)])
         manifest.check_invariants()
 
     topic = Topic(id=uuid.uuid4(), name="t", partitions=2)
@@ -170,8 +177,8 @@ def test_a_broker_that_is_alone_leads_everything_until_it_seals_itself() -> None
         *(SealSegment(key, [1] * len(segment.partitions)) for key, segment in manifest.segments.items()), SealIncarnation(LEADS[0])
     )
     assert manifest.leads[topic.id] == [None] * 5
-    complete = lead_everything(LEADS[1])
-    commit(OpenIncarnation(Incarnation(id=LEADS[1], broker_id=1, leader_epoch=manifest.leader_epoch + 1, opened_ms=0)))
+    opened = Incarnation(id=LEADS[1], broker_id=1, leader_epoch=manifest.leader_epoch + 1, opened_ms=0)
+    commit(OpenIncarnation(opened), lead=LEADS[1])
     assert [segment.incarnation_id for segment in manifest.leads[topic.id] if segment] == [LEADS[1]] * 5
     assert {offset for segment in manifest.segments.values() for offset in segment.base_offsets} == {1}
 

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.broker.engine.engine import Engine
-from headgate.broker.runtime.clock import ManualClock, SteadyClock
+from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
@@ -25,6 +24,7 @@ from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.wire.kafka.schema import Field
+from tests.support import nodes
 from tests.support.batches import batch
 from tests.support.messages import message_module, message_values, scalars
 
@@ -49,17 +49,12 @@ class Broker:
         self.runner = asyncio.Runner()
         self.settings = Settings.from_values({"broker_id": 7, "partitions_per_topic_max": 100})
         self.failures: list[HeadgateError] = []
-        self.engine = Engine(
-            store=MemoryStore(),
-            settings=self.settings,
-            clock=SteadyClock(ManualClock(), self.settings.clock_difference_max_ms),
-            incarnation_id="0" * 32,
-            fail=self.failures.append,
-        )
         self.runner.run(self.prepare())
 
     async def prepare(self) -> None:
-        await self.engine.open()
+        self.node = nodes.make(self.settings, MemoryStore(), ManualClock(), self.failures.append)
+        self.engine = self.node.engine
+        await self.node.start()
 
     async def answer(self, key: int, request: Any, version: int) -> bytes:
         engine = self.engine
@@ -84,7 +79,7 @@ class Broker:
         return (await handle(message, context)).encode(version)
 
     def close(self) -> None:
-        self.runner.run(self.engine.close())
+        self.runner.run(nodes.end(self.node))
         self.runner.close()
         assert not self.failures
 

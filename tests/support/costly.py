@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.broker.engine.engine import Engine
-from headgate.broker.groups.coordinator import Coordinator
-from headgate.broker.runtime.clock import Clock, SteadyClock
+from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.apis import APIS, PRODUCE, Api, request_bytes_max
@@ -31,6 +29,7 @@ from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX
 from headgate.broker.wire.kafka.schema import Field, Struct
+from tests.support import nodes
 from tests.support.batches import batch
 from tests.support.messages import LOADED, message_module
 from tests.support.wire import ClosedByPeer, RawConnection, framed, request_header
@@ -246,25 +245,20 @@ class MeasuredBroker:
             self._loop.close()
 
     async def _serve(self) -> None:
-        clock = SteadyClock(Clock(), 10_000)
-        self.engine = Engine(
-            store=MemoryStore(), settings=self.settings, clock=clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
-        )
-        groups = self.groups = Coordinator(self.engine, self.settings, clock)
-        await self.engine.open()
-        groups.start()
+        node = nodes.make(self.settings, MemoryStore(), Clock(), self.failures.append)
+        self.engine, groups = node.engine, node.groups
+        self.groups = groups
+        await node.start()
         await groups.loaded()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        server = KafkaServer(self.settings, clock, ("127.0.0.1", self.port))
+        server = KafkaServer(self.settings, self.engine.clock, ("127.0.0.1", self.port))
         await server.start(listener)
         server.serve(self.engine, groups)
         await self.engine.create_topic(KNOWN, KNOWN_PARTITIONS, {})
         self._ready.set_result(None)
         await self._stopping.wait()
-        groups.stop()
-        await self.engine.close()
-        await groups.close()
+        await nodes.end(node)
         await server.close()
 
     def call(self, act: Callable[[], Any]) -> Any:

@@ -56,11 +56,10 @@ def choose(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()
     """The next neighbours to fold: (incarnation id, chunks), or None. `FANOUT` chunks, or fewer if together they are large.
 
     Args:
-        by: the incarnation that folds. It folds its own chunks; the leader, or a broker that is alone, also those of sealed
-            incarnations.
+        by: the incarnation that folds. It folds its own chunks; the leader also those of sealed incarnations.
         left: chunks that cannot be folded, by incarnation and number.
     """
-    leads = manifest.leader in ("", by)
+    leads = manifest.leader == by
     for incarnation_id, chunks in manifest.chunks.items():
         if incarnation_id != by and not (leads and manifest.incarnations[incarnation_id].sealed):
             continue
@@ -97,7 +96,7 @@ def sparse(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()
 
     Args: see `choose`.
     """
-    leads = manifest.leader in ("", by)
+    leads = manifest.leader == by
     found: list[tuple[str, Chunk]] = []
     for incarnation_id, chunks in manifest.chunks.items():
         if incarnation_id != by and not (leads and manifest.incarnations[incarnation_id].sealed):

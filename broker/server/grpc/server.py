@@ -5,23 +5,32 @@ from __future__ import annotations
 import socket
 
 import grpc
+from google.protobuf.descriptor import FileDescriptor
 
-from headgate.broker.control.participant import Participant
-from headgate.broker.engine.engine import Engine
-from headgate.broker.groups.coordinator import Coordinator
+from headgate.broker.node import Node
 from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, Reason
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.server.grpc.admin_service import Addresses, AdminService
-from headgate.broker.server.grpc.capacity_service import CapacityService, CapacityView, ExternalScalerService
+from headgate.broker.server.grpc.capacity_service import CapacityService, ExternalScalerService
+from headgate.broker.server.grpc.control_service import ControlService
 from headgate.broker.server.grpc.forward import Forwarder
+from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.groups_service import GroupsService
 from headgate.broker.server.grpc.handlers import CallCounts, service_handler
 from headgate.broker.server.grpc.lags import Lags
 from headgate.broker.server.grpc.log_service import LogService
 from headgate.broker.server.grpc.server_state import ServerState
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import (
+    admin_pb2,
+    capacity_pb2,
+    control_pb2,
+    externalscaler_pb2,
+    gates_pb2,
+    groups_pb2,
+    log_pb2,
+)
 
 CONCURRENT_CALLS_MAX = 10_000
 """Most calls and streams of all clients; further ones are answered RESOURCE_EXHAUSTED."""
@@ -34,29 +43,18 @@ WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class GrpcServer:
-    """Serves `headgate.v1` over an open engine.
+    """Serves `headgate.v1` over a node with an open engine.
 
     Args:
-        groups: this broker's groups.
         kafka: (host, port) announced to Kafka clients; default: from the settings.
         http_port: the HTTP port; default: from the settings.
-        capacity: the control plane's view; None: no reservations, and no metric for KEDA.
-        participant: this broker's place in the cluster; None: calls of other brokers are not served.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        settings: Settings,
-        groups: Coordinator,
-        *,
-        kafka: tuple[str, int] | None = None,
-        http_port: int | None = None,
-        capacity: CapacityView | None = None,
-        participant: Participant | None = None,
+        self, node: Node, settings: Settings, *, kafka: tuple[str, int] | None = None, http_port: int | None = None
     ) -> None:
         self._settings = settings
-        self._server_state = ServerState(engine, settings)
+        self._server_state = ServerState(node.engine, settings)
         host, kafka_port = kafka or (_advertised_host(settings), settings.advertised_kafka_port or settings.kafka_port)
         self._addresses = Addresses(
             host=host,
@@ -65,10 +63,9 @@ class GrpcServer:
             http_port=settings.http_port if http_port is None else http_port,
         )
         self._admin = AdminService(self._server_state, self._addresses)
-        self._groups = GroupsService(self._server_state, groups)
-        self._lags = Lags(self._server_state, groups)
-        self._capacity = capacity
-        self._participant = participant
+        self._groups = GroupsService(self._server_state, node.groups)
+        self._lags = Lags(self._server_state, node.groups)
+        self._participant = node.participant
         self._forwarder = Forwarder()
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
@@ -88,13 +85,19 @@ class GrpcServer:
     async def start(self) -> int:
         """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) if the port is taken."""
         settings = self._settings
+        capacity = self._server_state, self._participant.capacity, self._forwarder
+        services: dict[str, tuple[FileDescriptor, object]] = {
+            "Admin": (admin_pb2.DESCRIPTOR, self._admin),
+            "Log": (log_pb2.DESCRIPTOR, LogService(self._server_state)),
+            "Groups": (groups_pb2.DESCRIPTOR, self._groups),
+            "Capacity": (capacity_pb2.DESCRIPTOR, CapacityService(*capacity)),
+            "ExternalScaler": (externalscaler_pb2.DESCRIPTOR, ExternalScalerService(*capacity)),
+            "Control": (control_pb2.DESCRIPTOR, ControlService(self._participant)),
+            "Gates": (gates_pb2.DESCRIPTOR, GatesService(self._participant, self._forwarder)),
+        }
         server = grpc.aio.server(
             handlers=[
-                service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin, self._counts),
-                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._server_state), self._counts),
-                service_handler(groups_pb2.DESCRIPTOR.services_by_name["Groups"], self._groups, self._counts),
-                *self._capacity_handlers(),
-                *self._control_handlers(),
+                service_handler(file.services_by_name[name], service, self._counts) for name, (file, service) in services.items()
             ],
             options=[
                 # Two brokers that share a port by accident would answer each other's calls.
@@ -133,30 +136,6 @@ class GrpcServer:
             http_port=self._addresses.http_port,
         )
         return port
-
-    def _control_handlers(self) -> list[grpc.GenericRpcHandler]:
-        if self._participant is None:
-            return []
-        from headgate.broker.server.grpc.control_service import ControlService
-        from headgate.broker.server.grpc.gates_service import GatesService
-        from headgate.broker.wire.grpc.headgate.v1 import control_pb2, gates_pb2
-
-        gates = GatesService(self._participant, self._forwarder)
-        return [
-            service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], ControlService(self._participant), self._counts),
-            service_handler(gates_pb2.DESCRIPTOR.services_by_name["Gates"], gates, self._counts),
-        ]
-
-    def _capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
-        if self._capacity is None:
-            return []
-        given = self._server_state, self._capacity, self._forwarder
-        return [
-            service_handler(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"], CapacityService(*given), self._counts),
-            service_handler(
-                externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"], ExternalScalerService(*given), self._counts
-            ),
-        ]
 
     async def close(self, grace_s: float) -> None:
         """Accept no new calls. Streams ack their batches and end; calls left after `grace_s` are cut off. Call it before the

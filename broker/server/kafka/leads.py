@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def broker_address(broker: Incarnation, context: Context) -> tuple[str, int]:
     """(host, port) of a broker's Kafka port. For this broker it is the address that its listener announces."""
-    if broker.id == context.engine.incarnation_id or not broker.host:
+    if broker.id == context.engine.incarnation_id:
         return context.host, context.port
     return broker.host, broker.kafka_port
 

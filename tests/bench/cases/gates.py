@@ -36,17 +36,18 @@ class Topic:
     async def open(self) -> None:
         from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
         from headgate.broker.cluster.manifest import OpenGate
-        from headgate.broker.engine.engine import Engine
-        from headgate.broker.runtime.clock import Clock, SteadyClock
+        from headgate.broker.runtime.clock import Clock
         from headgate.broker.runtime.config import Settings
         from headgate.broker.store.local import LocalStore
-        from tests.unit.engine.gate_world import Alone, gates_of
+        from tests.support import nodes
 
         self._store = LocalStore(str(self.directory))
         settings = dataclasses.replace(Settings(), wal_fsync="never")
-        clock = SteadyClock(Clock(), settings.clock_difference_max_ms)
-        engine = Engine(store=self._store, settings=settings, clock=clock, incarnation_id=f"{self.extents:032x}", fail=_fail)
-        await engine.open()
+        self._node = nodes.make(settings, self._store, Clock(), _fail)
+        await self._node.start()
+        engine = self._node.engine
+        leader = self._node.participant.leader
+        assert leader is not None
         topic = await engine.create_topic("t", PARTITIONS, {})
         each = self.extents // PARTITIONS + 1
         held = engine.hold(topic.id, "old", dict.fromkeys(range(PARTITIONS), each * ROWS), engine.manifest.term_epoch)
@@ -69,8 +70,8 @@ class Topic:
         gate = Gate(
             id="old", topic_id=topic.id, place="now", windows=windows, ttl_ms=1000, opened_ms=1, state="filled", extents=old
         )
-        await Alone(engine).commit_made(lambda _: [OpenGate(gate, [one.segment_id for one in held])])
-        self._engine, self._gates = engine, gates_of(engine)
+        await leader.commit_made(lambda _: [OpenGate(gate, [one.segment_id for one in held])])
+        self._engine, self._gates = engine, leader.gates
 
     async def fill(self, number: int) -> None:
         from tests.unit.engine.gate_world import files_for

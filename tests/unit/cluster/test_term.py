@@ -100,8 +100,8 @@ class Leader:
             if lead in (MINE, *members):
                 self.manifest.apply([OpenSegment(segment(number, 2 * number, 2 * number + 2, lead))])
         self.term = Term(MINE, LoadPlanner(), self.attention, self.now_s, timeout_s=TIMEOUT_S, yields=yields)
-        self.term.load(self.manifest)
-        self.commit(*self.term.opening([], was_replaced=False)(self.manifest))
+        self.term.load(self.manifest, was_replaced=False)
+        self.commit(*self.term.opening([])(self.manifest))
         self.effects: list[Effect] = []
         """All effects so far, but for probes and reports."""
         self.answers = {one.id: Answer.ACCEPTED for one in (A, B, C)}
@@ -443,8 +443,8 @@ def test_an_earlier_broker_at_the_same_address_is_gone() -> None:
     before = incarnation("before", MINE.broker_id, MINE.grpc_port)
     manifest.apply([OpenIncarnation(before), OpenIncarnation(A), SetLeader("before", 41)])
     leader = Leader()
-    assert leader.term.load(manifest) == [before] and leader.term.epoch == 42
-    edits = leader.term.opening([SealIncarnation("before")], was_replaced=False)(manifest)
+    assert leader.term.load(manifest, was_replaced=False) == [before] and leader.term.epoch == 42
+    edits = leader.term.opening([SealIncarnation("before")])(manifest)
     assert edits[:2] == [SetLeader("mine", 42), SealIncarnation("before")]
     (mine,) = (edit.incarnation for edit in edits if isinstance(edit, OpenIncarnation))
     assert mine.id == "mine" and mine.leader_epoch == 43
@@ -455,9 +455,8 @@ def test_a_replaced_broker_does_not_lead(sealed: bool) -> None:
     leader = Leader()
     manifest = Manifest()
     manifest.apply([OpenIncarnation(MINE), SealIncarnation("mine")] if sealed else [])
-    leader.term.load(manifest)
     with pytest.raises(FencedError):
-        leader.term.opening([], was_replaced=True)
+        leader.term.load(manifest, was_replaced=True)
 
 
 def test_admission() -> None:

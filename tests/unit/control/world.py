@@ -112,7 +112,7 @@ class Broker:
         return connect(address)
 
     async def open(self, node: Node) -> None:
-        self.server = GrpcServer(node.engine, self.settings, node.groups, participant=node.participant)
+        self.server = GrpcServer(node, self.settings)
         await self.server.start()
 
     # -- the end

@@ -1,57 +1,14 @@
-"""Gates on one broker without a cluster: the leader's part of gates, over a single engine."""
+"""Gates on the only broker of a cluster, and files for them."""
 
 from __future__ import annotations
-
-import uuid
-from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent, data_prefix
-from headgate.broker.cluster.manifest import Edit, Manifest
-from headgate.broker.control.leader_gates import LeaderGates
-from headgate.broker.engine.catalog import LocalCatalog
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.topics import Held
 from headgate.broker.log.parquet import write_extent_file
-from headgate.broker.runtime.clock import Clock
 
 HISTORY_MS = 1_500_000_000_000
-
-
-class Alone:
-    """`control.leader_gates.GateLeader` of a broker that leads everything."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    @property
-    def over(self) -> bool:
-        # A real broker that failed ends. Here it would run on, and by a clock that stands still a gate would be retried for ever.
-        return self.engine.failed is not None
-
-    @property
-    def clock(self) -> Clock:
-        return self.engine.clock
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.engine.manifest
-
-    async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
-        catalog = self.engine._life.catalog
-        assert isinstance(catalog, LocalCatalog)
-        await catalog.commit_made(make)
-
-    async def hold(self, incarnation_id: str, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int]) -> list[Held]:
-        return self.engine.hold(topic_id, gate_id, rows, self.manifest.term_epoch)
-
-    def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
-        self.engine.drop_holds(topic_id, gate_id)
-
-
-def gates_of(engine: Engine) -> LeaderGates:
-    return LeaderGates(Alone(engine), engine)
 
 
 def value_of(gate_id: str, partition: int, row: int) -> bytes:

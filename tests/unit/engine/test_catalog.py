@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
 
 from headgate.broker.cluster.manifest import CreateTopic, Topic
+from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.interface import Buffer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Incarnation, Machine, eventually, read_values, swept
+from tests.unit.engine.world import Incarnation, Machine, eventually, read_values, settings, swept
 
 TRIES = 3
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture(autouse=True)
@@ -183,8 +186,11 @@ async def test_a_short_outage_is_not_noticed(machine: Machine, fault: Fault) -> 
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.AMBIGUOUS, Fault.LATE, Fault.FULL])
-async def test_an_edit_that_gave_up_is_decided_before_the_next(machine: Machine, fault: Fault) -> None:
-    broker = await machine.start()
+async def test_an_edit_that_gave_up_is_decided_before_the_next(
+    machine: Machine, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the calls of this test change the manifest.
+    broker = await machine.start(settings(wal_checkpoint_chunks=1_000, wal_checkpoint_interval_ms=HOUR_MS))
     engine = broker.engine
     topic = await engine.create_topic("t", 1, {})
     doomed = await engine.create_topic("doomed", 1, {})
@@ -198,7 +204,8 @@ async def test_an_edit_that_gave_up_is_decided_before_the_next(machine: Machine,
     ]
     for number, call in enumerate(calls):
         broker.faults.script("put_if_absent", *[fault] * TRIES)
-        with pytest.raises(RetryError):
+        with monkeypatch.context() as patched, pytest.raises(RetryError):
+            patched.setattr("headgate.broker.control.routed_catalog.COMMIT_TIMEOUT_S", 0)
             await call()
         # The next request works. The same request works again, or reports that it was already executed.
         await engine.create_topic(f"other-{number}", 1, {})
@@ -253,11 +260,18 @@ async def test_producer_ids_are_never_given_twice(machine: Machine) -> None:
     assert len(set(given)) == len(given)
 
 
-async def test_who_loses_the_race_for_an_edit_stops(machine: Machine) -> None:
+async def test_who_loses_the_race_for_an_edit_stops(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
     await machine.send(broker, [b"one"])
-    broker.faults.script("put_if_absent", Fault.LOST_RACE)
+    put = broker.faults.put_if_absent
+
+    async def late(key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        if key.startswith(keys.MANIFEST):
+            await machine.start()
+        return await put(key, data)
+
+    monkeypatch.setattr(broker.faults, "put_if_absent", late)
     with pytest.raises(HeadgateError):
         await broker.engine.create_topic("new", 1, {})
     assert broker.failures

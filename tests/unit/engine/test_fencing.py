@@ -41,7 +41,7 @@ async def test_the_second_takes_over_and_the_first_ends(machine: Machine) -> Non
     await machine.send(second, [b"second"])
     await machine.check(second)
     await first.engine.close()
-    machine.forget(first)
+    await machine.forget(first)
     await machine.check(second)
     await machine.crash(second)
     await machine.check(await machine.start())
@@ -64,6 +64,20 @@ async def test_one_that_was_replaced_does_not_say_that_the_log_ends(machine: Mac
     assert first.failures, "and it ends"
 
 
+async def test_one_that_was_replaced_and_leads_again_does_not_fence_its_successor(machine: Machine) -> None:
+    """Both have the same address, so the first one takes the second one for an earlier run of its own that must be recovered."""
+    first = await machine.start()
+    await first.engine.create_topic("t", 1, {})
+    second = await machine.start()
+    with pytest.raises(FencedError):
+        await first.engine.create_topic("too-late", 1, {})
+    assert first.failures
+    assert await machine.send(second, [b"one"]) == 0
+    assert not second.failures
+    await machine.crash(first)
+    await machine.check(second, exact=True)
+
+
 async def test_an_idle_first_one_ends_at_its_next_edit(machine: Machine) -> None:
     first = await machine.start()
     await first.engine.create_topic("t", 1, {})
@@ -72,7 +86,7 @@ async def test_an_idle_first_one_ends_at_its_next_edit(machine: Machine) -> None
         await first.engine.create_topic("new", 1, {})
     assert first.failures
     await first.engine.close()
-    machine.forget(first)
+    await machine.forget(first)
     await second.engine.create_topic("new", 1, {})
     await machine.send(second, [b"one"], "new")
     await machine.check(second, exact=True)
@@ -85,7 +99,7 @@ async def test_a_first_one_that_only_closes_changes_nothing(machine: Machine) ->
     second = await machine.start()
     with suppress(FencedError):
         await first.engine.close()
-    machine.forget(first)
+    await machine.forget(first)
     await machine.check(second, exact=True)
     await machine.send(second, [b"two"])
     await machine.crash(second)

@@ -38,7 +38,7 @@ from headgate.broker.runtime.steps import finish
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.grpc.gates_service import layout
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.gate_world import Alone, files_for, gates_of, put_file, rows_of, value_of
+from tests.unit.engine.gate_world import files_for, put_file, rows_of, value_of
 from tests.unit.engine.world import NOW_MS, Incarnation, read_values, settings
 
 ROWS = 40
@@ -223,7 +223,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
 async def _open(broker: Incarnation, root: Path) -> Case:
     engine = broker.engine
     await engine.create_topic("t", 2, {})
-    gate = await gates_of(engine).open("t", "g", "now", [ROWS, ROWS], HOUR_MS)
+    gate = await broker.leader.gates.open("t", "g", "now", [ROWS, ROWS], HOUR_MS)
     return Case(broker, gate, root, await put_file(engine, gate, gate.windows[0], 0, ROWS))
 
 
@@ -231,7 +231,7 @@ async def test_a_file_without_statistics_is_taken_where_every_row_has_a_time(mak
     broker = await make_machine("local").start()
     case = await _open(broker, tmp_path / "store")
     plain = await _columns(lambda rows: rows, write_statistics=False, row_group_size=3)(case)
-    await gates_of(broker.engine).fill("t", "g", [plain])
+    await broker.leader.gates.fill("t", "g", [plain])
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -239,7 +239,7 @@ async def test_bad_files_are_refused(name: str, make_machine: MakeMachine, tmp_p
     machine = make_machine("local")
     broker = await machine.start()
     case = await _open(broker, tmp_path / "store")
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     spoil, expected = BAD[name]
     bad = await spoil(case)
     with pytest.raises(InvalidError, match=expected) as caught:
@@ -261,7 +261,7 @@ async def test_files_together(make_machine: MakeMachine, tmp_path: Path) -> None
     """Overlaps, the same file twice, partitions that do not exist; and no file at all, which fills a gate with a gap."""
     broker = await make_machine("memory").start()
     case = await _open(broker, tmp_path)
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     other = await put_file(broker.engine, case.gate, case.gate.windows[0], 5, 10, "b")
     for files, expected in (
         ([case.ref, other], "overlap"),
@@ -281,7 +281,7 @@ async def test_files_together(make_machine: MakeMachine, tmp_path: Path) -> None
 async def test_opening_again_and_otherwise(make_machine: MakeMachine, tmp_path: Path) -> None:
     broker = await make_machine("memory").start()
     case = await _open(broker, tmp_path)
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     assert await gates.open("t", "g", "now", [ROWS, ROWS], HOUR_MS) == case.gate
     bad: list[tuple[tuple[Any, ...], Reason]] = [
         (("t", "g", "now", [1, ROWS], HOUR_MS), Reason.GATE_CONFLICT),
@@ -315,12 +315,12 @@ async def test_a_gate_keeps_its_first_owner_who_alone_can_release_it_as_such(mak
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     gate = await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of May", owner="one")
     assert await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of May", owner="other") == gate
     await machine.crash(broker)
     broker = await machine.start()
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     assert gates.describe("t", "g") == gate and (gate.definition, gate.owner) == ("rows of May", "one")
     with pytest.raises(InvalidError) as caught:
         await gates.release("t", "g", owner="other")
@@ -338,7 +338,7 @@ async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeM
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 2, {})
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     await gates.open("t", "g", "now", [ROWS, 0], HOUR_MS)
     await gates.release("t", "g")
     gate = await gates.open("t", "g", "now", [0, ROWS], HOUR_MS)
@@ -359,7 +359,7 @@ async def test_who_asks_again_finds_the_work_under_way(
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     judge = broker.engine.references.check
     begun, go_on = asyncio.Semaphore(0), asyncio.Event()
 
@@ -396,7 +396,7 @@ async def test_partitions_that_a_topic_gets_while_files_are_judged(
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     files = [replace(case.ref, base_offset=0, end_offset=ROWS)]
     judge = broker.engine.references.check
 
@@ -424,7 +424,7 @@ async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_fr
     await engine.create_topic("t", 1, {"history.room": "20"})
     await machine.send(broker, [b"gone", b"kept"])
     await engine.delete_records(broker.log(), 21)
-    gates = gates_of(engine)
+    gates = broker.leader.gates
     wanted = [b"kept"]
     for name in ("late", "early"):
         gate = await gates.open("t", name, "front", [5], HOUR_MS)
@@ -447,7 +447,7 @@ async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_pa
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     await gates.release("t", "g")
     await machine.send(broker, [b"live"])
     files = [replace(case.ref, base_offset=0, end_offset=ROWS)]
@@ -472,7 +472,7 @@ async def test_a_read_locates_its_extent_once(make_machine: MakeMachine, tmp_pat
     broker = await machine.start()
     case = await _open(broker, tmp_path)
     await machine.send(broker, [b"live"])
-    await gates_of(broker.engine).fill("t", "g", await files_for(broker.engine, case.gate))
+    await broker.leader.gates.fill("t", "g", await files_for(broker.engine, case.gate))
     log, planned = broker.log(), 0
     reach = PartitionLog.reach
 
@@ -497,7 +497,7 @@ async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> Non
     machine = make_machine("memory")
     broker = await machine.start(settings(gate_allowed_prefixes=f"file://{lake}"))
     case = await _open(broker, tmp_path)
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     data = (lake / "a=1" / "part-0.parquet").read_bytes()
     length = int.from_bytes(data[-8:-4], "little") + 8
     ref = replace(
@@ -523,7 +523,7 @@ async def test_who_sweeps_what(make_machine: MakeMachine, clock: ManualClock, tm
     broker = await make_machine("memory").start()
     engine = broker.engine
     case = await _open(broker, tmp_path)
-    gates = gates_of(engine)
+    gates = broker.leader.gates
     await engine.create_topic("u", 1, {})
     doomed = await gates.open("u", "g", "now", [ROWS], HOUR_MS)
     await gates.fill("u", "g", await files_for(engine, doomed))
@@ -555,8 +555,8 @@ async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_pat
     """A leader that is replaced between condemning and deleting must not remove a file from a gate that was filled since."""
     broker = await make_machine("memory").start()
     case = await _open(broker, tmp_path)
-    gates = gates_of(broker.engine)
-    await Alone(broker.engine).commit_made(lambda _: [CondemnFiles([case.ref.path])])
+    gates = broker.leader.gates
+    await broker.leader.commit_made(lambda _: [CondemnFiles([case.ref.path])])
     with pytest.raises(InvalidError, match="being deleted"):
         await gates.fill("t", "g", [case.ref])
     await gates.sweep(HOUR_MS)
@@ -571,7 +571,7 @@ async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {"retention.ms": str(HOUR_MS)})
-    gates = gates_of(engine)
+    gates = broker.leader.gates
     first = await gates.open("t", "a", "now", [ROWS], 10 * HOUR_MS)
     await machine.send(broker, [b"live"])
     await gates.open("t", "b", "now", [ROWS], 10 * HOUR_MS)
@@ -594,7 +594,7 @@ async def test_the_layout_tells_each_empty_offset_once(make_machine: MakeMachine
     broker = await machine.start()
     engine = broker.engine
     await engine.create_topic("t", 1, {"history.room": "100"})
-    gates = gates_of(engine)
+    gates = broker.leader.gates
 
     def holes() -> list[tuple[str, int, int]]:
         (row,) = layout(engine.manifest, "/s", "t").partitions
@@ -629,13 +629,13 @@ async def test_epochs_around_a_window(make_machine: MakeMachine, tmp_path: Path)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {"history.room": "100"})
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     await machine.send(broker, [b"a", b"b"])
     front = await gates.open("t", "f", "front", [60], HOUR_MS)
     await gates.fill("t", "f", await files_for(broker.engine, front))
     await machine.crash(broker)
     broker = await machine.start()
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     gate = await gates.open("t", "g", "now", [ROWS], HOUR_MS)
     await gates.fill("t", "g", await files_for(broker.engine, gate))
     await machine.crash(broker)
@@ -659,7 +659,7 @@ async def test_times_before_1970_and_after_2200(make_machine: MakeMachine, tmp_p
         0, "timestamp", pa.array([1000 * one + 1 for one in times], pa.timestamp("us", tz="UTC"))
     )
     ref = replace(await case.write(table), timestamp_min_ms=times[0], timestamp_max_ms=times[-1])
-    await gates_of(broker.engine).fill("t", "g", [ref])
+    await broker.leader.gates.fill("t", "g", [ref])
     assert await broker.engine.offset_for_timestamp(broker.log(), times[3]) == (times[3], 3)
     assert await broker.engine.max_timestamp(broker.log()) == (times[-1], ROWS - 1)
 

@@ -26,7 +26,7 @@ from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.gate_world import files_for, gates_of, value_of
+from tests.unit.engine.gate_world import files_for, value_of
 from tests.unit.engine.test_random import seeds
 from tests.unit.engine.world import Incarnation, Machine, settings
 
@@ -112,7 +112,7 @@ class Life:
             except HeadgateError:
                 assert kill_at_call is not None
                 kill_at_call = None
-        self.gates = gates_of(self.broker.engine)
+        self.gates = self.broker.leader.gates
         for partition in range(PARTITIONS):
             if self.broker.store.dead:
                 return

@@ -26,6 +26,8 @@ from tests.unit.engine.world import Incarnation, Machine, settings
 
 SEEDS = 200
 SEEDS_SLOW = 5_000
+CALLS_MAX = 200
+"""Most calls of the store that a broker makes until it serves. Without faults, a start makes fewer."""
 PARTS = 4
 MEDIA = ("inline", "memory", "aligned", "put", "put")
 IN_FLIGHT_MAX = 5
@@ -140,7 +142,8 @@ class Life:
         )
         for attempt in itertools.count():
             faulty = rate if attempt < 4 else 0.0
-            kill = random.randint(1, 40) if faulty and random.random() < 0.3 else None
+            # A broker tries its start again for ever. One that takes too long is killed.
+            kill = None if not faulty else random.randint(1, 40) if random.random() < 0.3 else CALLS_MAX
             try:
                 self.broker = await self.machine.start(
                     limits,
@@ -148,6 +151,8 @@ class Life:
                     random=Random(random.random()),
                     rates=dict.fromkeys((fault for fault in Fault if fault is not Fault.LOST_RACE), faulty),
                 )
+                if kill == CALLS_MAX:
+                    self.broker.store.kill_at_call = None
                 break
             except HeadgateError:
                 assert faulty, "a start without faults failed"
@@ -264,7 +269,7 @@ class Life:
         if self.random.random() < 0.25 and not broker.failures and not broker.store.dead:
             try:
                 await broker.engine.close()
-                self.machine.forget(broker)
+                await self.machine.forget(broker)
             except HeadgateError:
                 await self.machine.crash(broker)
         else:

@@ -84,7 +84,7 @@ async def test_old_records_go_with_their_chunks(make_machine: MakeMachine, clock
         await broker.engine.read(log, 0, 100)
     assert caught.value.reason is Reason.OFFSET_OUT_OF_RANGE
     await broker.engine.close()
-    machine.forget(broker)
+    await machine.forget(broker)
     assert await wal_bytes(broker) < full
     broker = await machine.start(SMALL)
     assert broker.log().log_start == records[0].offset
@@ -265,7 +265,7 @@ async def test_a_broker_ends_while_retention_waits_for_a_store_that_does_not_ans
     await eventually(lambda: broker.engine.stalled is not None)
     async with asyncio.timeout(10):
         await broker.engine.close()
-    machine.forget(broker)
+    await machine.forget(broker)
     broker = await machine.start()
     await machine.check(broker)
 

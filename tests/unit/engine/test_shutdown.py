@@ -48,7 +48,7 @@ async def test_a_store_that_refuses_the_last_records_keeps_those_that_were_acked
         await waiting
     broker.store.refused.clear()
     await closing
-    machine.forget(broker)
+    await machine.forget(broker)
     broker = await machine.start()
     await machine.check(broker)
     assert (await read_values(broker))[:5] == [b"acked-%d" % number for number in range(5)]
@@ -65,7 +65,7 @@ async def test_a_store_that_refuses_everything_at_the_end(make_machine: MakeMach
         broker.store.refused[operation] = FULL
     with suppress(HeadgateError):
         await broker.engine.close()
-    machine.forget(broker)
+    await machine.forget(broker)
     broker = await machine.start()
     await machine.check(broker, exact=True)
 
@@ -81,7 +81,7 @@ async def test_what_is_appended_after_the_end_is_not_acked(machine: Machine) -> 
             waiting.append(machine.send(broker, [b"meanwhile-%d" % number]))
         await asyncio.sleep(0)
     await closing
-    machine.forget(broker)
+    await machine.forget(broker)
     with pytest.raises(RetryError) as caught:
         machine.send(broker, [b"after"])
     assert caught.value.reason is Reason.NOT_LEADER

@@ -15,7 +15,6 @@ from headgate.broker.cluster.admission import check_together
 from headgate.broker.cluster.manifest import SealIncarnation
 from headgate.broker.runtime.errors import InvalidError
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.gate_world import gates_of
 from tests.unit.engine.world import eventually, settings
 
 HOUR_MS = 3_600_000
@@ -60,9 +59,9 @@ async def test_rows_below_the_start_of_the_log_are_cut_at_windows_too(make_machi
     engine = broker.engine
     await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"before"])
-    await gates_of(engine).open("t", "g", "now", [10], HOUR_MS)
+    await broker.leader.gates.open("t", "g", "now", [10], HOUR_MS)
     await machine.send(broker, [b"behind"])
-    await gates_of(engine).release("t", "g")
+    await broker.leader.gates.release("t", "g")
     await engine.delete_records(broker.log(), -1)
     assert await machine.send(broker, [b"after"]) == 12
     await machine.stop(broker)

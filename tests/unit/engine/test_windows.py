@@ -7,15 +7,18 @@ a gate differently from one which stayed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
-from headgate.broker.cluster.manifest import Edit, FillGate, Manifest, OpenGate, ReleaseGate, SetLeader, SetLogStart
-from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.cluster.manifest import Committed, Edit, FillGate, Manifest, OpenGate, ReleaseGate, SetLeader, SetLogStart
+from headgate.broker.control.routed_catalog import RoutedCatalog
+from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.windows import READERS_MAX, Readers, ReaderWindow, Windows
 from headgate.broker.log.batch import CONTROL, crc_matches, parse_header
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.gate_world import files_for, gates_of, value_of
+from tests.unit.engine.gate_world import files_for, value_of
 from tests.unit.engine.world import Incarnation, read_values
 
 HOUR_MS = 3_600_000
@@ -54,7 +57,7 @@ async def test_the_log_ends_behind_a_gate_whatever_was_held_before_it(make_machi
     topic = await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"a"])
     engine.hold(topic.id, "lost", {0: 10}, engine.manifest.term_epoch)
-    await gates_of(engine).open("t", "g", "now", [5], HOUR_MS)
+    await broker.leader.gates.open("t", "g", "now", [5], HOUR_MS)
     log = broker.log()
     assert log.high_watermark == 1, "readers wait for what may come into what is held"
     engine.drop_holds(topic.id, "lost")
@@ -75,7 +78,7 @@ async def test_who_is_let_past(make_machine: MakeMachine) -> None:
     log.readers.asked_end(4, 0)
     log.readers.at_end(5, 1, now_s)
     log.readers.asked_start(5)
-    await gates_of(engine).open("t", "g", "now", [10], HOUR_MS)
+    await broker.leader.gates.open("t", "g", "now", [10], HOUR_MS)
     assert log.windows.rows[0].past == {1: 1, 3: 1}
     await machine.send(broker, [b"b"])
     for reader, wanted in ((1, 1), (2, 0), (3, 1), (4, 0), (5, 0)):
@@ -94,7 +97,7 @@ async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_mac
     log = broker.log()
     log.readers.at_end(1, 1, engine.clock.monotonic())
     log.readers.asked_end(2, 3)
-    await gates_of(engine).open("t", "g", "now", [10], HOUR_MS)
+    await broker.leader.gates.open("t", "g", "now", [10], HOUR_MS)
     await machine.send(broker, [b"d"])
     for reader, offset in ((1, 1), (1, 2), (1, 3), (1, 13), (2, 3)):
         assert await engine.read(log, offset, 1 << 20, reader), (reader, offset)
@@ -110,7 +113,7 @@ async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> N
     topic = await engine.create_topic("t", 1, {})
     await machine.send(broker, [b"a"])
     log = broker.log()
-    gates = gates_of(engine)
+    gates = broker.leader.gates
     log.readers.asked_end(1, 1)
 
     async def given(offset: int, reader: int = 0) -> list[tuple[int, int, int]]:
@@ -144,7 +147,7 @@ async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: Make
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
-    gates = gates_of(broker.engine)
+    gates = broker.leader.gates
     gate = await gates.open("t", "g", "now", [10], HOUR_MS)
     await machine.send(broker, [b"a"])
     log = broker.log()
@@ -177,7 +180,7 @@ async def test_the_end_moves_when_what_is_before_it_is_durable(make_machine: Mak
     done = machine.send(broker, [b"b"])
     log = broker.log()
     assert (log.high_watermark, log.next_offset) == (1, 2)
-    gates = gates_of(engine)
+    gates = broker.leader.gates
     await gates.open("t", "g", "now", [10], HOUR_MS)
     await done
     await engine.durable()
@@ -211,8 +214,13 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     await engine._checkpointer.list_all()
     before = engine.manifest.encode()
     seen: list[Edit] = []
-    engine._life.catalog._applied = lambda edits: (seen.extend(edits), engine.applied(edits))  # type: ignore[attr-defined]
-    gates = gates_of(engine)
+
+    def applied(edits: Sequence[Edit]) -> None:
+        seen.extend(edit for edit in edits if not isinstance(edit, Committed))
+        Engine.applied(engine, edits)
+
+    engine.applied = applied  # type: ignore[method-assign]
+    gates = broker.leader.gates
     first = await gates.open("t", "first", "now", [10, 0], HOUR_MS)
     second = await gates.open("t", "second", "now", [5, 5], HOUR_MS)
     await gates.open("t", "third", "now", [3, 3], HOUR_MS)
@@ -229,7 +237,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     broker = await other.start()
     engine = broker.engine
     catalog = engine._life.catalog
-    assert isinstance(catalog, LocalCatalog)
+    assert isinstance(catalog, RoutedCatalog)
     # The topic as this broker knew it before it was away, and then with all edits.
     for manifest, edits in ((Manifest.decode(before), []), (Manifest.decode(before), seen)):
         mine = engine.manifest.incarnations[engine.incarnation_id]
@@ -242,7 +250,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
         for segment in manifest.segments.values():
             manifest._put_segment(segment)
         manifest.apply(edits)
-        catalog._manifest = manifest
+        catalog.manifest = manifest
         engine.leads.sync()
         await engine.leads.settled()
         if held and not edits:

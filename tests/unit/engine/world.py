@@ -12,20 +12,22 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from random import Random
 
+from headgate.broker.control.leader import Leader
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.fold import choose
 from headgate.broker.engine.upkeep.retention import expired_offset, sweep_edits
 from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.log.records import Record, encode_batch, iter_records
-from headgate.broker.runtime.clock import Clock, ManualClock, SteadyClock
+from headgate.broker.node import Node
+from headgate.broker.runtime.clock import Clock, ManualClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
 from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
 from headgate.broker.testing.faults import Fault, FaultStore
+from tests.support import nodes
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 1 << 30
@@ -171,11 +173,19 @@ class _MortalFile:
 class Incarnation:
     """One run of a broker."""
 
+    node: Node
     engine: Engine
     store: MortalStore
     faults: FaultStore
     """The fault injector between `store` and the medium."""
     failures: list[HeadgateError]
+
+    @property
+    def leader(self) -> Leader:
+        """Its term, while it leads the cluster."""
+        leader = self.node.participant.leader
+        assert leader is not None
+        return leader
 
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
         return self.engine.partition(self.engine.topic(topic), partition)
@@ -210,7 +220,7 @@ class Machine:
         random: Random | None = None,
         rates: Mapping[Fault, float] | None = None,
     ) -> Incarnation:
-        """Begin an incarnation. Raises what `Engine.open` raises.
+        """Begin an incarnation. Raises what `Node.start` raises.
 
         Args:
             kill_at_call, refused: see `MortalStore`. random, rates: see `FaultStore`.
@@ -220,16 +230,10 @@ class Machine:
         store.kill_at_call = kill_at_call
         store.refused.update(refused or {})
         failures: list[HeadgateError] = []
-        engine = Engine(
-            store=store,
-            settings=settings,
-            clock=SteadyClock(self.clock, settings.clock_difference_max_ms),
-            incarnation_id=f"{next(_incarnations):032x}",
-            fail=failures.append,
-        )
-        broker = Incarnation(engine, store, faults, failures)
+        node = nodes.make(settings, store, self.clock, failures.append)
+        broker = Incarnation(node, node.engine, store, faults, failures)
         self._running.append(broker)
-        await engine.open()
+        await node.start()
         return broker
 
     async def crash(self, broker: Incarnation) -> None:
@@ -239,13 +243,13 @@ class Machine:
 
     async def stop(self, broker: Incarnation) -> None:
         """End it as SIGTERM does."""
-        await broker.engine.close()
+        await nodes.end(broker.node)
         self._running.remove(broker)
         assert not broker.failures
 
-    def forget(self, broker: Incarnation) -> None:
-        """Note that the test itself has closed it."""
-        self._running.remove(broker)
+    async def forget(self, broker: Incarnation) -> None:
+        """End the rest of it: the test itself has closed its engine."""
+        await self._end(broker)
 
     async def close(self) -> None:
         """Crash every broker that still runs."""
@@ -253,8 +257,7 @@ class Machine:
             await self.crash(broker)
 
     async def _end(self, broker: Incarnation) -> None:
-        with suppress(HeadgateError):
-            await broker.engine.close()
+        await nodes.bury(broker.node)
         self._running.remove(broker)
 
     def send(

@@ -1,30 +1,28 @@
 """The group coordinator on a real engine over a store in memory: its state after restarts, the length of its log, and pauses.
 
-A restart opens a second engine on the same store, as after SIGKILL: the first is not closed, only dropped. A mismatch means a
+A restart starts a second node on the same store, as after SIGKILL: the first does not seal its log. A mismatch means a
 position that is lost, a group that rebalances without need, or members that are expelled because of the broker's own pause.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import pytest
 import pytest_asyncio
 
-from headgate.broker.engine.engine import Engine
 from headgate.broker.groups import coordinator as module
-from headgate.broker.groups.coordinator import TOPIC, Coordinator, PatientClock
+from headgate.broker.groups.coordinator import TOPIC, PatientClock
 from headgate.broker.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit, DeleteReply, RowsReply, shard_of
-from headgate.broker.runtime.clock import ManualClock, SteadyClock
+from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryStore
-from tests.unit.engine.world import eventually
+from tests.support import nodes
+from tests.unit.engine.world import MortalStore, eventually
 
 DAY_MS = 86_400_000
 
@@ -37,40 +35,33 @@ class Broker:
         self.store = MemoryStore()
         self.clock = ManualClock()
         self.failures: list[HeadgateError] = []
-        self._incarnations = itertools.count(1)
-        self._old: list[tuple[Engine, Coordinator]] = []
+        self._make()
 
-    async def start(self, *, loaded: bool = True) -> None:
-        self.engine = Engine(
-            store=self.store,
-            settings=self.settings,
-            clock=SteadyClock(self.clock, self.settings.clock_difference_max_ms),
-            incarnation_id=f"{next(self._incarnations):032x}",
-            fail=self.failures.append,
-        )
-        await self.engine.open()
-        self.groups = Coordinator(self.engine, self.settings, self.engine.clock)
-        self.groups.start()
-        if loaded:
-            await self.groups.loaded()
+    def _make(self) -> None:
+        self._mortal = MortalStore(self.store, self.store.url)
+        self.node = nodes.make(self.settings, self._mortal, self.clock, self.failures.append)
+        self.engine, self.groups = self.node.engine, self.node.groups
+
+    async def start(self) -> None:
+        await self.node.start()
+        await self.groups.loaded()
 
     async def stop(self) -> None:
-        self.groups.stop()
-        await self.engine.close()
-        await self.groups.close()
+        await nodes.end(self.node)
+        self._make()
+
+    async def kill(self) -> None:
+        """End as by a SIGKILL that comes when all records are durable. The next node is made, but not started."""
+        await self.engine.durable()
+        assert not self.failures
+        self._mortal.kill()
+        await nodes.bury(self.node)
+        self.failures.clear()
+        self._make()
 
     async def crash(self) -> None:
-        """Start again without closing anything; the next engine finds the durable records."""
-        self.groups.stop()
-        self._old.append((self.engine, self.groups))
+        await self.kill()
         await self.start()
-
-    async def bury(self) -> None:
-        """End the tasks of engines that crashed."""
-        for engine, groups in self._old:
-            with suppress(FencedError):
-                await engine.close()
-            await groups.close()
 
     async def join(self, group: str, member_id: str = "", **fields: object) -> JoinReply:
         event = {
@@ -113,7 +104,6 @@ async def broker() -> AsyncIterator[Broker]:
     yield broker
     failures = list(broker.failures)
     await broker.stop()
-    await broker.bury()
     assert not failures
 
 
@@ -213,9 +203,7 @@ def test_a_patient_clock_leaves_out_pauses_and_nothing_else() -> None:
 async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOAD_RETRY_S", 0.01)
     await broker.commit("g", 1)
-    broker.groups.stop()
-    broker._old.append((broker.engine, broker.groups))
-    await broker.start(loaded=False)
+    await broker.kill()
     read, failures = broker.engine.read, iter(range(3))
 
     async def flaky(*arguments: object) -> object:
@@ -225,7 +213,7 @@ async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Bro
 
     monkeypatch.setattr(broker.engine, "read", flaky)
     async with asyncio.timeout(90):
-        await broker.groups.loaded()
+        await broker.start()
     assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
     assert next(failures, None) is None and not broker.failures
 
@@ -263,9 +251,7 @@ async def test_groups_are_loaded_while_the_settings_of_their_topic_cannot_be_cha
     """A person has changed the settings, and the cluster's leader is away: the broker must not end at its start because of that."""
     await broker.commit("g", 1)
     await broker.engine.alter_topic_config(broker.engine.topic(TOPIC), {})
-    broker.groups.stop()
-    broker._old.append((broker.engine, broker.groups))
-    await broker.start(loaded=False)
+    await broker.kill()
 
     async def refused(*arguments: object) -> None:
         raise RetryError(Reason.NOT_READY, "no broker leads the cluster")
@@ -273,7 +259,7 @@ async def test_groups_are_loaded_while_the_settings_of_their_topic_cannot_be_cha
     with monkeypatch.context() as patched:
         patched.setattr(broker.engine, "alter_topic_config", refused)
         async with asyncio.timeout(90):
-            await broker.groups.loaded()
+            await broker.start()
     assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
     assert not broker.failures
     await broker.commit("g", 2)
@@ -292,11 +278,17 @@ async def test_what_somebody_else_wrote_into_the_topic_is_skipped(broker: Broker
     assert [value.offset for _, _, value in broker.groups.positions("g")] == [2]
 
 
-async def test_requests_are_refused_while_groups_are_loaded(broker: Broker) -> None:
+async def test_requests_are_refused_while_groups_are_loaded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     await broker.commit("g", 1)
-    broker.groups.stop()
-    broker._old.append((broker.engine, broker.groups))
-    await broker.start(loaded=False)
+    await broker.kill()
+    read, answers = broker.engine.read, asyncio.Event()
+
+    async def slow(*arguments: object) -> object:
+        await answers.wait()
+        return await read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker.engine, "read", slow)
+    await broker.node.start()
     for ask in (broker.join("g"), broker.commit("g", 2), broker.beat("g", "m", 1), broker.groups.delete_group("g")):
         with pytest.raises(RetryError) as refused:
             await ask
@@ -304,6 +296,7 @@ async def test_requests_are_refused_while_groups_are_loaded(broker: Broker) -> N
     for look in (broker.groups.find, broker.groups.positions):
         with pytest.raises(RetryError):
             look("g")
+    answers.set()
     await broker.groups.loaded()
     assert len(broker.groups.positions("g")) == 1
 

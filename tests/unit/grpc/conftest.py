@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,16 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
-from headgate.broker.engine.engine import Engine
-from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.log.records import Record, encode_batch
-from headgate.broker.runtime.clock import Clock, SteadyClock
+from headgate.broker.node import Node
+from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings, Value
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
+from tests.support import nodes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,7 +76,7 @@ class RawStream:
         return await self.call.code(), "", ""
 
 
-class Served:
+class Served(nodes.Offline):
     """One broker with a gRPC server. `stop` and `start` are a restart: its store outlives it."""
 
     def __init__(self, values: dict[str, Value]) -> None:
@@ -97,29 +97,20 @@ class Served:
         return self._channel
 
     async def start(self) -> None:
-        self.engine = Engine(
-            store=MemoryStore(self.objects),
-            settings=self.settings,
-            clock=SteadyClock(Clock(), self.settings.clock_difference_max_ms),
-            incarnation_id=os.urandom(16).hex(),
-            fail=self.failures.append,
-        )
-        await self.engine.open()
         if self.port:
-            self.settings = Settings.from_values(
-                {**{name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__}, "grpc_port": self.port}
-            )
-        self.groups = Coordinator(self.engine, self.settings, Clock())
-        self.groups.start()
+            self.settings = dataclasses.replace(self.settings, grpc_port=self.port)
+        self.node = nodes.make(self.settings, MemoryStore(self.objects), Clock(), self.failures.append, self)
+        self.engine, self.groups = self.node.engine, self.node.groups
+        await self.node.start()
         await self.groups.loaded()
-        self.server = GrpcServer(self.engine, self.settings, self.groups)
+
+    async def open(self, node: Node) -> None:
+        self.server = GrpcServer(node, self.settings)
         self.port = await self.server.start()
 
     async def stop(self, grace_s: float = 5) -> None:
         await self.server.close(grace_s)
-        self.groups.stop()
-        await self.engine.close()
-        await self.groups.close()
+        await nodes.end(self.node)
 
     async def close(self) -> None:
         if self._channel is not None:

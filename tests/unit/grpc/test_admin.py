@@ -262,4 +262,4 @@ async def test_a_port_that_is_taken_is_one_line(served: Served, start: Start) ->
     await served.stop()
     await served.start()
     with pytest.raises(FatalError, match=r"--grpc-port .*127\.0\.0\.1:\d+"):
-        await GrpcServer(served.engine, served.settings, served.groups).start()
+        await GrpcServer(served.node, served.settings).start()

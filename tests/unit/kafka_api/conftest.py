@@ -11,9 +11,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.engine import keys
-from headgate.broker.engine.engine import Engine
-from headgate.broker.groups.coordinator import Coordinator
-from headgate.broker.runtime.clock import ManualClock, SteadyClock
+from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
@@ -21,6 +19,7 @@ from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.store.memory import MemoryStore
+from tests.support import nodes
 
 NOW_MS = 1_700_000_000_000
 
@@ -33,24 +32,19 @@ class Kafka:
         self.clock = ManualClock(NOW_MS)
         self.failures: list[HeadgateError] = []
         self.is_fenced = False
-        self.engine = Engine(
-            store=store,
-            settings=settings,
-            clock=SteadyClock(self.clock, settings.clock_difference_max_ms),
-            incarnation_id="0" * 31 + "1",
-            fail=self.failures.append,
-        )
-        self.groups = Coordinator(self.engine, settings, self.clock)
+        self.node = nodes.make(settings, store, self.clock, self.failures.append)
+        self.engine, self.groups = self.node.engine, self.node.groups
 
     async def open(self) -> None:
-        await self.engine.open()
-        self.groups.start()
+        await self.node.start()
         await self.groups.loaded()
 
     async def close(self) -> None:
-        self.groups.stop()
-        await self.engine.close()
-        await self.groups.close()
+        await nodes.end(self.node)
+
+    def epoch(self, topic: str, partition: int = 0) -> int:
+        """The leader epoch of a partition."""
+        return self.engine.partition(self.engine.topic(topic), partition).leader_epoch
 
     async def call(self, request: Any, version: int) -> Any:
         """The response to `request`, both of them encoded and decoded in `version`."""

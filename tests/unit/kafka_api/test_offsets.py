@@ -6,12 +6,13 @@ recognise a producer's retries.
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.config import Settings
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest
 from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -90,42 +91,31 @@ async def test_offsets_of_what_is_not_there(written: Kafka, timestamp: int) -> N
 
 @pytest.mark.parametrize("timestamp", [EARLIEST, LATEST, MAX_TIMESTAMP, 0])
 async def test_leader_epochs_that_are_not_the_partitions(timestamp: int) -> None:
-    async for kafka in reopened():
-        current = kafka.engine.partition(kafka.engine.topic("a"), 0).leader_epoch
-        assert current == 3
+    async for kafka, first, current in reopened():
+        assert first < current
         assert (await ask(kafka, timestamp, epoch=current))[0] == 0
         assert (await ask(kafka, timestamp, epoch=current - 1))[0] == ErrorCode.FENCED_LEADER_EPOCH
         assert (await ask(kafka, timestamp, epoch=current + 1))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-async def reopened():  # type: ignore[no-untyped-def]
-    """A broker with a topic `a` that has offset 0 from its first run (epoch 1) and offset 1 from this one (epoch 3).
+async def reopened() -> AsyncIterator[tuple[Kafka, int, int]]:
+    """A broker with a topic `a` that has offset 0 from its first run and offset 1 from this one, and the leader epochs of both.
 
-    Epochs 0 and 2 are those of the incarnations.
+    Epochs also number the leader's terms and the incarnations, so at least one epoch lies between these two, and one before them.
     """
-    from headgate.broker.runtime.clock import SteadyClock
-    from headgate.broker.runtime.config import Settings
-    from headgate.broker.store.memory import MemoryObjects, MemoryStore
-
     objects = MemoryObjects()
-    settings = Settings()
-    first = Kafka(settings, MemoryStore(objects))
-    await first.engine.open()
+    first = Kafka(Settings(), MemoryStore(objects))
+    await first.open()
     await first.engine.create_topic("a", 1, {})
     await first.append("a", [b"0"])
-    await first.engine.close()
-    second = Kafka(settings, MemoryStore(objects))
-    second.engine = Engine(
-        store=MemoryStore(objects),
-        settings=settings,
-        clock=SteadyClock(second.clock, settings.clock_difference_max_ms),
-        incarnation_id=uuid.uuid4().hex,
-        fail=second.failures.append,
-    )
-    await second.engine.open()
+    first_epoch = first.epoch("a")
+    await first.close()
+    second = Kafka(Settings(), MemoryStore(objects))
+    await second.open()
     await second.append("a", [b"1"])
-    yield second
-    await second.engine.close()
+    assert 0 < first_epoch < second.epoch("a") - 1
+    yield second, first_epoch, second.epoch("a")
+    await second.close()
 
 
 async def epoch_end(kafka: Kafka, epoch: int, *, current: int = -1, topic: str = "a", version: int = 4) -> tuple[int, int, int]:
@@ -137,26 +127,26 @@ async def epoch_end(kafka: Kafka, epoch: int, *, current: int = -1, topic: str =
 
 
 async def test_ends_of_leader_epochs() -> None:
-    async for kafka in reopened():
+    async for kafka, first, current in reopened():
         for version in (2, 3, 4):
             assert await epoch_end(kafka, 0, version=version) == (0, 0, 0)
-            assert await epoch_end(kafka, 1, version=version) == (0, 1, 1)
-            assert await epoch_end(kafka, 2, version=version) == (0, 1, 1)
-            assert await epoch_end(kafka, 3, version=version) == (0, 3, 2)
-            assert await epoch_end(kafka, 4, version=version) == (0, -1, -1)
-        assert (await epoch_end(kafka, 1, current=1))[0] == ErrorCode.FENCED_LEADER_EPOCH
-        assert (await epoch_end(kafka, 1, current=4))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+            assert await epoch_end(kafka, first, version=version) == (0, first, 1)
+            assert await epoch_end(kafka, current - 1, version=version) == (0, first, 1)
+            assert await epoch_end(kafka, current, version=version) == (0, current, 2)
+            assert await epoch_end(kafka, current + 1, version=version) == (0, -1, -1)
+        assert (await epoch_end(kafka, first, current=first))[0] == ErrorCode.FENCED_LEADER_EPOCH
+        assert (await epoch_end(kafka, first, current=current + 1))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert await epoch_end(kafka, 0, topic="no") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
 
 
 async def test_offsets_carry_the_epoch_that_they_were_written_in() -> None:
-    async for kafka in reopened():
+    async for kafka, first, current in reopened():
         found = []
         for timestamp in (EARLIEST, LATEST, 0):
             one = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
             response = await kafka.call(ListOffsetsRequest(topics=[ListOffsetsTopic(name="a", partitions=[one])]), 4)
             found.append(response.topics[0].partitions[0].leader_epoch)
-        assert found == [1, 3, 1]
+        assert found == [first, current, first]
 
 
 async def test_a_partition_asked_for_twice(written: Kafka) -> None:

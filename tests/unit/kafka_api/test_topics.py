@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.server.kafka.errors import ErrorCode
@@ -281,7 +281,7 @@ async def test_records_of_many_partitions_are_deleted_in_one_edit(kafka: Kafka) 
         await kafka.append("a", [b"x"] * 3, partition=number)
     await kafka.append("b", [b"x"] * 3)
     catalog = kafka.engine._life.catalog
-    assert isinstance(catalog, LocalCatalog)
+    assert isinstance(catalog, RoutedCatalog)
     before = catalog.version
     parts = [DeleteRecordsPartition(partition_index=number, offset=-1 if number % 2 else 2) for number in range(20)]
     parts += [DeleteRecordsPartition(partition_index=0, offset=1), DeleteRecordsPartition(partition_index=1, offset=4)]
@@ -342,7 +342,7 @@ async def test_a_broker_without_proof_of_its_lead_tells_no_sizes(kafka: Kafka) -
 
 def version(kafka: Kafka) -> int:
     catalog = kafka.engine._life.catalog
-    assert isinstance(catalog, LocalCatalog)
+    assert isinstance(catalog, RoutedCatalog)
     return catalog.version
 
 
