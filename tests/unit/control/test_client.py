@@ -16,9 +16,8 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate.broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition
+from headgate.broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition, prefetcher
 from headgate.broker.client import cluster as cluster_module
-from headgate.broker.client import reader as reader_module
 from headgate.broker.client import sender as sender_module
 from headgate.broker.client.cluster import Link, TopicView, newer
 from headgate.broker.client.control import Control
@@ -74,8 +73,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "ATTEMPT_S", 0.3)
     monkeypatch.setattr(cluster_module, "CHANGE_ATTEMPT_S", 5.0)
     monkeypatch.setattr(sender_module, "SILENCE_S", 0.5)
-    monkeypatch.setattr(reader_module, "SILENCE_S", 0.5)
-    monkeypatch.setattr(reader_module, "WATCH_S", 0.1)
+    monkeypatch.setattr(prefetcher, "SILENCE_S", 0.5)
+    monkeypatch.setattr(prefetcher, "WATCH_S", 0.1)
 
 
 @pytest.mark.usefixtures("quick")
