@@ -55,7 +55,19 @@ LOOK_BACK = timedelta(hours=1)
 """Longest delay of a flood at a fixed time, in seconds, when Dagster was down at that time."""
 CATCH_UP_LOOK_S = 12.0
 """Two looks at a group's positions are this many seconds apart: clients commit every five seconds by default."""
-CHECKS = ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "nothing_left_out", "source_unchanged")
+CHECKS = {
+    "certificate_complete": "A client reads the rows, bytes and checksums of the source from the topic. Partitions of earlier runs "
+    "were loaded under the present definition of the flood.",
+    "in_order": "Within each partition of the topic no record is older than the one before it.",
+    "no_duplicates": "A client reads no offset twice.",
+    "plan_against_actual": "The run loaded the planned number of rows. An estimate may be off by half, and `where` may leave out "
+    "any number.",
+    "nothing_left_out": "The event times of all rows lie in the partition that their path names; no partition takes other rows. "
+    "Counted from the metadata of Parquet files, for floods without `where`.",
+    "source_unchanged": "Partitions of earlier runs still have as many rows at their source as were loaded. Counted from the "
+    "metadata of Parquet files, for floods without `where`.",
+}
+"""Names and descriptions of the checks that `flood_backfill` reports; `_backfill_result` has a result for each."""
 
 
 def flood_definitions(
@@ -200,7 +212,9 @@ class _Parts:
             deps=[self.key("flood_capacity")],
             kinds={"spark", "parquet"},
             pool=f"flood_{flood.topic.replace('.', '_').replace('-', '_')}",
-            check_specs=[dg.AssetCheckSpec(name, asset=self.key("flood_backfill"), description=_CHECKS[name]) for name in CHECKS],
+            check_specs=[
+                dg.AssetCheckSpec(name, asset=self.key("flood_backfill"), description=text) for name, text in CHECKS.items()
+            ],
             description=_BACKFILL,
         )
         def flood_backfill(
@@ -477,14 +491,3 @@ over them."""
 _BACKFILL = """The history, by reference: Spark writes Parquet files into the topic's store, and one commit per partition
 makes them readable, wholly or not at all. The same partition again adds nothing."""
 _RELEASE = """The reservation is given back, brokers hand over and leave, segments become one again."""
-_CHECKS = {
-    "certificate_complete": "Rows, bytes and checksums of the source are those that a client reads from the topic; what was there "
-    "already was put there by the flood as it is defined now.",
-    "in_order": "Within each partition of the topic no record is older than the one before it.",
-    "no_duplicates": "No offset came twice.",
-    "plan_against_actual": "As many rows as were planned; an estimate may be off by half, and `where` may leave out any number.",
-    "nothing_left_out": "All rows at a path of the source are of the time that the path names: a partition takes them. "
-    "Counted by the source's metadata, where it is Parquet and the flood has no `where`.",
-    "source_unchanged": "Partitions that were in the topic before this run have as many rows at their source as then. "
-    "Compared by its metadata, where it is Parquet and the flood has no `where`.",
-}
