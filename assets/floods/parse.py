@@ -12,7 +12,7 @@ import yaml
 
 from headgate.assets.floods.cron import Cron
 from headgate.assets.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
-from headgate.assets.floods.model import HOUR_MS, MINUTE_MS, Brokers, By, Flood, Occurrences, Partitions, Place, Source
+from headgate.assets.floods.model import HOUR_MS, Brokers, By, Flood, Occurrences, Partitions, Place, Source
 
 FLOODS_MAX = 1000
 AT_MAX = 1000
@@ -20,6 +20,8 @@ BROKERS_MAX = 64
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TTL_MS_MIN = 10_000
+_DEFAULTS = Flood(name="", topic="", source=Source(path=""), event_time="", partitions=Partitions(start=datetime.min))
+"""The values of optional fields that a file does not have: the defaults of `floods/model.py`."""
 
 
 def parse(text: str, file: str, taken: Mapping[str, str] | None = None) -> list[Flood]:
@@ -73,6 +75,7 @@ def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
 
 
 def _flood(section: Section) -> Flood | None:
+    default = _DEFAULTS
     before = len(section.notes.problems)
     name = section.text("name", "a name such as `clicks`")
     if name is not None and not _NAME.fullmatch(name):
@@ -83,19 +86,19 @@ def _flood(section: Section) -> Flood | None:
     partitions = _partitions(section)
     source = _source(section, partitions)
     key = section.text("key")
-    value = section.text("value") or "to_json(struct(*))"
+    value = section.text("value") or default.value
     event_time = section.text("event_time", "the column that says when it happened")
     where = section.text("where")
     topic_partitions = section.integer("topic_partitions", 1, 10_000, None)
     occurrences = _occurrences(section)
-    lead_time_ms = section.duration_ms("lead_time", 10 * MINUTE_MS, high=6 * 24 * HOUR_MS)
+    lead_time_ms = section.duration_ms("lead_time", default.lead_time_ms, high=6 * 24 * HOUR_MS)
     deadline = _deadline(section)
-    catch_up_ms = section.duration_ms("catch_up", 5 * MINUTE_MS, low=1000)
+    catch_up_ms = section.duration_ms("catch_up", default.catch_up_ms, low=1000)
     brokers = _brokers(section)
-    place = cast(Place, section.choice("place", ("now", "front"), "now"))
-    reservation_ttl_ms = section.duration_ms("reservation_ttl", 2 * MINUTE_MS, low=_TTL_MS_MIN, high=24 * HOUR_MS)
-    gate_ttl_ms = section.duration_ms("gate_ttl", 10 * MINUTE_MS, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
-    verify = section.choice("verify", ("true", "false"), "true") == "true"
+    place = cast(Place, section.choice("place", ("now", "front"), default.place))
+    reservation_ttl_ms = section.duration_ms("reservation_ttl", default.reservation_ttl_ms, low=_TTL_MS_MIN, high=24 * HOUR_MS)
+    gate_ttl_ms = section.duration_ms("gate_ttl", default.gate_ttl_ms, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
+    verify = section.choice("verify", ("true", "false"), str(default.verify).lower()) == "true"
     section.close()
     if len(section.notes.problems) > before:
         return None
@@ -181,13 +184,13 @@ def _occurrences(parent: Section) -> Occurrences:
 def _deadline(section: Section) -> int | datetime:
     text = section.text("deadline")
     if text is None:
-        return 2 * HOUR_MS
+        return _DEFAULTS.deadline
     if duration_ms(text) is not None:
-        return section.duration_ms("deadline", 2 * HOUR_MS, low=1000)
+        return section.duration_ms("deadline", 0, low=1000)
     when = moment(text)
     if when is None:
         section.wrong("deadline", "a duration such as `2h`, or a time such as `2026-12-01T08:00:00Z`")
-        return 2 * HOUR_MS
+        return 0
     return when.astimezone(UTC)
 
 
