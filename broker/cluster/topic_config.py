@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 from headgate.broker.log.check import ALL_DECOMPRESSED_BYTES_MAX, ALL_RECORDS_MAX, Depth
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -280,6 +281,18 @@ _KEYS = (
 
 KEYS: dict[str, ConfigKey] = {key.name: key for key in _KEYS}
 """All and only the keys that a topic may override, in the order of their names."""
+
+
+class BrokerSettings(Protocol):
+    """The settings of a broker that are defaults of topics."""
+
+    @property
+    def message_bytes_max(self) -> int: ...
+
+
+def broker_defaults(settings: BrokerSettings) -> dict[str, str]:
+    """The defaults that the settings of a broker give, by key."""
+    return {"max.message.bytes": str(settings.message_bytes_max)}
 
 
 def config_key(name: str) -> ConfigKey:

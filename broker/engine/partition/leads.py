@@ -33,7 +33,7 @@ from headgate.broker.cluster.manifest import (
     Topic,
 )
 from headgate.broker.cluster.segments import SegmentInfo
-from headgate.broker.cluster.topic_config import TopicConfig
+from headgate.broker.cluster.topic_config import TopicConfig, broker_defaults
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
 from headgate.broker.engine.partition.producers import Producers, load_producers
@@ -140,8 +140,8 @@ class Leads:
         self._abandoned.add(segment.id)
 
     def parse_config(self, topic: Topic) -> TopicConfig:
-        """A topic's settings. Settings that the topic does not have come from this broker's settings."""
-        return TopicConfig.parse({"max.message.bytes": str(self._life.settings.message_bytes_max), **topic.config})
+        """A topic's settings, with the defaults that this broker's own settings give."""
+        return TopicConfig.parse({**broker_defaults(self._life.settings), **topic.config})
 
     # -- following
 

@@ -95,7 +95,7 @@ LARGE_REQUEST_BYTES_MAX = 4 << 20
 large pieces that the broker does not parse."""
 
 _ROWS = (
-    # Requests about the connection itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).
+    # The connection handles these itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).
     _api(PRODUCE, "Produce", (3, 13), 9, None, advertised_min_version=0),
     _api(FETCH, "Fetch", (4, 17), 12, None),
     # Discovery.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from headgate.broker.cluster.topic_config import KEYS, ConfigKey, Kind, config_key, validate_topic_name
+from headgate.broker.cluster.topic_config import KEYS, ConfigKey, Kind, broker_defaults, config_key, validate_topic_name
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
@@ -56,13 +56,9 @@ def _text(value: object) -> str:
 
 # -- topics
 
-_SETTING_OF_KEY = {"max.message.bytes": "message_bytes_max"}
-"""Topic keys with a default among the broker's settings."""
-
 
 def _topic_default(key: ConfigKey, settings: Settings) -> tuple[str, ConfigSource]:
-    setting = _SETTING_OF_KEY.get(key.name)
-    value = key.default if setting is None else _text(getattr(settings, setting))
+    value = broker_defaults(settings).get(key.name, key.default)
     return value, ConfigSource.DEFAULT if value == key.default else ConfigSource.BROKER
 
 
