@@ -1,4 +1,8 @@
-"""A flood, as declared. Plain values; `floods.parse` makes them from YAML, and users may make them in code."""
+"""A flood, as declared. Plain values; `floods.parse` makes them from YAML, and users may make them in code.
+
+`parse.py` reads each field of the YAML, and the table in `assets/README.md` describes it. Defaults stand here alone. A field that
+changes the loaded records also belongs into `job_of` (`assets/spark.py`).
+"""
 
 from __future__ import annotations
 
@@ -71,13 +75,13 @@ class Brokers:
 class Flood:
     """A planned burst: history that enters a topic by reference.
 
-    `name`: a word for Dagster. `key`, `value`, `where`: Spark SQL over the source's columns; `key` None: records without keys.
-    `event_time`: the column of the event's time. `topic_partitions`: number of partitions that the topic must have, or is
-    created with. `lead_time_ms`: brokers are requested this long before an occurrence. `deadline`: latest end of the flood, as
-    ms after its start or as a time; it decides the number of brokers, and a run that cannot make it is refused. `catch_up_ms`:
-    time in which readers are to read the flood. `reservation_ttl_ms`: time after the last renewal when brokers leave.
-    `gate_ttl_ms`: time after the last renewal when the gate is released. `verify`: read everything back as a client does, and
-    compare it with the source.
+    `name`: prefix of the names of assets and jobs in Dagster. `key`, `value`, `where`: Spark SQL over the source's columns; `key`
+    None: records without keys. `event_time`: the column of the event's time. `topic_partitions`: number of partitions that the
+    topic must have, or is created with. `lead_time_ms`: brokers are requested this long before an occurrence. `deadline`: latest
+    end of the flood, as ms after its start or as a time; it decides the number of brokers, and a run that cannot make it is
+    refused. `catch_up_ms`: time in which readers are to read the flood. `reservation_ttl_ms`: time after the last renewal when
+    brokers leave. `gate_ttl_ms`: time after the last renewal when the gate is released. `verify`: read everything back as a client
+    does, and compare it with the source.
     """
 
     name: str

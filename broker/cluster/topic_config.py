@@ -4,6 +4,8 @@ The keys, types and defaults are Kafka's (org.apache.kafka.storage.internals.log
 and describe topics work unchanged. Some keys concern things that do not exist here (files per partition, replicas). They are
 accepted, kept and described, and their text says that they have no effect. A value that would promise a missing function is
 refused.
+
+A new key is a row in `_KEYS`. A key that the data plane reads is also a field of `TopicConfig`.
 """
 
 from __future__ import annotations

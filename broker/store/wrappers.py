@@ -1,4 +1,8 @@
-"""Wrappers of a store: retries and counters. A wrapper is a Store itself; the appender passes through unchanged."""
+"""Wrappers of a store: retries and counters. A wrapper is a Store itself; the appender passes through unchanged.
+
+A wrapper of stores with files also passes `open_file` on (`interface.Files`): without it, history is read through `get_range`.
+RetryingStore is for S3, which has no files.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """The Kafka APIs that this broker serves: all and only the APIs that ApiVersions advertises.
 
 Light on purpose: a row names its modules, and the first request for the API imports them.
+
+A new API needs its name in `MESSAGES` of `broker/wire/kafka/generate.py` (then run that module), a row here, a handler in `api/`,
+and Kafka's versions in `tests/unit/wire/test_generated.py`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_rows_fit_the_schema_and_load(key: int) -> None:
 
 
 def test_versions_of_the_plan() -> None:
-    """The versions in the README; only Produce serves lower versions than it advertises."""
+    """Some versions, pinned. Only Produce advertises lower versions than it serves."""
     served = {api.name: (api.min_version, api.max_version) for api in APIS.values()}
     assert served["Metadata"] == (0, 13)
     assert served["Produce"] == (3, 13)
