@@ -195,9 +195,9 @@ class Child:
     def where(self) -> dict[str, str]:
         """Addresses by port name (`kafka`, `grpc`, `http`), and the `store`; empty while the broker starts."""
         # A path may contain spaces. A cluster's name may, too: it comes last.
-        doors, _, rest = (self.line or "").partition(" store=")
+        addresses, _, rest = (self.line or "").partition(" store=")
         store = rest.rpartition(" cluster=")[0]
-        return dict(_WHERE.findall(doors)) | ({"store": store} if store else {})
+        return dict(_WHERE.findall(addresses)) | ({"store": store} if store else {})
 
     @property
     def cluster_id(self) -> str:

@@ -167,7 +167,7 @@ class Supervisor:
                 self._cluster_id = child.cluster_id
             if self._announced:
                 where = child.where
-                addresses = " ".join(f"{door}={where[door]}" for door in ("kafka", "grpc", "http"))
+                addresses = " ".join(f"{name}={where[name]}" for name in ("kafka", "grpc", "http"))
                 _say(f"{self._name(slot)} serves again" if again else f"{self._name(slot)} serves {addresses}")
             else:
                 self._announce()
@@ -213,8 +213,8 @@ class Supervisor:
         if len(serving) < self._brokers:
             return
         self._announced = True
-        doors = " ".join(f"{door}={','.join(where[door] for where in serving)}" for door in ("kafka", "grpc", "http"))
-        tell(sys.stdout, f"headgate serves {doors} store={serving[0]['store']} (Ctrl-C ends it)\n")
+        addresses = " ".join(f"{name}={','.join(where[name] for where in serving)}" for name in ("kafka", "grpc", "http"))
+        tell(sys.stdout, f"headgate serves {addresses} store={serving[0]['store']} (Ctrl-C ends it)\n")
         if self._brokers < self._brokers_max:
             self._following = asyncio.create_task(self._follow(), name="follow")
             self._following.add_done_callback(self._watched)
