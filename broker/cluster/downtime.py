@@ -41,6 +41,16 @@ def newest_ms(manifest: Manifest, edits: Iterable[Edit] = ()) -> int:
     return max(times, default=0)
 
 
+def is_clock_right(ahead_ms: int | None, difference_max_ms: int) -> bool:
+    """True if the clock of a starting broker agrees with the store's own clock. Then `begin` is not needed.
+
+    Args:
+        ahead_ms: milliseconds by which the broker's clock is ahead of the store's. None: the store has no clock of its own.
+        difference_max_ms: differences up to this one are normal.
+    """
+    return ahead_ms is not None and abs(ahead_ms) <= difference_max_ms
+
+
 class Beginning(NamedTuple):
     """The conclusions of a starting broker about the time before its start."""
 

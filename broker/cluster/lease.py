@@ -31,6 +31,12 @@ leaders."""
 LOOKS = 2
 """A contender waits longer than `ttl_ms` by this many times the duration of a look, because a renewal takes a few operations."""
 
+YIELD_TIMEOUTS = 2
+"""A broker that gave the lease back leaves the lead to others for this many time-outs of a member."""
+YIELD_AGAIN_S = 60.0
+"""Seconds after that time in which it does not give the lease back again. If no other broker took the lead meanwhile, all others
+are really lost."""
+
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """One version. `holder`: an incarnation, "" if the lease was given up. `address`: its gRPC address, ``host:port``.
@@ -87,6 +93,8 @@ class Contender:
         self._version = -1
         self._since_s = 0.0
         self._look_s = 0.0
+        self._stands_back_until_s = -YIELD_AGAIN_S
+        """The monotonic time, in seconds, until which this broker leaves the lead to others."""
 
     def looked(self, took_s: float) -> None:
         """Note the duration of a look at the lease, in seconds. Recent looks weigh most in the average."""
@@ -116,3 +124,25 @@ class Contender:
     def blind(self) -> None:
         """The store did not answer, so the holder's renewals are unknown: begin the wait again."""
         self._version = -1
+
+    # -- after this broker gave the lease back, because all members fell silent together
+
+    def yielded(self, now_s: float, timeout_s: float) -> None:
+        """Note that this broker gave the lease back, at the monotonic time `now_s` in seconds.
+
+        Args:
+            timeout_s: seconds of silence after which a member is lost.
+        """
+        self._stands_back_until_s = now_s + YIELD_TIMEOUTS * timeout_s
+
+    def followed(self) -> None:
+        """Note that another broker leads, as intended. When this broker leads again, it may give the lease back again."""
+        self._stands_back_until_s = -YIELD_AGAIN_S
+
+    def stands_back(self, lease: Lease | None, now_s: float) -> bool:
+        """True if this broker leaves a free lease to others."""
+        return (lease is None or not lease.holder) and now_s < self._stands_back_until_s
+
+    def may_yield(self, now_s: float) -> bool:
+        """True if this broker gives the lease back when all members fall silent together."""
+        return now_s >= self._stands_back_until_s + YIELD_AGAIN_S

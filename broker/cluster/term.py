@@ -10,7 +10,8 @@ Theory of operation::
     Ticked         judge silence; once a second, report                               Probe, Replace, WaitFor, FailOver,
                                                                                       GiveLeaseBack, Report
     Probed         judge again with the answer                                        Replace, WaitFor, FailOver
-    Joined, Left   note the stream                                                    Probe after Left
+    Joined, Left   note the stream                                                    CountBrokers after Joined, Probe
+                                                                                      after Left
     Admitted       wait for the stream of a broker that asked to join
     Reported       note load, trouble, clock and lateness; a broker that announces    PlanLater
                    its end is drained
@@ -53,6 +54,7 @@ from headgate.broker.cluster.term_events import (
     Admitted,
     Began,
     Carry,
+    CountBrokers,
     Damaged,
     Effect,
     Event,
@@ -85,6 +87,8 @@ ALONE_S = 0.5
 """The same pause when there are no other brokers. Then only reservations can expire, so an idle broker wakes seldom."""
 DAMAGED_RETRY_S = 10.0
 """Pause, in seconds, before a damaged log is read again. An operator may have restored it."""
+PATIENCE = 2.0
+"""Time that the members get to find a new leader, as a multiple of the time that this broker needed to begin its term."""
 TROUBLE_S = 60.0
 """Seconds after which a broker that cannot store records is replaced, if the leader can store. Other brokers can store, too."""
 
@@ -113,6 +117,7 @@ class Term:
         predecessor: the incarnation that let the lease run out, and the seconds of its silence. "" if the lease was given up.
         is_draining: this broker must lose its segments and get no new ones.
         yields: give the lease back when all members fall silent together.
+        clock_difference_max_ms: differences of clocks up to this one are normal.
     """
 
     def __init__(
@@ -126,6 +131,7 @@ class Term:
         predecessor: tuple[str, float] = ("", 0.0),
         is_draining: bool = False,
         yields: bool = False,
+        clock_difference_max_ms: int = 0,
     ) -> None:
         self.manifest = Manifest()
         self.epoch = -1
@@ -146,6 +152,7 @@ class Term:
         self._mine = mine
         self._attention = attention
         self._yields = yields
+        self._clock_difference_max_ms = clock_difference_max_ms
         self._damaged: dict[str, float] = {}
         """Incarnations with an unreadable log, and the monotonic time in seconds before which their recovery is not tried again."""
         self._drained: set[str] = set()
@@ -206,7 +213,7 @@ class Term:
                 if now_s - self._report_s >= LEADER_REPORT_S:
                     self._report_s = now_s
                     self.detector.forget({one.id for one in self.others()} | self.members.keys())
-                    effects.append(Report())
+                    effects.append(Report(self._clock_error_ms()))
                 return effects
             case Reported():
                 return self._reported(event, now_s)
@@ -221,6 +228,7 @@ class Term:
                 load = BrokerLoad(incarnation_id=incarnation.id, broker_id=incarnation.broker_id)
                 self.members[incarnation.id] = Member(incarnation, load)
                 self.detector.joined(incarnation.id, now_s)
+                return [CountBrokers()]
             case Left(incarnation_id):
                 del self.members[incarnation_id]
                 self.detector.left(incarnation_id, now_s)
@@ -240,8 +248,9 @@ class Term:
                 self._is_replacing = False
             case Recovered():
                 return self._recovered(event, now_s)
-            case Began(patience_s):
-                self.detector.begins(now_s, patience_s)
+            case Began(took_s):
+                # If the store is slow, the members also need longer to find this leader.
+                self.detector.begins(now_s, PATIENCE * took_s)
             case Opened():
                 self._report_s = now_s
                 return self._probe(now_s)
@@ -274,6 +283,16 @@ class Term:
             return []
         segments = {key: info for key, info in self.manifest.segments.items() if not self.orders.is_busy(key)}
         return [Carry(order) for order in self.planner.plan(segments, self.loads(), int(now_s * 1000)).orders]
+
+    def _clock_error_ms(self) -> int:
+        """The error of this broker's clock in ms, as the members' clocks show it.
+
+        It is 0 unless most of them differ by more than `clock_difference_max_ms`: a single member that differs has a wrong clock
+        itself, and reports that.
+        """
+        ahead_ms = [one.clock_ahead_ms for one in self.members.values() if one.clock_ahead_ms is not None]
+        differing = [one for one in ahead_ms if abs(one) > self._clock_difference_max_ms]
+        return differing[0] if 2 * len(differing) > len(ahead_ms) else 0
 
     # -- lost members
 
@@ -391,6 +410,15 @@ class Term:
         """The open incarnations of other brokers."""
         return [one for one in self.manifest.incarnations.values() if not one.sealed and one.id != self._mine.id]
 
+    def to_recover(self) -> list[Incarnation]:
+        """The condemned brokers that no failover has recovered yet."""
+        return [one for one in self.others() if one.id in self.condemned]
+
+    def trouble_of(self, incarnation_id: str) -> str:
+        """The reason why another live broker cannot store records at the moment. Empty: it can."""
+        member = self.members.get(incarnation_id)
+        return "it is not connected" if member is None else member.trouble
+
     def loads(self) -> list[BrokerLoad]:
         """The last reports of the live members and of this broker. An incarnation that sealed itself is left out, because it can
         lead nothing."""
@@ -499,16 +527,3 @@ def _same_place(one: Incarnation, other: Incarnation) -> bool:
 
 def _with_epoch(incarnation: Incarnation, manifest: Manifest, behind: int = 1) -> Incarnation:
     return structs.replace(incarnation, leader_epoch=manifest.leader_epoch + behind)
-
-
-def own_clock_error_ms(ahead_ms: Sequence[int], difference_max_ms: int) -> int:
-    """The error of this broker's clock in ms, as the members' clocks show it.
-
-    It is 0 unless most of them differ by more than `difference_max_ms`: a single member that differs has a wrong clock itself,
-    and reports that.
-
-    Args:
-        ahead_ms: milliseconds by which this broker's clock is ahead of each member's.
-    """
-    differing = [one for one in ahead_ms if abs(one) > difference_max_ms]
-    return differing[0] if 2 * len(differing) > len(ahead_ms) else 0

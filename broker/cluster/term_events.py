@@ -16,9 +16,9 @@ from headgate.broker.runtime.errors import CorruptError
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The first commit of the term is durable. All others have `patience_s` longer than the time-out to join."""
+    """The first commit of the term is durable. The beginning of the term took `took_s` seconds."""
 
-    patience_s: float
+    took_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,13 @@ class GiveLeaseBack:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Compare the clocks, send each member a sign of life, and measure this broker's load. Answered with `Measured`."""
+    """Note the error of this broker's clock, send each member a sign of life, and measure this broker's load. Answered with
+    `Measured`.
+
+    `clock_error_ms`: milliseconds by which this broker's clock is ahead of most members' clocks; 0: it is right, or unknown.
+    """
+
+    clock_error_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,4 +217,9 @@ class PlanLater:
     """Send `PlanDue` after a short pause, in which other brokers may announce their end too."""
 
 
-Effect: TypeAlias = Probe | Replace | WaitFor | FailOver | Damaged | GiveLeaseBack | Report | Carry | PlanLater
+@dataclass(frozen=True, slots=True)
+class CountBrokers:
+    """Count the live brokers again, because a broker joined."""
+
+
+Effect: TypeAlias = Probe | Replace | WaitFor | FailOver | Damaged | GiveLeaseBack | Report | Carry | PlanLater | CountBrokers

@@ -7,7 +7,9 @@ import uuid
 
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.term import TICK_S
+from headgate.broker.cluster.term_events import PlanDue
 from headgate.broker.control.leader import Leader
+from headgate.broker.control.leader_journal import not_leader
 from headgate.broker.runtime.errors import Reason, RetryError
 
 DRAIN_S = 60.0
@@ -24,16 +26,17 @@ async def drain_broker(leader: Leader, broker_id: int) -> list[SegmentInfo]:
         InvalidError: there is no such live broker, or no other broker. RetryError: it keeps segments for too long, or the term
             ends.
     """
-    incarnation_id = leader.drain(broker_id)
+    incarnation_id = leader.term.drain(broker_id)
+    leader.sessions.drain(incarnation_id)
     taken: set[tuple[uuid.UUID, int]] = set()
     deadline_s = leader.clock.monotonic() + DRAIN_S
     while left := [segment for segment in leader.manifest.segments.values() if segment.incarnation_id == incarnation_id]:
         taken.update((segment.topic_id, number) for segment in left for number in segment.partitions)
-        if leader.over:
-            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
+        if leader.journal.is_over:
+            raise not_leader()
         if leader.clock.monotonic() > deadline_s:
             raise RetryError(Reason.TIMED_OUT, f"the broker still has segments. broker=`{broker_id}` segments=`{len(left)}`")
-        leader.plan()
+        leader.take(PlanDue())
         await asyncio.sleep(TICK_S)
     return [
         segment

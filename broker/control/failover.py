@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from headgate.broker.cluster.manifest import Follower, Incarnation
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import Recovered
+from headgate.broker.control.leader_journal import LeaderJournal
 from headgate.broker.engine import keys
-from headgate.broker.engine.catalog import DeposedError, LocalCatalog
+from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.engine.upkeep import recovery
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -38,13 +39,13 @@ class Failover:
         engine: Engine,
         mine: str,
         term: Term,
-        catalog: LocalCatalog,
+        journal: LeaderJournal,
         surrender: Callable[[Incarnation, Follower], Awaitable[list[Copy]]],
     ) -> None:
         self._engine = engine
         self._mine = mine
         self._term = term
-        self._catalog = catalog
+        self._journal = journal
         self._surrender = surrender
         self._attempts = 0
 
@@ -52,7 +53,7 @@ class Failover:
         """Fence and recover these brokers; see `recovery.recover`. The result is not committed yet."""
         self._attempts += 1
         made_by = keys.maker(self._term.epoch, self._mine, self._attempts)
-        return await recovery.recover(self._engine.store, self._catalog.manifest, lost, made_by, self._copies_of)
+        return await recovery.recover(self._engine.store, self._journal.manifest, lost, made_by, self._copies_of)
 
     async def run(self, why: Mapping[str, str]) -> Recovered:
         """Recover the condemned brokers, and commit their successors. Tries until a commit succeeds.
@@ -68,13 +69,13 @@ class Failover:
             try:
                 # Commit before the first fence. A leader that was replaced while it slept finds that out here, and fences no
                 # broker.
-                await self._catalog.commit(self._term.confirmation)
-                lost = [one for one in self._term.others() if one.id in self._term.condemned]
+                await self._journal.confirm()
+                lost = self._term.to_recover()
                 recovered = await self.recover(lost)
                 damaged = {one: recovered.unreadable[one.id] for one in lost if one.id in recovered.unreadable}
                 lost = [one for one in lost if one not in damaged]
                 if lost:
-                    await self._catalog.commit(*recovered.edits)
+                    await self._journal.commit(recovered.edits)
                 break
             except DeposedError:
                 raise
@@ -93,11 +94,13 @@ class Failover:
         return Recovered(lost, damaged, recovered.edits, why, began_s)
 
     async def was_fenced(self, incarnation_id: str) -> bool:
-        """True if an incarnation that the manifest does not know was replaced and forgotten. The incarnation may not know of
-        this.
+        """True if the manifest does not know an incarnation, because it was replaced and forgotten. The incarnation may not know
+        of this.
 
         Fences are kept for ever. Raises RetryError.
         """
+        if incarnation_id in self._journal.manifest.incarnations:
+            return False
         try:
             await self._engine.store.get_range(keys.fence(incarnation_id), 0, 1)
         except InvalidError as error:
@@ -109,5 +112,5 @@ class Failover:
     async def _copies_of(self, lead: Incarnation) -> list[Copy]:
         """The copies that a lost lead's follower has. The lead may have acked them, and its WAL may lack them. Raises
         RetryError."""
-        follower = self._catalog.manifest.followers.get(lead.id)
+        follower = self._journal.manifest.followers.get(lead.id)
         return [] if follower is None else await self._surrender(lead, follower)

@@ -24,7 +24,6 @@ from headgate.broker.cluster.capacity import (
 from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
-from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -34,41 +33,53 @@ logger = get_logger("capacity")
 MEASURE_S = 1.0
 
 
-class CapacityLeader(Protocol):
-    """The leader, as `LeaderCapacity` needs it."""
-
-    @property
-    def clock(self) -> Clock: ...
+class CapacityTerm(Protocol):
+    """The brokers that the leader knows (`cluster.term.Term`)."""
 
     @property
     def planner(self) -> LoadPlanner: ...
-
-    @property
-    def manifest(self) -> Manifest: ...
 
     def loads(self) -> list[BrokerLoad]: ...
 
     def awaits_members(self) -> bool:
         """True if some brokers have neither connected nor been found lost yet."""
 
+
+class CapacityJournal(Protocol):
+    """The journal, as `LeaderCapacity` needs it (`leader_journal.LeaderJournal`)."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
     def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> Awaitable[None]:
         """Commit edits that are made from the current manifest; see `LocalCatalog.commit_made`."""
-
-    def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
 
 class LeaderCapacity:
     """The desired number of brokers, during one term.
 
     Args:
+        spawn: runs a task, by its name, until it or the term ends.
         brokers_min: number of brokers that the cluster always wants.
         brokers_max: the largest number that a reservation or the load may ask for.
     """
 
-    def __init__(self, leader: CapacityLeader, *, brokers_min: int, brokers_max: int) -> None:
+    def __init__(
+        self,
+        term: CapacityTerm,
+        journal: CapacityJournal,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+        *,
+        brokers_min: int,
+        brokers_max: int,
+    ) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the desired number or the number of live brokers changed."""
-        self._leader = leader
+        self._term = term
+        self._journal = journal
+        self._clock = clock
+        self._spawn = spawn
         self._brokers_min = brokers_min
         self._brokers_max = brokers_max
         self._deadlines = Deadlines()
@@ -85,28 +96,33 @@ class LeaderCapacity:
     # -- called by the leader
 
     def follow(self) -> None:
-        """Called when the manifest was loaded or has changed."""
+        """Called when the manifest was loaded, or its reservations have changed."""
         self._stale = True
-        self._deadlines.observe(self._leader.manifest.reservations, self._now_ms())
+        self._deadlines.observe(self._journal.manifest.reservations, self._now_ms())
+
+    def applied(self, edits: Sequence[Edit]) -> None:
+        """Called with edits that the manifest has just applied."""
+        if any(isinstance(edit, PutReservation | ReleaseReservation) for edit in edits):
+            self.follow()
 
     def tick(self, now_s: float) -> None:
         """Update the numbers to the present time. Called several times a second."""
         now_ms = int(now_s * 1000)
-        loads = self._leader.loads()
+        loads = self._term.loads()
         if self._demand is None:
-            if self._leader.awaits_members():
+            if self._term.awaits_members():
                 return
             reserved = max((one.reservation.brokers for one in self.reservations()), default=0)
             self._demand = LoadDemand(_live(loads), now_ms, self._brokers_max, reserved=reserved)
         if now_s - self._measured_s >= MEASURE_S:
             self._measured_s = now_s
-            pressures = self._leader.planner.pressures(self._leader.manifest.segments, loads)
+            pressures = self._term.planner.pressures(self._journal.manifest.segments, loads)
             self._demand.observe(pressures.values(), now_ms)
             self._stale = True
         next_ms = self._deadlines.next_ms()
         is_over = next_ms is not None and next_ms <= now_ms
         if self._releasing is None and is_over:
-            self._releasing = self._leader.spawn_order(self._release_expired(now_ms))
+            self._releasing = self._spawn(self._release_expired(now_ms), "order")
             self._releasing.add_done_callback(self._released)
         live = _live(loads)
         if not self._stale and not is_over and self._known is not None and self._known[1] == live:
@@ -120,13 +136,13 @@ class LeaderCapacity:
             self.on_change()
 
     async def _release_expired(self, now_ms: int) -> None:
-        over = {key: self._leader.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
+        over = {key: self._journal.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
 
         def make(now: Manifest) -> list[Edit]:
             # Leave out a reservation that was renewed while this commit waited for its turn.
             return [ReleaseReservation(key) for key, one in over.items() if one is not None and now.reservations.get(key) == one]
 
-        await self._leader.commit_made(make)
+        await self._journal.commit_made(make)
         logger.info("reservations_expired", ids=",".join(over))
 
     def _released(self, task: asyncio.Task[None]) -> None:
@@ -149,8 +165,8 @@ class LeaderCapacity:
             made.append(change(now))
             return [PutReservation(made[-1])]
 
-        await self._commit(make)
-        self.tick(self._leader.clock.monotonic())
+        await self._journal.commit_made(make)
+        self.tick(self._clock.monotonic())
         return OpenReservation(reservation=made[-1], left_ms=made[-1].ttl_ms)
 
     async def release(self, reservation_id: str) -> bool:
@@ -163,15 +179,9 @@ class LeaderCapacity:
             was_open = is_stored and reservation_id not in self._deadlines.expired(self._now_ms())
             return [ReleaseReservation(reservation_id)] if is_stored else []
 
-        await self._commit(make)
-        self.tick(self._leader.clock.monotonic())
+        await self._journal.commit_made(make)
+        self.tick(self._clock.monotonic())
         return was_open
-
-    async def _commit(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
-        try:
-            await self._leader.commit_made(make)
-        except DeposedError as error:
-            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more") from error
 
     def reservations(self) -> list[OpenReservation]:
         """The open reservations, by id."""
@@ -184,10 +194,10 @@ class LeaderCapacity:
         return desired_brokers(self._brokers_min, self.reservations(), self._demand, self._brokers_max)
 
     def live_brokers(self) -> int:
-        return _live(self._leader.loads())
+        return _live(self._term.loads())
 
     def _now_ms(self) -> int:
-        return int(self._leader.clock.monotonic() * 1000)
+        return int(self._clock.monotonic() * 1000)
 
 
 class BrokerCapacity:

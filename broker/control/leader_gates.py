@@ -45,7 +45,6 @@ from headgate.broker.cluster.manifest import (
     TrimGates,
 )
 from headgate.broker.cluster.topic_config import is_internal
-from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.steps import Steps
@@ -71,19 +70,21 @@ SWEEP_S_MAX = 600.0
 SWEEP_PAGE = 1000
 
 
-class GateLeader(Protocol):
-    """The leader, as `LeaderGates` needs it."""
-
-    clock: SteadyClock
+class GatesJournal(Protocol):
+    """The journal, as `LeaderGates` needs it (`leader_journal.LeaderJournal`)."""
 
     @property
     def manifest(self) -> Manifest: ...
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True if the term has ended."""
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None: ...
+
+
+class HoldingLeads(Protocol):
+    """The brokers that lead segments (`sessions.Sessions`)."""
 
     async def hold(self, incarnation_id: str, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int]) -> list[Held]: ...
 
@@ -93,9 +94,10 @@ class GateLeader(Protocol):
 class LeaderGates:
     """The gates during one term of a leader."""
 
-    def __init__(self, leader: GateLeader, engine: Engine) -> None:
-        self._leader = leader
+    def __init__(self, engine: Engine, journal: GatesJournal, leads: HoldingLeads) -> None:
         self._engine = engine
+        self._journal = journal
+        self._leads = leads
         self._opening = asyncio.Lock()
         self._deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
         """For each open gate: (renewals, monotonic time in seconds at which it expires). A new leader gives each gate its full
@@ -172,7 +174,7 @@ class LeaderGates:
             rows = await self._run(rows_of(files, topic.partitions)) if files else asked
             check_rows(topic.name, rows, topic.partitions)
             await self._judge_new(topic, gate_id, files)
-        deadline_s = self._leader.clock.monotonic() + OPEN_TIMEOUT_S
+        deadline_s = self._engine.clock.monotonic() + OPEN_TIMEOUT_S
         async with self._opening:
             while True:
                 known = self._known(topic, gate_id)
@@ -194,13 +196,13 @@ class LeaderGates:
                 topic = self._as_it_is(topic)
                 rows = await self._run(rows_of(files, topic.partitions)) if files else asked
                 check_rows(topic.name, rows, topic.partitions)
-                gate = replace(wanted, opened_ms=self._leader.clock.now_ms())
+                gate = replace(wanted, opened_ms=self._engine.clock.now_ms())
                 try:
                     if gate.place == "front":
                         await self._open_in_front(topic, gate, rows)
                     else:
                         await self._open_behind(topic, gate, rows, files, digest)
-                    opened = self._leader.manifest.gates[topic.id][gate_id]
+                    opened = self._journal.manifest.gates[topic.id][gate_id]
                     logger.info(
                         "gate_opened",
                         topic=topic.name,
@@ -212,19 +214,19 @@ class LeaderGates:
                     )
                     return opened
                 except InvalidError:
-                    self._leader.drop_holds(topic.id, gate_id)
+                    self._leads.drop_holds(topic.id, gate_id)
                     raise
                 except RetryError as error:
                     # Only after these two errors it is certain that nothing was committed.
-                    if error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY) or self._leader.over:
+                    if error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY) or self._journal.is_over:
                         raise
-                    if self._leader.clock.monotonic() > deadline_s:
-                        self._leader.drop_holds(topic.id, gate_id)
+                    if self._engine.clock.monotonic() > deadline_s:
+                        self._leads.drop_holds(topic.id, gate_id)
                         raise
                 await asyncio.sleep(RETRY_S)
 
     async def _open_in_front(self, topic: Topic, gate: Gate, rows: list[int]) -> None:
-        await self._leader.commit_made(lambda now: [OpenGate(_in_front(now, gate, topic, rows))])
+        await self._journal.commit_made(lambda now: [OpenGate(_in_front(now, gate, topic, rows))])
 
     async def _open_behind(self, topic: Topic, gate: Gate, rows: list[int], files: list[ParquetExtent], digest: str) -> None:
         held = await self._hold(topic, gate.id, rows)
@@ -247,20 +249,20 @@ class LeaderGates:
                 files=len(extents),
             )
         segments = [one.segment_id for one in held]
-        await self._leader.commit_made(lambda _: [OpenGate(gate, segments)])
+        await self._journal.commit_made(lambda _: [OpenGate(gate, segments)])
         self._look()
 
     async def _hold(self, topic: Topic, gate_id: str, rows: list[int]) -> list[Held]:
         """Make every lead of the topic reserve offsets. Returns them by partition."""
         by_lead: dict[str, dict[int, int]] = {}
-        for partition, segment in enumerate(self._leader.manifest.leads.get(topic.id, ())):
+        for partition, segment in enumerate(self._journal.manifest.leads.get(topic.id, ())):
             if segment is None:
                 raise RetryError(
                     Reason.NOT_LEADER, f"no broker leads the partition yet. topic=`{topic.name}` partition=`{partition}`"
                 )
             by_lead.setdefault(segment.incarnation_id, {})[partition] = rows[partition]
         asked = await asyncio.gather(
-            *(self._leader.hold(lead, topic.id, gate_id, wanted) for lead, wanted in by_lead.items()), return_exceptions=True
+            *(self._leads.hold(lead, topic.id, gate_id, wanted) for lead, wanted in by_lead.items()), return_exceptions=True
         )
         held: list[Held] = []
         for answer in asked:
@@ -293,7 +295,7 @@ class LeaderGates:
         try:
             extents = await self._run(check_extents(gate_id, files, {one.partition: one for one in gate.windows}))
             await self._engine.references.check(topic.id, extents, absolute=True)
-            filled_ms = self._leader.clock.now_ms()
+            filled_ms = self._engine.clock.now_ms()
 
             def make(now: Manifest) -> list[Edit]:
                 current = now.gates.get(topic.id, {}).get(gate_id)
@@ -301,7 +303,7 @@ class LeaderGates:
                     return []
                 return [FillGate(topic.id, gate_id, extents, digest, filled_ms)]
 
-            await self._leader.commit_made(make)
+            await self._journal.commit_made(make)
         finally:
             self._filling[key] -= 1
             if not self._filling[key]:
@@ -329,7 +331,7 @@ class LeaderGates:
         gate = self._gate(topic, gate_id)
         ttl_ms = ttl_ms or gate.ttl_ms
         check_ttl(ttl_ms)
-        await self._leader.commit_made(lambda _: [RenewGate(topic.id, gate_id, ttl_ms)])
+        await self._journal.commit_made(lambda _: [RenewGate(topic.id, gate_id, ttl_ms)])
         self._look()
         return self._gate(topic, gate_id)
 
@@ -346,14 +348,14 @@ class LeaderGates:
                 )
             return [] if current is not None and current.state == "released" else [ReleaseGate(topic.id, gate_id, why)]
 
-        await self._leader.commit_made(make)
+        await self._journal.commit_made(make)
         gate = self._gate(topic, gate_id)
         logger.info("gate_released", topic=topic.name, gate=gate_id, why=why)
         return gate
 
     def list_all(self, topic_name: str = "") -> list[Gate]:
         """All gates, by the topic's name and in the order in which they were opened."""
-        manifest = self._leader.manifest
+        manifest = self._journal.manifest
         topics = [self._topic(topic_name)] if topic_name else [manifest.topics[name] for name in sorted(manifest.topics)]
         return [gate for topic in topics for gate in manifest.gates.get(topic.id, {}).values()]
 
@@ -367,31 +369,31 @@ class LeaderGates:
         known = self._deadlines.get((gate.topic_id, gate.id))
         if known is None or known[0] != gate.renewals:
             return gate.ttl_ms
-        return max(0, round((known[1] - self._leader.clock.monotonic()) * 1000))
+        return max(0, round((known[1] - self._engine.clock.monotonic()) * 1000))
 
     async def _run(self, steps: Steps[T]) -> T:
         """Work on the files of a gate, in slices of the loop's time."""
         return await self._engine.turns.begin().run(steps)
 
     def _topic(self, name: str) -> Topic:
-        topic = self._leader.manifest.topics.get(name)
+        topic = self._journal.manifest.topics.get(name)
         if topic is None:
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{name}`")
         return topic
 
     def _as_it_is(self, topic: Topic) -> Topic:
-        now = self._leader.manifest.topics_by_id.get(topic.id)
+        now = self._journal.manifest.topics_by_id.get(topic.id)
         if now is None:
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{topic.name}`")
         return now
 
     def _known(self, topic: Topic, gate_id: str) -> Gate | None:
         """The gate with this id. None if it was released, because then a new gate may have the id."""
-        gate = self._leader.manifest.gates.get(topic.id, {}).get(gate_id)
+        gate = self._journal.manifest.gates.get(topic.id, {}).get(gate_id)
         return None if gate is None or gate.state == "released" else gate
 
     def _gate(self, topic: Topic, gate_id: str) -> Gate:
-        gate = self._leader.manifest.gates.get(topic.id, {}).get(gate_id)
+        gate = self._journal.manifest.gates.get(topic.id, {}).get(gate_id)
         if gate is None:
             raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic.name}` gate=`{gate_id}`")
         return gate
@@ -402,15 +404,15 @@ class LeaderGates:
         """Expire gates and sweep files, until the term ends."""
         grace_ms = self._engine.settings.gate_file_grace_ms
         pause_s = min(SWEEP_S_MAX, max(grace_ms / 4000, 1.0))
-        sweep_s = self._leader.clock.monotonic() + min(pause_s, 30.0)
+        sweep_s = self._engine.clock.monotonic() + min(pause_s, 30.0)
         while True:
             next_s = min((over_s for _, over_s in self._deadlines.values()), default=math.inf)
-            await asyncio.sleep(min(max(next_s - self._leader.clock.monotonic(), LOOK_S), REST_S))
+            await asyncio.sleep(min(max(next_s - self._engine.clock.monotonic(), LOOK_S), REST_S))
             try:
                 for gate in self._look():
                     await self._expire(gate)
-                if self._leader.clock.monotonic() >= sweep_s:
-                    sweep_s = self._leader.clock.monotonic() + pause_s
+                if self._engine.clock.monotonic() >= sweep_s:
+                    sweep_s = self._engine.clock.monotonic() + pause_s
                     await self.sweep(grace_ms)
             except (RetryError, InvalidError) as error:
                 # The store does not answer, or the manifest changed meanwhile. The next check sees the current state.
@@ -418,10 +420,10 @@ class LeaderGates:
 
     def _look(self) -> Sequence[Gate]:
         """Bring the deadlines up to date. Returns the gates that have expired."""
-        now_s = self._leader.clock.monotonic()
+        now_s = self._engine.clock.monotonic()
         deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
         over: list[Gate] = []
-        for topic_id, gates in self._leader.manifest.gates.items():
+        for topic_id, gates in self._journal.manifest.gates.items():
             for gate in gates.values():
                 if gate.state != "open":
                     continue
@@ -436,7 +438,7 @@ class LeaderGates:
         return over
 
     async def _expire(self, gate: Gate) -> None:
-        topic = self._leader.manifest.topics_by_id.get(gate.topic_id)
+        topic = self._journal.manifest.topics_by_id.get(gate.topic_id)
         if topic is None:
             return
         logger.warning("gate_expired", topic=topic.name, gate=gate.id, ttl_ms=gate.ttl_ms)
@@ -456,7 +458,7 @@ class LeaderGates:
         Args:
             grace_ms: age in ms from which a file that no gate has ever named is deleted.
         """
-        manifest = self._leader.manifest
+        manifest = self._journal.manifest
         for topic_id, gates in list(manifest.gates.items()):
             gone = [
                 one.path
@@ -472,20 +474,20 @@ class LeaderGates:
         named = _named(manifest)
         while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
             last = objects[-1].key
-            if self._leader.clock.doubt is not None:
+            if self._engine.clock.doubt is not None:
                 return  # without a certain clock, the age of a file is unknown
-            oldest_ms = self._leader.clock.now_ms() - grace_ms
+            oldest_ms = self._engine.clock.now_ms() - grace_ms
             old = [found.key for found in objects if found.modified_ms <= oldest_ms]
             await self._delete([key for key in old if self._is_nobodys(key, named)])
 
     async def _trim(self, topic_id: uuid.UUID) -> None:
-        await self._leader.commit_made(lambda _: [TrimGates(topic_id)])
+        await self._journal.commit_made(lambda _: [TrimGates(topic_id)])
 
     def _is_nobodys(self, key: str, named: set[str]) -> bool:
         topic_id = topic_of(key)
         if topic_id is None or key in named:
             return False
-        manifest = self._leader.manifest
+        manifest = self._journal.manifest
         if topic_id not in manifest.topics_by_id:
             return True
         gates = manifest.gates.get(topic_id, {})
@@ -501,13 +503,13 @@ class LeaderGates:
                 still = [path for path in paths if self._is_nobodys(path, named)]
                 return [CondemnFiles(still)] if still else []
 
-            await self._leader.commit_made(make)
-        condemned = list(self._leader.manifest.condemned)
+            await self._journal.commit_made(make)
+        condemned = list(self._journal.manifest.condemned)
         if not condemned:
             return
         for path in condemned:
             await self._engine.store.delete(path)
-        await self._leader.commit_made(lambda _: [ForgetFiles(condemned)])
+        await self._journal.commit_made(lambda _: [ForgetFiles(condemned)])
         logger.info("files_swept", files=len(condemned))
 
 

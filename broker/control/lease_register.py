@@ -1,12 +1,6 @@
-"""The lease in the store: `LeaseRegister` reads and writes its versions, and `HeldLease` renews it during one term."""
+"""The lease in the store: reads and writes its versions. The rules are in `cluster/lease.py`."""
 
 from __future__ import annotations
-
-import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from headgate.broker.cluster.lease import UNREADABLE, Lease
 from headgate.broker.engine import keys
@@ -15,9 +9,6 @@ from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, R
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.store.interface import ObjectInfo, Store
 from headgate.broker.store.keys import number_of, numbered
-
-if TYPE_CHECKING:
-    from headgate.broker.engine.engine import Engine
 
 logger = get_logger("lease")
 
@@ -85,109 +76,6 @@ class LeaseRegister:
         found = [(number_of(keys.LEASE, row.key), row) for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
         # Objects with other names are not versions. Brokers ignore them.
         return {version: row for version, row in found if version is not None}
-
-
-class HeldLease:
-    """The lease during one term of this broker. Each renewal also extends this broker's own proof of lead (`engine/proof.py`).
-
-    Args:
-        current: the version that this broker has just written, and `version`, its number.
-        written: called after each attempt to renew it: with True if the store has the new version, with False if the store did
-            not answer.
-        lost: called when another broker has written the next version.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        register: LeaseRegister,
-        current: Lease,
-        version: int,
-        *,
-        written: Callable[[bool], None],
-        lost: Callable[[], None],
-    ) -> None:
-        self.current = current
-        self.is_given_back = False
-        """True once this broker began to give it back. Then it is not renewed."""
-        self.is_over = False
-        """True once the term has ended. Then a renewal proves nothing any more."""
-        self._engine = engine
-        self._register = register
-        self._version = version
-        self._written = written
-        self._lost = lost
-        self._writing = asyncio.Lock()
-
-    @property
-    def clock_ahead_ms(self) -> int | None:
-        """Milliseconds by which this broker's clock was ahead of the store's at the last write. None: unknown."""
-        return self._register.ahead_ms
-
-    async def renew(self) -> None:
-        """Renew the lease. If the store does not answer, wait: no other broker can take the lease meanwhile. Never returns."""
-        clock = self._engine.clock
-        pause_s = self.current.ttl_ms / 2000
-        while True:
-            await asyncio.sleep(pause_s)
-            began_s = clock.monotonic()
-            await self.write()
-            pause_s = max(self.current.ttl_ms / 2000 - (clock.monotonic() - began_s), 0.0)
-
-    async def write(self, *, serving: bool = False) -> None:
-        """Write the next version.
-
-        Args:
-            serving: note that this broker's gRPC port is open. From then on, a broker that finds the port closed knows that this
-                broker is gone. False: leave that note unchanged.
-        """
-        async with self._writing:
-            if self.is_given_back:
-                return
-            lease = structs.replace(
-                self.current, renewal=self.current.renewal + 1, serving=serving or self.current.serving, at_ms=self._at_ms()
-            )
-            asked_s = self._engine.clock.monotonic()
-            try:
-                if await self._register.write(self._version + 1, lease):
-                    self._version += 1
-                    self.current = lease
-                    if self._register.ahead_ms is not None:
-                        self._engine.clock.note("store", self._register.ahead_ms)
-                    self._written(True)
-                    if not self.is_over:
-                        self._engine.proof.extend(asked_s, lease.ttl_ms)
-                    return
-                version, found = await self._register.read()
-                if found == lease:
-                    # An earlier attempt may have written it, and its answer was lost. The time of that write is unknown, so it
-                    # extends no promise.
-                    self._version, self.current = version, lease
-                    return
-            except RetryError as error:
-                logger.warning("lease_not_renewed", error=error.message)
-                self._written(False)
-                return
-        self._lost()
-
-    async def give_back(self) -> None:
-        """Give the lease back. Any broker that sees this may take it at once. Raises RetryError."""
-        async with self._writing:
-            self.is_given_back = True
-            self._engine.proof.lapse()
-            lease = Lease(
-                holder="",
-                broker_id=self.current.broker_id,
-                address=self.current.address,
-                ttl_ms=self.current.ttl_ms,
-                at_ms=self._at_ms(),
-            )
-            await self._register.write(self._version + 1, lease)
-
-    def _at_ms(self) -> int:
-        """The value for `Lease.at_ms`. Until this broker has noted the time in which no broker ran, it is the previous version's
-        value."""
-        return self._engine.clock.now_ms() if self._engine.started else self.current.at_ms
 
 
 def _key(version: int) -> str:

@@ -33,9 +33,8 @@ class LoadMeter:
         rates from it."""
         if self._engine.clock.monotonic() - self._at_s >= WINDOW_S_MIN:
             self._last = self._measure()
-        trouble = self._engine.failed or self._engine.stalled
         self._last.version, self._last.connections = version, connections
-        self._last.trouble = "" if trouble is None else trouble.message
+        self._last.trouble = trouble_of(self._engine)
         self._last.draining = self.draining
         return self._last
 
@@ -64,6 +63,12 @@ class LoadMeter:
             row.bytes_out.append(now[1] - then[1])
             row.requests.append(now[2] - then[2])
         return report
+
+
+def trouble_of(engine: Engine) -> str:
+    """The reason why this broker cannot store records at the moment. Empty: it can."""
+    trouble = engine.failed or engine.stalled
+    return "" if trouble is None else trouble.message
 
 
 def _counts(log: PartitionLog) -> tuple[int, int, int]:

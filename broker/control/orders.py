@@ -6,48 +6,62 @@ The rules are in `cluster/order_book.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 from headgate.broker.cluster.manifest import Edit, Manifest
 from headgate.broker.cluster.order_book import Decision, OrderBook
 from headgate.broker.cluster.segments import Order
+from headgate.broker.control.leader_journal import not_leader
 from headgate.broker.runtime.clock import Clock
-from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.logging import get_logger
 
 logger = get_logger("orders")
 
 
-class OrderingLeader(Protocol):
-    """The leader, as `Orders` needs it."""
+class Leads(Protocol):
+    """The brokers that lead segments (`sessions.Sessions`)."""
 
-    @property
-    def clock(self) -> Clock: ...
+    async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None: ...
+
+
+class OrdersJournal(Protocol):
+    """The journal, as `Orders` needs it (`leader_journal.LeaderJournal`)."""
 
     @property
     def manifest(self) -> Manifest: ...
 
-    async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None: ...
-
-    def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
-
-    def order_failed(self) -> None: ...
+    async def confirm(self) -> None: ...
 
 
 class Orders:
-    """The orders of one term. `book` has the decisions."""
+    """The orders of one term. `book` has the decisions.
 
-    def __init__(self, leader: OrderingLeader, book: OrderBook) -> None:
+    Args:
+        spawn: runs a task, by its name, until it or the term ends.
+    """
+
+    def __init__(
+        self,
+        book: OrderBook,
+        journal: OrdersJournal,
+        leads: Leads,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+    ) -> None:
         self.book = book
-        self._leader = leader
+        self._journal = journal
+        self._leads = leads
+        self._clock = clock
+        self._spawn = spawn
         self._waiting: dict[Decision, asyncio.Event] = {}
 
     def begin(self, order: Order) -> Decision:
         """Carry out an order. Raises InvalidError if it does not fit the manifest."""
-        decision = self.book.begin(order, self._leader.manifest, self._now_s())
+        decision = self.book.begin(order, self._journal.manifest, self._now_s())
         logger.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
-        self._leader.spawn_order(self._execute(decision))
+        self._spawn(self._execute(decision), "order")
         return decision
 
     async def wait(self, decision: Decision) -> None:
@@ -63,8 +77,7 @@ class Orders:
 
     def stop(self) -> None:
         """End all running orders, because the term has ended."""
-        error = RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
-        self._wake(self.book.end_all(error, self._now_s()))
+        self._wake(self.book.end_all(not_leader(), self._now_s()))
 
     async def _execute(self, decision: Decision) -> None:
         by_lead: dict[str, list[int]] = {}
@@ -73,14 +86,15 @@ class Orders:
         error: HeadgateError | None = None
         try:
             # If a lead is lost meanwhile, its failover seals the segment, and `applied` sees that.
-            await asyncio.gather(*(self._leader.resign(lead, keys) for lead, keys in by_lead.items()))
+            await asyncio.gather(*(self._leads.resign(lead, keys) for lead, keys in by_lead.items()))
         except HeadgateError as failure:
             error = failure
         failed = self.book.resigned(decision, error, self._now_s())
         if failed is not None:
             logger.warning("order_failed", kind=decision.order.kind.value, error=failed.message)
             self._wake([decision])
-            self._leader.order_failed()
+            # Its segments may be sealed without successors, so every partition without a lead gets one.
+            self._spawn(self._journal.confirm(), "fill-gaps")
 
     def _wake(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
@@ -89,4 +103,4 @@ class Orders:
                 waiting.set()
 
     def _now_s(self) -> float:
-        return self._leader.clock.monotonic()
+        return self._clock.monotonic()

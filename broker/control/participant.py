@@ -46,9 +46,6 @@ PROBE_S = 0.5
 REREAD_S = 0.3
 """Pause, in seconds, between two reads of the lease while the leader does not answer. The leader may have been replaced."""
 DRAIN_LOOK_S = 0.05
-YIELD_AGAIN_S = 60.0
-"""Seconds for which this broker does not give the lease back again. If no other broker took the lead after the first time, all
-others are really lost."""
 
 
 class Participant:
@@ -90,8 +87,6 @@ class Participant:
         """Number of brokers that this broker replaced while it led, by evidence."""
         self._register = LeaseRegister(engine.store, engine.clock)
         self._contender = Contender(self._address)
-        self._stands_back_until_s = -YIELD_AGAIN_S
-        """The monotonic time, in seconds, until which this broker leaves the lead to others."""
         self._not_joined = ""
         """The error of the last attempt to join the cluster."""
         self._draining = asyncio.Event()
@@ -189,7 +184,7 @@ class Participant:
                 continue
             if lease is not None and lease.holder == self._mine.id:
                 lease = None  # from an earlier term of this broker, or from an attempt of it that got no answer
-            if (lease is None or not lease.holder) and self.engine.clock.monotonic() < self._stands_back_until_s:
+            if self._contender.stands_back(lease, self.engine.clock.monotonic()):
                 await asyncio.sleep(LOOK_S)
                 continue
             if await self._may_take(version, lease):
@@ -265,11 +260,11 @@ class Participant:
             draining=self._draining,
             planner=LoadPlanner(targets),
             surrender=self._surrender,
-            yields=self.engine.clock.monotonic() >= self._stands_back_until_s + YIELD_AGAIN_S,
+            yields=self._contender.may_yield(self.engine.clock.monotonic()),
+            connections=self._connections,
             ended=lambda error: self._term_ended.set(),
         )
         self.engine.proof.extend(asked_s, lease.ttl_ms)
-        leader.connections = self._connections
         leader.capacity.on_change = self.capacity.changed
         try:
             await leader.start()
@@ -293,7 +288,7 @@ class Participant:
             self.leader = None
             leader.stop()
             if leader.yielded:
-                self._stands_back_until_s = self.engine.clock.monotonic() + 2 * self._timeout_ms / 1000
+                self._contender.yielded(self.engine.clock.monotonic(), self._timeout_ms / 1000)
             self.capacity.changed()
 
     async def _follow(self, lease: Lease) -> None:
@@ -311,8 +306,7 @@ class Participant:
         )
         try:
             await self._join(membership, lease)
-            # Another broker leads, as intended. When this broker leads again, it may give the lease back again.
-            self._stands_back_until_s = -YIELD_AGAIN_S
+            self._contender.followed()
             self._not_joined = ""
             self.membership = membership
             if self.engine.started:

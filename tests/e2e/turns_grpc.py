@@ -135,7 +135,7 @@ class AloneLeader:
         self.engine = engine
         self.clock = engine.clock
         self.leader = self
-        self.gates = LeaderGates(self, engine)  # type: ignore[arg-type]
+        self.gates = LeaderGates(engine, self, self)  # type: ignore[arg-type]
 
     @property
     def manifest(self) -> Manifest:

@@ -17,11 +17,13 @@ from headgate.broker.cluster.segments import Order, SegmentInfo
 from headgate.broker.cluster.term_events import Reported
 from headgate.broker.control.drain import drain_broker
 from headgate.broker.control.leader import Leader
-from headgate.broker.control.load import broker_load
+from headgate.broker.control.load import broker_load, trouble_of
 from headgate.broker.control.participant import Participant
 from headgate.broker.control.replication import copy_of, surrender_messages
+from headgate.broker.control.sessions import Sessions
 from headgate.broker.control.wire import incarnation_of, member_message
 from headgate.broker.engine.topics import Held
+from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.handlers import Call, Context, decode
@@ -38,11 +40,12 @@ INCARNATION_ID = re.compile("[0-9a-f]{32}")
 class MemberSession:
     """One member's stream."""
 
-    def __init__(self, leader: Leader, incarnation: Incarnation) -> None:
+    def __init__(self, sessions: Sessions, clock: Clock, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
-        self._leader = leader
+        self._sessions = sessions
+        self._clock = clock
         self._orders: dict[int, asyncio.Future[control_pb2.OrderResult]] = {}
         self._order_id = 0
 
@@ -51,9 +54,8 @@ class MemberSession:
     def edits(self, version: int, data: bytes) -> None:
         self._put(control_pb2.JoinResponse(edits=control_pb2.Edits(version=version, edits=data)))
 
-    def alive(self) -> None:
-        alive = control_pb2.Alive(clock_ms=self._leader.clock.now_ms(), store_ms=self._leader.store_ms)
-        self._put(control_pb2.JoinResponse(alive=alive))
+    def alive(self, clock_ms: int, store_ms: int) -> None:
+        self._put(control_pb2.JoinResponse(alive=control_pb2.Alive(clock_ms=clock_ms, store_ms=store_ms)))
 
     async def resign(self, segment_ids: list[int]) -> None:
         order = control_pb2.ResignOrder(order_id=self._next_order(), segment_ids=segment_ids)
@@ -133,7 +135,7 @@ class MemberSession:
             await call.write((await self.queue.get()).SerializeToString())
 
     async def _read(self, call: Call) -> None:
-        clock = self._leader.clock
+        clock = self._clock
         while (data := await call.read()) is not grpc.aio.EOF:
             message = decode(control_pb2.JoinRequest, data)
             kind = message.WhichOneof("message")
@@ -145,12 +147,12 @@ class MemberSession:
                     serves=message.report.serving,
                     clock_ahead_ms=clock.now_ms() - message.report.clock_ms if message.report.clock_ms else None,
                 )
-                span_ms = self._leader.reported(self, report)
+                span_ms = self._sessions.reported(self, report)
                 if span_ms:
                     promise = control_pb2.Promise(number=message.report.number, span_ms=span_ms)
                     self._put(control_pb2.JoinResponse(promise=promise))
             elif kind == "result":
-                self._leader.spoke(self)
+                self._sessions.spoke(self)
                 done = self._orders.pop(message.result.order_id, None)
                 if done is not None and not done.done():
                     done.set_result(message.result)
@@ -180,25 +182,25 @@ class ControlService:
                 f"the broker is of another cluster. cluster=`{hello.cluster_id}` expected=`{self._participant.engine.cluster_id}`",
             )
         incarnation = incarnation_of(hello, leader.clock.now_ms())
-        await leader.admit(incarnation, hello.version)
-        session = MemberSession(leader, incarnation)
+        await leader.sessions.admit(incarnation, hello.version)
+        session = MemberSession(leader.sessions, leader.clock, incarnation)
         # No await from here to `joined`: so every commit after the snapshot goes into the queue behind it.
-        missed = leader.since(hello.version) if hello.version else None
+        missed = leader.journal.since(hello.version) if hello.version else None
         welcome = control_pb2.Welcome(
             snapshot=b"" if missed is not None else leader.manifest.encode(),
-            version=leader.version if missed is None else hello.version,
+            version=leader.journal.version if missed is None else hello.version,
             leader_incarnation_id=leader.manifest.leader,
             leader_broker_id=self._participant.engine.broker_id,
             clock_ms=leader.clock.now_ms(),
         )
-        leader.joined(session)
+        leader.sessions.joined(session)
         session.queue.put_nowait(control_pb2.JoinResponse(welcome=welcome))
         for version, edits in missed or ():
             session.edits(version, edits)
         try:
             await session.serve(call)
         finally:
-            leader.left(session)
+            leader.sessions.left(session)
 
     async def replicate(self, call: Call) -> None:
         engine = self._participant.engine
@@ -234,7 +236,7 @@ class ControlService:
             edits = decode_edits(request.edits)
         except CorruptError as error:
             raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
-        return control_pb2.CommitResponse(version=await self._leader().commit_of(request.incarnation_id, edits))
+        return control_pb2.CommitResponse(version=await self._leader().journal.commit_of(request.incarnation_id, edits))
 
     async def reshard(self, request: control_pb2.ReshardRequest, context: Context) -> control_pb2.ReshardResponse:
         leader = self._leader()
@@ -255,7 +257,7 @@ class ControlService:
 
     @staticmethod
     def _order(leader: Leader, request: control_pb2.ReshardRequest) -> Order:
-        planner, segments, brokers = leader.planner, leader.manifest.segments, leader.loads()
+        planner, segments, brokers = leader.term.planner, leader.manifest.segments, leader.term.loads()
         match request.WhichOneof("order"):
             case "split":
                 split = request.split
@@ -277,7 +279,7 @@ class ControlService:
 
     @staticmethod
     def _segment(leader: Leader, segment: SegmentInfo) -> control_pb2.SegmentState:
-        load = leader.planner.load(segment.id)
+        load = leader.term.planner.load(segment.id)
         return control_pb2.SegmentState(
             id=segment.id,
             topic=leader.manifest.topics_by_id[segment.topic_id].name,
@@ -291,14 +293,15 @@ class ControlService:
         )
 
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeResponse:
-        leader = self._leader()
+        leader, engine = self._leader(), self._participant.engine
         now_s = leader.clock.monotonic()
-        response = control_pb2.DescribeResponse(leader_broker_id=self._participant.engine.broker_id, version=leader.version)
-        loads = {load.incarnation_id: load for load in leader.loads()}
+        response = control_pb2.DescribeResponse(leader_broker_id=engine.broker_id, version=leader.journal.version)
+        loads = {load.incarnation_id: load for load in leader.term.loads()}
         followers = leader.manifest.followers
         for key, incarnation in leader.manifest.incarnations.items():
             if not incarnation.sealed:
-                row = response.members.add(incarnation_id=key, member=member_message(incarnation), trouble=leader.trouble_of(key))
+                trouble = trouble_of(engine) if key == engine.incarnation_id else leader.term.trouble_of(key)
+                row = response.members.add(incarnation_id=key, member=member_message(incarnation), trouble=trouble)
                 follower = leader.manifest.incarnations.get(followers[key].incarnation_id) if key in followers else None
                 if follower is not None:
                     row.follower_broker_id = follower.broker_id

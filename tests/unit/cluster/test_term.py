@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,12 +31,13 @@ from headgate.broker.cluster.manifest import (
 )
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo, Successor
-from headgate.broker.cluster.term import ALONE_S, DAMAGED_RETRY_S, TROUBLE_S, Term, own_clock_error_ms
+from headgate.broker.cluster.term import ALONE_S, DAMAGED_RETRY_S, PATIENCE, TROUBLE_S, Term
 from headgate.broker.cluster.term import TICK_S as LEADER_TICK_S
 from headgate.broker.cluster.term_events import (
     Admitted,
     Began,
     Carry,
+    CountBrokers,
     Damaged,
     Effect,
     Event,
@@ -99,7 +101,9 @@ class Leader:
         for number, lead in enumerate((MINE, A, B)):
             if lead in (MINE, *members):
                 self.manifest.apply([OpenSegment(segment(number, 2 * number, 2 * number + 2, lead))])
-        self.term = Term(MINE, LoadPlanner(), self.attention, self.now_s, timeout_s=TIMEOUT_S, yields=yields)
+        self.term = Term(
+            MINE, LoadPlanner(), self.attention, self.now_s, timeout_s=TIMEOUT_S, yields=yields, clock_difference_max_ms=1000
+        )
         self.term.load(self.manifest, was_replaced=False)
         self.commit(*self.term.opening([])(self.manifest))
         self.effects: list[Effect] = []
@@ -523,16 +527,75 @@ def test_reports_once_a_second() -> None:
     reports = 0
     for _ in range(100):
         leader.now_s += LEADER_TICK_S
-        reports += Report() in leader.term.handle(Ticked(), leader.now_s)
+        reports += Report(0) in leader.term.handle(Ticked(), leader.now_s)
     assert reports in (round(100 * LEADER_TICK_S / LEADER_REPORT_S), round(100 * LEADER_TICK_S / LEADER_REPORT_S) - 1)
     assert leader.term.pause_s == LEADER_TICK_S and Leader(members=()).term.pause_s == ALONE_S
 
 
 @pytest.mark.parametrize(
-    ("ahead_ms", "expected"), [([], 0), ([5000], 5000), ([5000, 10], 0), ([5000, 6000, 10], 5000), ([10, -20], 0), ([-5000], -5000)]
+    ("ahead_ms", "expected"),
+    [
+        ([], 0),
+        ([None], 0),
+        ([5000], 5000),
+        ([5000, None], 5000),
+        ([5000, 10], 0),
+        ([5000, 6000, 10], 5000),
+        ([10, -20], 0),
+        ([-5000], -5000),
+    ],
 )
-def test_own_clock(ahead_ms: list[int], expected: int) -> None:
-    assert own_clock_error_ms(ahead_ms, 1000) == expected
+def test_most_members_show_the_error_of_the_leaders_clock(ahead_ms: list[int | None], expected: int) -> None:
+    """One member that differs has a wrong clock itself."""
+    leader = Leader(members=(A, B, C)[: len(ahead_ms)])
+    for one, ahead in zip((A, B, C), ahead_ms, strict=False):
+        leader.take(replace(leader.report(one), clock_ahead_ms=ahead))
+    leader.now_s += LEADER_REPORT_S
+    (report,) = (one for one in leader.term.handle(Ticked(), leader.now_s) if isinstance(one, Report))
+    assert report.clock_error_ms == expected
+
+
+def test_a_report_without_a_clock_keeps_the_last_one() -> None:
+    leader = Leader(members=(A,))
+    leader.take(replace(leader.report(A), clock_ahead_ms=5000), leader.report(A))
+    leader.now_s += LEADER_REPORT_S
+    assert Report(5000) in leader.term.handle(Ticked(), leader.now_s)
+
+
+def test_a_member_that_joins_is_counted_at_once() -> None:
+    assert kinds(Leader().take(Joined(C))) == ["CountBrokers"]
+
+
+def test_a_slow_beginning_gives_the_members_more_time() -> None:
+    """Members that have not joined yet find the leader later, too, if the store is slow."""
+
+    def first_lost_after_s(took_s: float) -> float:
+        leader = Leader(members=())
+        leader.commit(OpenIncarnation(A))
+        leader.take(Began(took_s))
+        begin_s = leader.now_s
+        while not leader.term.condemned:
+            leader.run(TICK_S)
+        return leader.now_s - begin_s
+
+    assert first_lost_after_s(3.0) - first_lost_after_s(0.0) == pytest.approx(PATIENCE * 3.0, abs=2 * TICK_S)
+
+
+def test_condemned_brokers_are_recovered_until_they_are_sealed() -> None:
+    leader = condemned()
+    assert leader.term.to_recover() == [A]
+    leader.recover(A)
+    assert leader.term.to_recover() == [] and leader.term.condemned == {"a"}
+
+
+def test_the_trouble_of_members() -> None:
+    leader = Leader()
+    assert leader.term.trouble_of(A.id) == "" and leader.term.trouble_of(C.id) == "it is not connected"
+    leader.trouble["a"] = "no store"
+    leader.take(leader.report(A))
+    assert leader.term.trouble_of(A.id) == "no store"
+    leader.end_stream(A, Answer.ACCEPTED)
+    assert leader.term.trouble_of(A.id) == "it is not connected"
 
 
 # -- anything
@@ -562,8 +625,7 @@ def test_any_events(steps: list[tuple[str, int]], yields: bool) -> None:
         elif what == 5:
             leader.speaking.pop(name, None)
         elif what == 6 and running:
-            lost = [two for two in leader.term.others() if two.id in leader.term.condemned]
-            opens = opened(leader.recover(*lost))
+            opens = opened(leader.recover(*leader.term.to_recover()))
             assert not {lead for _, _, lead in opens} & leader.term.condemned
             running.clear()
         elif what == 7 and (is_open or known is None) and name not in leader.term.condemned:
@@ -586,7 +648,7 @@ def test_any_events(steps: list[tuple[str, int]], yields: bool) -> None:
                     yields = False
                 case Carry(order):
                     assert not {two.incarnation_id for two in order.open} & leader.term.condemned
-                case WaitFor() | PlanLater():
+                case WaitFor() | PlanLater() | CountBrokers():
                     pass
         leads = leader.leads()
         assert None not in leads or not leader.term.loads()

@@ -18,7 +18,8 @@ from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, Rel
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
 from headgate.broker.control.leader_capacity import LeaderCapacity
-from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.control.leader_journal import not_leader
+from headgate.broker.engine.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
@@ -37,7 +38,7 @@ class PaperLeader:
         self.members = [BrokerLoad(incarnation_id=str(number), broker_id=number) for number in range(brokers)]
         self.tasks: list[asyncio.Task[None]] = []
         self.changes = 0
-        self.capacity = LeaderCapacity(self, brokers_min=1, brokers_max=brokers_max)
+        self.capacity = LeaderCapacity(self, self, clock, self.spawn, brokers_min=1, brokers_max=brokers_max)
         self.capacity.on_change = self.changed
 
     async def begin(self, epoch: int = 0) -> PaperLeader:
@@ -60,8 +61,7 @@ class PaperLeader:
         self.changes += 1
 
     def applied(self, edits: Sequence[Edit]) -> None:
-        if any(isinstance(edit, PutReservation | ReleaseReservation) for edit in edits):
-            self.capacity.follow()
+        self.capacity.applied(edits)
 
     @property
     def manifest(self) -> Manifest:
@@ -74,10 +74,13 @@ class PaperLeader:
         return self.awaited
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
-        await self.catalog.commit_made(make)
+        try:
+            await self.catalog.commit_made(make)
+        except DeposedError as error:
+            raise not_leader() from error
 
-    def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.create_task(work))
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work, name=name))
         return self.tasks[-1]
 
     def told(self) -> tuple[int, list[str]]:

@@ -72,7 +72,7 @@ async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
         # The next leader learns of the drain from the broker itself.
         await world.leader.stop()
         leaders = lambda: [one.participant.leader for one in world.brokers[1:] if one.participant.leader is not None]  # noqa: E731
-        await until(lambda: any(sorted(load.draining for load in leader.loads()) == [False, True] for leader in leaders()))
+        await until(lambda: any(sorted(load.draining for load in leader.term.loads()) == [False, True] for leader in leaders()))
         await create(world, "v", 3)
         assert not broker.leads()
         assert all_led_once(world, "t", 6)
@@ -94,12 +94,12 @@ async def test_who_has_sealed_itself_is_given_nothing(world: World) -> None:
     term = world.leader.participant.leader
     assert term is not None
     incarnations = term.manifest.incarnations
-    for one in [load.incarnation_id for load in term.loads()]:
+    for one in [load.incarnation_id for load in term.term.loads()]:
         before = incarnations[one]
         incarnations[one] = replace(before, sealed=True)
-        assert one not in {load.incarnation_id for load in term.loads()}
+        assert one not in {load.incarnation_id for load in term.term.loads()}
         incarnations[one] = before
-    assert len(term.loads()) == len(world.brokers)
+    assert len(term.term.loads()) == len(world.brokers)
 
 
 async def test_what_cannot_be_drained(make_world: MakeWorld) -> None:

@@ -50,8 +50,8 @@ def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> N
 
 async def hears_nobody(term: Leader) -> None:
     """As soon as the leader has two members, make both silent."""
-    await until(lambda: len(term.sessions) == 2)
-    silence(term, *term.sessions.values())
+    await until(lambda: len(term.sessions.by_id) == 2)
+    silence(term, *term.sessions.by_id.values())
 
 
 def incarnations(world: World) -> set[str]:
@@ -97,7 +97,7 @@ async def test_who_hears_some_replaces_the_others(world: World) -> None:
     leader = world.leader
     term = leader.participant.leader
     assert term is not None
-    silent = next(iter(term.sessions.values()))
+    silent = next(iter(term.sessions.by_id.values()))
     silence(term, silent)
     await until(lambda: silent.incarnation.id not in incarnations(world))
     assert leader.participant.leader is term

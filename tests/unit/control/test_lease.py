@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.broker.cluster.lease import Contender, Lease
+from headgate.broker.cluster.lease import YIELD_AGAIN_S, YIELD_TIMEOUTS, Contender, Lease
 from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.engine import keys
 from headgate.broker.runtime.clock import Clock
@@ -75,6 +75,25 @@ def test_what_may_be_taken_at_once() -> None:
     assert contender.may_take(5, lease(holder=""), 0.0), "it was given back"
     assert contender.may_take(6, lease(address="me:1"), 0.0), "whoever was at this address is gone"
     assert not contender.may_take(7, lease(), 0.0)
+
+
+def test_a_broker_that_gave_the_lease_back_leaves_it_to_others_for_a_while() -> None:
+    contender = Contender("me:1")
+    assert not contender.stands_back(None, 0.0) and contender.may_yield(0.0), "the first time"
+    contender.yielded(100.0, 2.0)
+    after_s = 100.0 + YIELD_TIMEOUTS * 2.0
+    assert contender.stands_back(None, 100.0) and contender.stands_back(lease(holder=""), after_s - 0.1)
+    assert not contender.stands_back(lease(), 100.0), "another broker leads: this one follows it at once"
+    assert not contender.stands_back(None, after_s), "no other broker took it"
+    assert not contender.may_yield(after_s) and not contender.may_yield(after_s + YIELD_AGAIN_S - 0.1)
+    assert contender.may_yield(after_s + YIELD_AGAIN_S)
+
+
+def test_a_broker_that_followed_another_leader_may_give_the_lease_back_again() -> None:
+    contender = Contender("me:1")
+    contender.yielded(100.0, 2.0)
+    contender.followed()
+    assert not contender.stands_back(None, 100.0) and contender.may_yield(100.0)
 
 
 async def test_a_lease_that_cannot_be_read() -> None:

@@ -58,7 +58,7 @@ class PaperLeader:
             edits.append(OpenSegment(segment))
         self.manifest.apply(edits)
         self.book = OrderBook()
-        self.orders = Orders(self, self.book)
+        self.orders = Orders(self.book, self, self, self.clock, self.spawn)
         self.asked: list[tuple[str, list[int]]] = []
         self.go = asyncio.Event()
         self.error: HeadgateError | None = None
@@ -71,11 +71,10 @@ class PaperLeader:
         if self.error is not None:
             raise self.error
 
-    def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.create_task(work))
-        return self.tasks[-1]
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self.tasks.append(asyncio.create_task(work, name=name))
 
-    def order_failed(self) -> None:
+    async def confirm(self) -> None:
         self.filled += 1
 
     def commit(self, *edits: Edit) -> tuple[list[Successor], set[tuple[uuid.UUID, int]]]:
@@ -147,6 +146,7 @@ async def test_a_lead_that_does_not_seal_ends_the_order(error: HeadgateError | N
     with pytest.raises(RetryError):
         await leader.orders.wait(decision)
     assert not leader.book.is_busy(1)
+    await asyncio.gather(*leader.tasks)
     assert leader.filled == 1, "what was sealed already gets a lead"
     assert leader.commit(SealSegment(1, [7, 7])) == ([], set()), "sealed late: placement's affair"
 

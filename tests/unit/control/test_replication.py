@@ -79,9 +79,9 @@ async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Bro
     if lead is world.leader:
         (segment,) = lead.engine.leads.segments()
         assert lead.participant.leader is not None
-        orders, planner = lead.participant.leader.orders, lead.participant.leader.planner
-        manifest = lead.participant.leader.manifest
-        await orders.wait(orders.begin(planner.order_move(manifest.segments, lead.participant.leader.loads(), segment.id, None)))
+        orders, term = lead.participant.leader.orders, lead.participant.leader.term
+        order = term.planner.order_move(lead.participant.leader.manifest.segments, term.loads(), segment.id, None)
+        await orders.wait(orders.begin(order))
         lead = await new_lead(world, lead)
     assert await send(lead, 0) == 0
     await until(lambda: lead.engine.replicator.counts)

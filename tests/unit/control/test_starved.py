@@ -36,11 +36,12 @@ async def describe(world: World) -> control_pb2.DescribeResponse:
 async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> None:
     """Stands for a member that did not hear a starved leader: its process lives, and its address accepts connections."""
     before, term = incarnations(world), term_of(world)
-    sessions = dict(term.sessions)
+    sessions = term.sessions.by_id
+    earlier = dict(sessions)
     for broker in world.brokers:
         if broker.participant.membership is not None and broker.participant.membership._stream is not None:
             broker.participant.membership._stream.give_up("the leader is silent")
-    await until(lambda: term.sessions.keys() == sessions.keys() and not set(term.sessions.values()) & set(sessions.values()))
+    await until(lambda: sessions.keys() == earlier.keys() and not set(sessions.values()) & set(earlier.values()))
     assert incarnations(world) == before and world.leader.participant.leader is term
     assert not any(broker.failures for broker in world.brokers)
 
@@ -54,8 +55,8 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
     async def starved(*request: object) -> None:
         raise RetryError(Reason.TIMED_OUT, "the leader is starved")
 
-    monkeypatch.setattr(term, "admit", starved)
-    next(task for task in term._tasks if task.get_name() == "lease").cancel()
+    monkeypatch.setattr(term.sessions, "admit", starved)
+    next(task for task in term._tasks._running if task.get_name() == "lease").cancel()
     for broker in world.brokers:
         if broker.participant.membership is not None and broker.participant.membership._stream is not None:
             broker.participant.membership._stream.give_up("the leader is silent")
@@ -63,13 +64,13 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
     await term.lease.write()
     await until(lambda: late.participant.membership is not None)
     assert world.leader is not late and incarnations(world) == before
-    await until(lambda: len(term_of(world).sessions) == 2)
+    await until(lambda: len(term_of(world).sessions.by_id) == 2)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
 
 
 async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are_told(world: World) -> None:
     before, term = incarnations(world), term_of(world)
-    silent, other = term.sessions.values()
+    silent, other = term.sessions.by_id.values()
     term.term.detector.heard(silent.incarnation.id, term.clock.monotonic(), late_s=LATE_S)
     timeout_s = term.term.detector._timeout_s
     silence(term, silent, seconds=timeout_s + 1.0)
@@ -84,7 +85,7 @@ async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are
     assert row.starved and row.late_ms >= LATE_S * 1000
     assert timeout_s * 1000 < row.silence_ms_max <= STRETCHED_MAX * timeout_s * 1000
     assert not rows[other.incarnation.id].starved or rows[other.incarnation.id].late_ms > 0
-    assert incarnations(world) == before and term.sessions.keys() == {silent.incarnation.id, other.incarnation.id}
+    assert incarnations(world) == before and term.sessions.by_id.keys() == {silent.incarnation.id, other.incarnation.id}
 
 
 async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: MakeWorld) -> None:

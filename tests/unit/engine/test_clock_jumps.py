@@ -11,7 +11,7 @@ import asyncio
 
 import pytest
 
-from headgate.broker.cluster.downtime import cutoff_ms
+from headgate.broker.cluster.downtime import cutoff_ms, is_clock_right
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.unit.engine.conftest import MakeMachine
@@ -200,3 +200,11 @@ async def test_retention_by_size_goes_on_while_the_clock_is_in_doubt(make_machin
 )
 def test_cutoff(downtimes: list[tuple[int, int]], expected: int) -> None:
     assert cutoff_ms(1000, 100, downtimes) == expected
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "expected"), [(None, False), (0, True), (60_000, True), (-60_000, True), (60_001, False), (-60_001, False)]
+)
+def test_the_stores_clock_confirms_the_clock_of_a_starting_broker(ahead_ms: int | None, expected: bool) -> None:
+    """A store without a clock of its own confirms nothing."""
+    assert is_clock_right(ahead_ms, 60_000) is expected
