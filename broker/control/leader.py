@@ -149,14 +149,7 @@ class Leader:
             brokers_min=engine.settings.capacity_brokers_min,
             brokers_max=engine.settings.capacity_brokers_max,
         )
-        self.lease = HeldLease(
-            engine,
-            register,
-            lease,
-            version,
-            written=lambda stored: self.take(LeaseWritten(stored)),
-            lost=lambda: self._failed(_lease_taken()),
-        )
+        self.lease = HeldLease(engine, register, lease, version, written=self._lease_written, lost=self._lease_lost)
         self.yielded = False
         """True if this term ended because all members fell silent together."""
         self._engine = engine
@@ -238,6 +231,12 @@ class Leader:
         self.sessions.end_all()
         self.orders.stop()
         self._tasks.end()
+
+    def _lease_written(self, stored: bool) -> None:
+        self.take(LeaseWritten(stored))
+
+    def _lease_lost(self) -> None:
+        self._failed(_lease_taken())
 
     def _failed(self, error: HeadgateError) -> None:
         if not isinstance(error, DeposedError):

@@ -22,24 +22,25 @@ class TermTasks:
 
     def __init__(self, failed: Callable[[HeadgateError], None]) -> None:
         self._failed = failed
-        self._running: set[asyncio.Task[None]] = set()
+        self.running: set[asyncio.Task[None]] = set()
+        """The tasks that have not ended. For reading."""
         self._is_over = False
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run `work` until it or the term ends."""
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._running.add(task)
+        self.running.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def end(self) -> None:
         """Cancel all tasks. Their errors do not count any more."""
         self._is_over = True
-        for task in self._running:
+        for task in self.running:
             task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self.running.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is None or self._is_over:
             return

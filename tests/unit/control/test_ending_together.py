@@ -30,7 +30,7 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
     first, second, *others = world.brokers
     leader = first.participant.leader
     assert leader is not None
-    commit_of, sealed = leader.commit_of, asyncio.Event()
+    commit_of, sealed = leader.journal.commit_of, asyncio.Event()
 
     async def commit_and_keep_silent(incarnation_id: str, edits: Sequence[Edit]) -> int:
         version = await commit_of(incarnation_id, edits)
@@ -39,7 +39,7 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
             await asyncio.Event().wait()
         return version
 
-    monkeypatch.setattr(leader, "commit_of", commit_and_keep_silent)
+    monkeypatch.setattr(leader.journal, "commit_of", commit_and_keep_silent)
     ending = asyncio.create_task(second.stop())
     await sealed.wait()
     if others:

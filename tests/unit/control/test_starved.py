@@ -56,7 +56,7 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
         raise RetryError(Reason.TIMED_OUT, "the leader is starved")
 
     monkeypatch.setattr(term.sessions, "admit", starved)
-    next(task for task in term._tasks._running if task.get_name() == "lease").cancel()
+    next(task for task in term._tasks.running if task.get_name() == "lease").cancel()
     for broker in world.brokers:
         if broker.participant.membership is not None and broker.participant.membership._stream is not None:
             broker.participant.membership._stream.give_up("the leader is silent")
