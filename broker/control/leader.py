@@ -141,14 +141,7 @@ class Leader:
         )
         self.orders = Orders(self.term.orders, self.journal, self.sessions, self.clock, self._tasks.spawn)
         self.gates = LeaderGates(engine, self.journal, self.sessions)
-        self.capacity = LeaderCapacity(
-            self.term,
-            self.journal,
-            self.clock,
-            self._tasks.spawn,
-            brokers_min=engine.settings.capacity_brokers_min,
-            brokers_max=engine.settings.capacity_brokers_max,
-        )
+        self.capacity = LeaderCapacity(self.term, self.journal, engine.settings, self.clock, self._tasks.spawn)
         self.lease = HeldLease(engine, register, lease, version, written=self._lease_written, lost=self._lease_lost)
         self.yielded = False
         """True if this term ended because all members fell silent together."""

@@ -25,6 +25,7 @@ from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, Rel
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
 from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
@@ -59,20 +60,17 @@ class LeaderCapacity:
     """The desired number of brokers, during one term.
 
     Args:
+        settings: the least number of brokers that the cluster wants, and the largest that a reservation or the load may ask for.
         spawn: runs a task, by its name, until it or the term ends.
-        brokers_min: number of brokers that the cluster always wants.
-        brokers_max: the largest number that a reservation or the load may ask for.
     """
 
     def __init__(
         self,
         term: CapacityTerm,
         journal: CapacityJournal,
+        settings: Settings,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-        *,
-        brokers_min: int,
-        brokers_max: int,
     ) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the desired number or the number of live brokers changed."""
@@ -80,8 +78,8 @@ class LeaderCapacity:
         self._journal = journal
         self._clock = clock
         self._spawn = spawn
-        self._brokers_min = brokers_min
-        self._brokers_max = brokers_max
+        self._brokers_min = settings.capacity_brokers_min
+        self._brokers_max = settings.capacity_brokers_max
         self._deadlines = Deadlines()
         self._demand: LoadDemand | None = None
         """None while the leader is too new to know how many brokers there are. A number from that time would make fleets stop

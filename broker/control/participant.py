@@ -27,6 +27,7 @@ from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.control.probe import ask, attend
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import known, load
@@ -237,13 +238,6 @@ class Participant:
         except RetryError as error:
             logger.warning("lease_not_taken", error=error.message)
             return
-        settings = self.engine.settings
-        targets = Targets(
-            broker_bytes_per_s=float(settings.cluster_broker_bytes_per_second),
-            split_after_ms=settings.cluster_split_after_ms,
-            merge_after_ms=settings.cluster_merge_after_ms,
-            cooldown_ms=settings.cluster_cooldown_ms,
-        )
         self._term_ended.clear()
         leader = Leader(
             engine=self.engine,
@@ -258,7 +252,7 @@ class Participant:
             noted_ms=noted_ms,
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,
-            planner=LoadPlanner(targets),
+            planner=_planner(self.engine.settings),
             surrender=self._surrender,
             yields=self._contender.may_yield(self.engine.clock.monotonic()),
             connections=self._connections,
@@ -382,6 +376,17 @@ class Participant:
         # A broker that is already closing must not wait for an answer either, because no answer can come.
         self.abandon(failure)
         self.engine.fail(failure)
+
+
+def _planner(settings: Settings) -> LoadPlanner:
+    return LoadPlanner(
+        Targets(
+            broker_bytes_per_s=float(settings.cluster_broker_bytes_per_second),
+            split_after_ms=settings.cluster_split_after_ms,
+            merge_after_ms=settings.cluster_merge_after_ms,
+            cooldown_ms=settings.cluster_cooldown_ms,
+        )
+    )
 
 
 def _membership() -> type[Membership]:

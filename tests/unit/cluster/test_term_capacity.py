@@ -21,6 +21,7 @@ from headgate.broker.control.leader_capacity import LeaderCapacity
 from headgate.broker.control.leader_journal import not_leader
 from headgate.broker.engine.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 
@@ -38,7 +39,8 @@ class PaperLeader:
         self.members = [BrokerLoad(incarnation_id=str(number), broker_id=number) for number in range(brokers)]
         self.tasks: list[asyncio.Task[None]] = []
         self.changes = 0
-        self.capacity = LeaderCapacity(self, self, clock, self.spawn, brokers_min=1, brokers_max=brokers_max)
+        settings = Settings(capacity_brokers_min=1, capacity_brokers_max=brokers_max)
+        self.capacity = LeaderCapacity(self, self, settings, clock, self.spawn)
         self.capacity.on_change = self.changed
 
     async def begin(self, epoch: int = 0) -> PaperLeader:
