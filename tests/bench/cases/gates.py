@@ -70,7 +70,7 @@ class Topic:
         gate = Gate(
             id="old", topic_id=topic.id, place="now", windows=windows, ttl_ms=1000, opened_ms=1, state="filled", extents=old
         )
-        await leader.commit_made(lambda _: [OpenGate(gate, [one.segment_id for one in held])])
+        await leader.journal.commit_made(lambda _: [OpenGate(gate, [one.segment_id for one in held])])
         self._engine, self._gates = engine, leader.gates
 
     async def fill(self, number: int) -> None:

@@ -556,7 +556,7 @@ async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_pat
     broker = await make_machine("memory").start()
     case = await _open(broker, tmp_path)
     gates = broker.leader.gates
-    await broker.leader.commit_made(lambda _: [CondemnFiles([case.ref.path])])
+    await broker.leader.journal.commit_made(lambda _: [CondemnFiles([case.ref.path])])
     with pytest.raises(InvalidError, match="being deleted"):
         await gates.fill("t", "g", [case.ref])
     await gates.sweep(HOUR_MS)
