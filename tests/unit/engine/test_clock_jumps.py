@@ -25,7 +25,7 @@ JUMPS_MS = [HOUR_MS, 2 * DAY_MS, 30 * DAY_MS, -HOUR_MS, -30 * DAY_MS]
 async def looked(broker: Incarnation) -> None:
     """Retention runs twice: the first run completes and lists chunks, and the second one may remove them."""
     for _ in range(2):
-        await broker.engine._sweeper.run_once()
+        await broker.sweeper.run_once()
 
 
 async def sent(machine: Machine, broker: Incarnation, value: bytes, timestamp_ms: int, sequence: int) -> int:
@@ -52,7 +52,7 @@ async def test_a_jump_deletes_nothing_doubles_nothing_and_refuses_nothing(
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
     await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
-    await broker.engine._wal.roll()
+    await broker.wal.roll()
     clock.advance(HOUR_MS)
     true_ms = clock.now_ms()
     assert await sent(machine, broker, b"a", true_ms, 0) == 1

@@ -81,8 +81,8 @@ async def test_a_fold_with_wrong_rows_loses_nothing(
     await damage_index(broker, column, row, value, extent, chunk)
     assert await broker.faults.get(key) != right
     monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", FANOUT)
-    await broker.engine._sweeper.fold()
-    assert broker.engine._sweeper.chunks_folded >= 2 * FANOUT, "the index was made again"
+    await broker.sweeper.fold()
+    assert broker.sweeper.chunks_folded >= 2 * FANOUT, "the index was made again"
     forget_memory(broker)
     await machine.check(broker, exact=True)
     await machine.crash(broker)
@@ -99,8 +99,8 @@ async def test_a_fold_leaves_a_damaged_chunk_where_it_is(
     right = await broker.faults.get(keys.chunk_object(inc, chunk))
     await damage_batch(broker, chunk, extent, 1)
     monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", FANOUT)
-    await broker.engine._sweeper.fold()
-    assert broker.engine._sweeper.chunks_folded
+    await broker.sweeper.fold()
+    assert broker.sweeper.chunks_folded
     (told,) = [record for record in caplog.records if record.message == "chunks_not_folded"]
     assert told.levelname == "ERROR"
     await broker.faults.put(keys.chunk_object(inc, chunk), right)

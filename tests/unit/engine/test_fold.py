@@ -104,7 +104,7 @@ async def test_folded_records_are_the_same_records(make_machine: MakeMachine, me
     await fill(machine, broker, 20)
     sizes = [log.size_bytes for log in broker.engine.all_logs()]
     await swept(broker)
-    await eventually(lambda: broker.engine._sweeper.chunks_folded >= 2 * FANOUT)
+    await eventually(lambda: broker.sweeper.chunks_folded >= 2 * FANOUT)
     assert len(broker.engine.manifest.chunks[broker.engine.incarnation_id]) < 20
     assert [log.size_bytes for log in broker.engine.all_logs()] == sizes
     forget_memory(broker)
@@ -154,12 +154,12 @@ async def test_a_fold_that_came_late_harms_nobody(make_machine: MakeMachine, fau
     monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", FANOUT)
     first.faults.script("put", fault)
     with pytest.raises(RetryError):
-        await first.engine._sweeper.fold()
+        await first.sweeper.fold()
     # The topic's beginning is deleted, so that the next fold writes different bytes.
     await first.engine.delete_records(first.log("t", 0), 6)
     second = await machine.start()
     await swept(second)
-    await eventually(lambda: second.engine._sweeper.chunks_folded > 0)
+    await eventually(lambda: second.sweeper.chunks_folded > 0)
     await first.faults.land()
     await machine.check(second, exact=True)
     await machine.crash(second)
@@ -218,7 +218,7 @@ async def test_a_chunk_that_is_mostly_deleted_is_folded_by_itself(
     del machine.acked["short", 0]
     await broker.engine.delete_records(short, short.high_watermark)
     await swept(broker)
-    await broker.engine._sweeper.fold()
+    await broker.sweeper.fold()
     assert sum(chunk.size_bytes for chunk in chunks.values()) < before / 4
     assert sparse(broker.engine.manifest, broker.engine.incarnation_id) == [], "what was folded is dense"
     forget_memory(broker)

@@ -581,8 +581,8 @@ async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock
     await gates.fill("t", "a", await files_for(engine, first))
     assert log.size_bytes > gates.describe("t", "a").size_bytes
     assert expired_offset(log, lambda age_ms: NOW_MS + HOUR_MS - 1 - age_ms) == 0
-    await engine._wal.roll()
-    await engine._checkpointer.list_all()
+    await broker.wal.roll()
+    await broker.checkpointer.list_all()
     assert expired_offset(log, lambda age_ms: NOW_MS + 2 * HOUR_MS - age_ms) == ROWS + 1, "up to the gate that is open"
     await gates.release("t", "b")
     assert expired_offset(log, lambda age_ms: NOW_MS + 2 * HOUR_MS - age_ms) == log.high_watermark

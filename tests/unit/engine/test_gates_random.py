@@ -159,7 +159,7 @@ class Life:
                 limit = log.high_watermark if first is None else min(first.base_offset, log.high_watermark)
                 await engine.delete_records(log, random.randint(log.log_start, limit))
             case "sweep":
-                engine._sweeper.wake()
+                self.broker.sweeper.wake()
             case "files":
                 await self.gates.sweep(random.choice((0, 10_000)))
             case "tail":

@@ -198,7 +198,7 @@ class Life:
             case "topic":
                 await self._topic(engine_topics=list(engine.manifest.topics))
             case "sweep":
-                engine._sweeper.wake()
+                broker.sweeper.wake()
             case "time":
                 self.clock.advance(random.choice((1, 1_000, 2 * HOUR_MS)))
             case "zombie":

@@ -141,7 +141,7 @@ async def test_a_timestamp_is_found_while_chunks_are_listed(make_machine: MakeMa
             looking = asyncio.ensure_future(broker.engine.offset_for_timestamp(log, timestamp_ms))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            listing = asyncio.ensure_future(broker.engine._checkpointer.list_all())
+            listing = asyncio.ensure_future(broker.checkpointer.list_all())
             assert await looking == model.first_at(timestamp_ms)
             await listing
             for _ in range(2):
@@ -296,8 +296,8 @@ async def test_a_chunk_that_somebody_deleted(
     for number in range(16):
         await machine.send(broker, [b"%d" % number])
     await broker.store.delete(keys.chunk(engine.incarnation_id, 1))
-    await engine._checkpointer.list_all()
-    await eventually(lambda: engine._sweeper.chunks_folded == 12)
+    await broker.checkpointer.list_all()
+    await eventually(lambda: broker.sweeper.chunks_folded == 12)
     broker.log().tail.clear()
     for _ in range(3):
         with pytest.raises(RetryError, match="missing in the store"):
@@ -317,10 +317,10 @@ async def test_an_index_that_was_lost_or_damaged_is_made_again(make_machine: Mak
     await engine.create_topic("t", 3, {})
     for number in range(60):
         await machine.send(broker, [b"%d" % number + bytes(100 * (number % 50))], partition=number * number % 3)
-    await engine._wal.roll()
+    await broker.wal.roll()
     await machine.send(broker, [b"last"], partition=2)
-    await engine._wal.roll()
-    await engine._checkpointer.list_all()
+    await broker.wal.roll()
+    await broker.checkpointer.list_all()
     indexes = {row.key: await store.get(row.key) for row in await store.list("wal/") if row.key.endswith(".index")}
     first, second, *_ = indexes
     await store.delete(first)

@@ -194,7 +194,7 @@ async def everything(broker: Incarnation) -> list[ObjectInfo]:
 async def check_objects(broker: Incarnation) -> None:
     """Every object that the manifest names exists. Sealed incarnations leave only fences and producer state behind."""
     manifest = broker.engine.manifest
-    await eventually(lambda: not broker.engine._sweeper._unswept)
+    await eventually(lambda: not broker.sweeper._unswept)
     found = await everything(broker)
     there = {info.key for info in found}
     named = set()
@@ -266,7 +266,7 @@ async def test_a_batch_that_was_lost_with_its_broker_is_no_duplicate(make_machin
     broker.store.refused["appender.write"] = RetryError(Reason.STORE_UNAVAILABLE, "not now")
     for sequence in (1, 2, 3):
         machine.send(broker, [b"%d" % sequence], producer=(7, 0, sequence))
-    await broker.engine._checkpointer.list_all()
+    await broker.checkpointer.list_all()
     await machine.crash(broker)
     machine.sent["t", 0] = [b"0"]
     broker = await machine.start()

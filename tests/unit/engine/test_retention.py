@@ -52,7 +52,7 @@ async def fill(machine: Machine, broker: Broker, count: int, tag: bytes, *, size
 
 async def listed(broker: Broker) -> None:
     """Wait until every complete chunk is in the manifest."""
-    await eventually(lambda: not broker.engine._checkpointer._rolled)
+    await eventually(lambda: not broker.checkpointer._rolled)
 
 
 async def wal_bytes(broker: Broker) -> int:
@@ -74,7 +74,7 @@ async def test_old_records_go_with_their_chunks(make_machine: MakeMachine, clock
     clock.advance(5 * HOUR_MS)
     full = await wal_bytes(broker)
     await swept(broker)
-    await eventually(lambda: broker.engine._sweeper.chunks_removed > 0)
+    await eventually(lambda: broker.sweeper.chunks_removed > 0)
     # The chunk with the last of the old records may contain young ones too.
     assert 15 <= log.log_start <= 20
     records = await read_all(broker)
@@ -169,18 +169,18 @@ async def test_old_records_go_where_nothing_more_is_written(
             before = await wal_chunks(broker)
     clock.advance(DAY_MS)
     for _ in range(3):
-        await broker.engine._sweeper.run_once()
+        await broker.sweeper.run_once()
     assert await wal_chunks(broker) == before, "nothing is due, nothing is written"
     assert len(await read_all(broker)) == 3
     clock.advance(1)
-    await broker.engine._sweeper.run_once()
+    await broker.sweeper.run_once()
     assert await read_all(broker) == []
     left = await wal_chunks(broker)
     assert len(left) <= 2, "an empty chunk, and the file that was made ready for it"
     assert min(before) not in left
     assert deleted_bytes(str(tmp_path)) == 0, "the disk has it back"
     clock.advance(100 * DAY_MS)
-    await broker.engine._sweeper.run_once()
+    await broker.sweeper.run_once()
     assert await wal_chunks(broker) == left, "an empty chunk stays"
     assert await machine.send(broker, [b"new"]) == 3
     await machine.crash(broker)
@@ -197,7 +197,7 @@ async def test_a_size_counts_where_chunks_are_large(make_machine: MakeMachine, m
     log = broker.log()
     for round_ in range(8):
         await fill(machine, broker, 10, b"round-%d" % round_)
-        await broker.engine._sweeper.run_once()
+        await broker.sweeper.run_once()
         assert 40_000 <= log.size_bytes <= 40_000 + 2 * 31_000 + 40_000 or round_ == 0
     assert log.log_start > 0
     await machine.crash(broker)
@@ -214,10 +214,10 @@ async def test_a_chunk_is_not_completed_where_history_is_to_come_first(make_mach
     await fill(machine, broker, 3, b"live")
     clock.advance(HOUR_MS)
     before = await wal_chunks(broker)
-    await broker.engine._sweeper.run_once()
+    await broker.sweeper.run_once()
     assert await wal_chunks(broker) == before
     broker.engine.drop_holds(topic.id, "gate")
-    await broker.engine._sweeper.run_once()
+    await broker.sweeper.run_once()
     assert broker.log().log_start == 8
 
 
@@ -231,7 +231,7 @@ async def test_records_go_by_their_own_age_beside_a_busy_topic(make_machine: Mak
     for number in range(14):
         await machine.send(broker, [b"%d" % number], "busy")
         clock.advance(10_000)
-        await broker.engine._sweeper.run_once()
+        await broker.sweeper.run_once()
     assert await read_all(broker) == []
     assert len(await wal_chunks(broker)) <= 3
     await machine.check(broker)
@@ -261,7 +261,7 @@ async def test_a_broker_ends_while_retention_waits_for_a_store_that_does_not_ans
     await machine.send(broker, [b"old"])
     clock.advance(HOUR_MS)
     broker.store.refused["appender.exists"] = RetryError(Reason.STORE_UNAVAILABLE, "no answer")
-    broker.engine._sweeper.wake()
+    broker.sweeper.wake()
     await eventually(lambda: broker.engine.stalled is not None)
     async with asyncio.timeout(10):
         await broker.engine.close()
@@ -378,11 +378,11 @@ async def test_silent_producers_are_forgotten(make_machine: MakeMachine, clock: 
     clock.advance(HOUR_MS // 2)
     await machine.send(broker, [b"two"], producer=(2, 0, 0))
     clock.advance(HOUR_MS // 2 + 1)
-    broker.engine._sweeper.wake()
+    broker.sweeper.wake()
     await eventually(lambda: [info.producer_id for info in broker.log().producers()] == [2])
     await machine.crash(broker)
     broker = await machine.start(limits)
-    broker.engine._sweeper.wake()
+    broker.sweeper.wake()
     await eventually(lambda: [info.producer_id for info in broker.log().producers()] == [2])
     assert broker.log().producers()[0].last_sequence == 0
 
@@ -509,7 +509,7 @@ async def test_topics_that_are_deleted_one_after_another_are_looked_after_in_one
     machine = Machine(lambda: MemoryStore(objects), Clock())
     broker = await machine.start()
     topics = [await broker.engine.create_topic(f"t{number}", 1, {}) for number in range(10)]
-    await eventually(lambda: broker.engine._sweeper._rest_s > 0)
+    await eventually(lambda: broker.sweeper._rest_s > 0)
     looks.clear()
     for topic in topics:
         await broker.engine.delete_topic(topic)

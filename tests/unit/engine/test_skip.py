@@ -82,7 +82,7 @@ async def test_what_is_skipped_is_never_shown_again(make_machine: MakeMachine, m
     await check(broker, gone)
     await fill(machine, broker, 20, start=3000)
     await swept(broker)
-    await eventually(lambda: broker.engine._sweeper.chunks_folded >= FANOUT)
+    await eventually(lambda: broker.sweeper.chunks_folded >= FANOUT)
     forget_memory(broker)
     await check(broker, gone)
     await machine.crash(broker)
@@ -103,7 +103,7 @@ async def test_a_fold_reports_what_it_moves(make_machine: MakeMachine) -> None:
     await broker.engine.skip_records(broker.log(), *skipped)
     await fill(machine, broker, 20)
     await swept(broker)
-    await eventually(lambda: broker.engine._sweeper.chunks_folded >= 2 * FANOUT)
+    await eventually(lambda: broker.sweeper.chunks_folded >= 2 * FANOUT)
     assert broker.engine.batches_unreadable == len(first), "each is reported once, and none that is skipped"
     forget_memory(broker)
     await check(broker, [skipped])

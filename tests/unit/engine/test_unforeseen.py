@@ -37,7 +37,7 @@ async def test_of_the_checkpointer(machine: Machine) -> None:
     await broker.engine.create_topic("t", 1, {})
     broker.store.refused["put"] = UNFORESEEN
     await machine.send(broker, [b"x"])
-    await broker.engine._wal.roll()
+    await broker.wal.roll()
     await ends(broker, "checkpointer")
 
 
@@ -61,7 +61,7 @@ async def test_of_retention_which_looks_again(machine: Machine, caplog: pytest.L
         topic = await broker.engine.create_topic(name, 1, {})
         machine.unchecked.add(name)
         await machine.send(broker, [b"x"], topic=name)
-        await broker.engine._wal.roll()
+        await broker.wal.roll()
         await eventually(lambda: len(broker.log(name).sealed))
         await broker.engine.delete_topic(topic)
 

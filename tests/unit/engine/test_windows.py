@@ -210,8 +210,8 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     topic = await engine.create_topic("t", 2, {"history.room": "100"})
     for partition in range(2):
         await machine.send(broker, [b"a%d" % partition, b"b%d" % partition], partition=partition)
-    await engine._wal.roll()
-    await engine._checkpointer.list_all()
+    await broker.wal.roll()
+    await broker.checkpointer.list_all()
     before = engine.manifest.encode()
     seen: list[Edit] = []
 

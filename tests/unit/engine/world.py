@@ -18,7 +18,9 @@ from headgate.broker.control.leader import Leader
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.fold import choose
-from headgate.broker.engine.upkeep.retention import expired_offset, sweep_edits
+from headgate.broker.engine.upkeep.retention import Sweeper, expired_offset, sweep_edits
+from headgate.broker.engine.write.checkpoint import Checkpointer
+from headgate.broker.engine.write.wal import Wal
 from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.node import Node
@@ -186,6 +188,20 @@ class Incarnation:
         leader = self.node.participant.leader
         assert leader is not None
         return leader
+
+    # The parts that work by timers. A test runs them at once, and counts their work.
+
+    @property
+    def sweeper(self) -> Sweeper:
+        return self.engine._sweeper
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        return self.engine._checkpointer
+
+    @property
+    def wal(self) -> Wal:
+        return self.engine._wal
 
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
         return self.engine.partition(self.engine.topic(topic), partition)
