@@ -25,7 +25,13 @@ never began, silent   unreached                  after the time-out
 ended, silent         accepts, or not known      after the stretched time-out; one at a time with growing pauses (`Pace`)
 ====================  =========================  ====================================================================
 
-A refusal counts as not known if the broker reported that its port is not open yet.
+A broker opens its port some time after it asked to join. So a refusal counts as not known
+
+- if the broker reported that its port is not open yet;
+- if this leader admitted it as a new broker, and it has not reported an open port;
+- if its stream is open, and it has not reported in this term.
+
+While the leader commits a broker's admission, the broker is no suspect.
 
 A leader that has just started, and has not heard a broker yet, knows no lateness. It allows the longest silence.
 
@@ -196,7 +202,8 @@ class Lost:
 
 @dataclass(slots=True)
 class Pace:
-    """Replacements for silence: one at a time, with pauses that double.
+    """Replacements for silence: one at a time, with pauses that double. A pause begins when the failover has ended, so a slow
+    failover does not shorten it.
 
     Args:
         pause_s_min: the shortest pause, in seconds.
@@ -206,6 +213,8 @@ class Pace:
     pause_s: float = 0.0
     """Pause after the last replacement, in seconds; 0: there was none yet."""
     last_s: float = float("-inf")
+    """Start of the last replacement; after its end, that end."""
+    is_under_way: bool = False
 
     def allows(self, now_s: float) -> bool:
         return now_s - self.last_s >= self.pause_s
@@ -214,7 +223,12 @@ class Pace:
         """Note that a broker is replaced for its silence."""
         is_calm = now_s - self.last_s > CALM_PAUSES * max(self.pause_s, self.pause_s_min)
         self.pause_s = self.pause_s_min if is_calm else min(2 * self.pause_s, max(PAUSE_S_MAX, self.pause_s_min))
-        self.last_s = now_s
+        self.last_s, self.is_under_way = now_s, True
+
+    def ended(self, now_s: float) -> None:
+        """Note that a failover has ended, whether or not a broker was replaced for its silence in it."""
+        if self.is_under_way:
+            self.last_s, self.is_under_way = now_s, False
 
 
 @dataclass(slots=True)
@@ -227,8 +241,11 @@ class _Peer:
     is_connected: bool = False
     has_left: bool = False
     """True if its stream ended in this term, and no other has begun."""
+    is_asking: bool = False
+    """True while the leader commits its admission."""
     serves: bool | None = None
-    """True if its port is open, from its last report. None: it has not reported in this term."""
+    """True if its port is open, from its last report. False also for a new broker that has not reported. None: it has not
+    reported in this term."""
     answer: Answer | None = None
     """The last result for its address since it became a suspect. None: not known yet."""
     asked_s: float = field(default=float("-inf"))
@@ -277,13 +294,21 @@ class Detector:
         """Note that a broker has already been silent for this many seconds."""
         self._peer(incarnation_id).heard.at_s = self._attention.at(now_s) - silent_s
 
-    def admitting(self, incarnation_id: str) -> None:
-        """Called when a broker asks to join. It waits for this leader meanwhile."""
-        self._peer(incarnation_id).heard.at_s = float("inf")
+    def admitting(self, incarnation_id: str, *, is_new: bool) -> None:
+        """Called when a broker asks to join. It waits for this leader meanwhile.
+
+        Args:
+            is_new: the manifest does not contain it yet, so its port has never been open.
+        """
+        peer = self._peer(incarnation_id)
+        peer.heard.at_s, peer.is_asking, peer.answer = float("inf"), True, None
+        if is_new:
+            peer.serves = False
 
     def admitted(self, incarnation_id: str, now_s: float) -> None:
         """Called when a broker may begin its stream. From now on the leader waits for it."""
-        self._peer(incarnation_id).heard.at_s = self._attention.at(now_s)
+        peer = self._peer(incarnation_id)
+        peer.heard.at_s, peer.is_asking = self._attention.at(now_s), False
 
     def joined(self, incarnation_id: str, now_s: float) -> None:
         """Called when a broker's stream begins."""
@@ -341,6 +366,10 @@ class Detector:
         peer.asked_s = now_s
         peer.answer = answer if self._is_suspect(peer, now_s) else None
 
+    def failed_over(self, now_s: float) -> None:
+        """Called when the failover of lost brokers has ended."""
+        self._pace.ended(self._attention.at(now_s))
+
     # -- conclusions
 
     def judge(self, incarnation_ids: Iterable[str], now_s: float) -> Judgement:
@@ -386,9 +415,10 @@ class Detector:
         return self._allowed_s(self._peer(incarnation_id), now_s)
 
     def forget(self, but: Set[str]) -> None:
-        """Forget all brokers except these."""
+        """Forget all brokers except these and those that ask to join."""
         for incarnation_id in self._peers.keys() - but:
-            del self._peers[incarnation_id]
+            if not self._peers[incarnation_id].is_asking:
+                del self._peers[incarnation_id]
 
     # -- rules
 
@@ -396,7 +426,8 @@ class Detector:
         """Evidence that lateness cannot explain."""
         if peer.gone:
             return Evidence.DEAD, peer.gone
-        if peer.answer is Answer.REFUSED and peer.serves is not False:
+        has_served = not peer.is_connected if peer.serves is None else peer.serves
+        if peer.answer is Answer.REFUSED and has_served:
             return Evidence.DEAD, f"{'its stream ended and ' if peer.has_left else ''}its address refuses connections"
         if peer.answer is Answer.UNREACHED and now_s >= peer.promised_s:
             if peer.has_left:
@@ -407,6 +438,8 @@ class Detector:
         return None
 
     def _is_suspect(self, peer: _Peer, now_s: float) -> bool:
+        if peer.is_asking:
+            return False
         return not peer.is_connected or peer.heard.silent_s(self._attention.at(now_s)) > self._timeout_s / 2
 
     def _lives(self, peer: _Peer, now_s: float) -> None:

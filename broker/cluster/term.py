@@ -334,6 +334,7 @@ class Term:
 
     def _recovered(self, event: Recovered, now_s: float) -> list[Effect]:
         self._is_replacing = False
+        self.detector.failed_over(now_s)
         effects: list[Effect] = [self._note_damage(one, error, now_s) for one, error in event.damaged.items()]
         for incarnation in event.lost:
             evidence = event.why.get(incarnation.id, "its log was damaged")
@@ -492,7 +493,7 @@ class Term:
         for other in self.others():
             if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
                 self.detector.over(other.id, "another process runs in its place")
-        self.detector.admitting(incarnation.id)
+        self.detector.admitting(incarnation.id, is_new=known is None)
         if known is not None:
             return lambda _: [self.confirmation]
         return lambda now: [OpenIncarnation(_with_epoch(incarnation, now))]

@@ -152,6 +152,57 @@ def test_a_refusal_says_nothing_of_a_broker_that_has_not_opened_its_door() -> No
     assert machine.lost["a"][1] is Evidence.SILENT
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_refusal_says_nothing_of_a_broker_that_joins_and_has_not_reported(is_new: bool) -> None:
+    """A new broker opens its port after it has joined, and a starved one long after."""
+    machine = Machine(join=False)
+    machine.answers["a"] = Answer.REFUSED
+    machine.detector.admitting("a", is_new=is_new)
+    assert not machine.run(60).lost
+    machine.detector.admitted("a", machine.now_s)
+    machine.detector.joined("a", machine.now_s)
+    assert not machine.run(TIMEOUT_S - 2 * TICK_S).lost
+    machine.report("a", serves=True)
+    began_s = machine.end_stream("a", Answer.REFUSED)
+    machine.run(1)
+    assert machine.took("a", began_s) <= TICK_S, "its port was open: now the process is gone"
+
+
+def test_a_starting_broker_that_does_not_get_in_is_no_death() -> None:
+    """A starved leader commits the admission, but the broker does not wait for the answer and asks again later."""
+    machine = Machine(join=False, runs_s=KNOWN_S)
+    machine.answers["a"] = Answer.REFUSED
+    machine.detector.admitting("a", is_new=True)
+    machine.detector.admitted("a", machine.now_s)
+    began_s = machine.now_s
+    assert not machine.run(TIMEOUT_S - 2 * TICK_S).lost
+    machine.run(4 * TICK_S)
+    assert machine.took("a", began_s) <= TIMEOUT_S + 2 * TICK_S and machine.lost["a"][1] is Evidence.SILENT
+
+
+def test_a_member_of_an_earlier_term_that_dies_before_it_reports_is_not_waited_for() -> None:
+    machine = Machine(join=False)
+    machine.detector.admitting("a", is_new=False)
+    machine.detector.admitted("a", machine.now_s)
+    machine.detector.joined("a", machine.now_s)
+    began_s = machine.end_stream("a", Answer.REFUSED)
+    machine.run(1)
+    assert machine.took("a", began_s) <= TICK_S
+
+
+def test_one_that_asks_to_join_is_not_forgotten() -> None:
+    """The manifest does not contain it yet, and its admission takes longer than the pause between two clean-ups."""
+    machine = Machine(("speaks",)).run(60)
+    machine.names.append("a")
+    machine.answers["a"] = Answer.ACCEPTED
+    machine.detector.admitting("a", is_new=True)
+    machine.detector.forget({"speaks"})
+    assert not machine.run(60).lost
+    machine.detector.admitted("a", machine.now_s)
+    machine.detector.forget({"speaks"})
+    assert machine.detector._peers.keys() == {"speaks"}
+
+
 @pytest.mark.parametrize("late_s", [0.5, 1.0, 2.0, 30.0])
 @pytest.mark.parametrize("who", ["leader", "reports", "member"])
 def test_where_ticks_or_answers_were_late_silence_is_allowed_longer(who: str, late_s: float) -> None:
@@ -240,6 +291,16 @@ def test_pauses_double_up_to_a_limit_and_are_forgotten() -> None:
     assert pace.pause_s == TIMEOUT_S
 
 
+def test_a_pause_begins_when_the_failover_has_ended() -> None:
+    """A failover on a starved machine may take longer than the pause."""
+    pace = Pace(TIMEOUT_S)
+    pace.took(10.0)
+    pace.ended(15.0)
+    assert not pace.allows(15.0 + TIMEOUT_S - 0.1) and pace.allows(15.0 + TIMEOUT_S)
+    pace.ended(16.9)
+    assert pace.allows(15.0 + TIMEOUT_S), "a failover of dead brokers is not paced"
+
+
 def test_a_leader_that_has_just_started_does_not_know_whether_its_machine_is_quiet() -> None:
     """All brokers of a starved machine were restarted: the first one leads, and the others join late."""
     machine = Machine(("a", "b"), join=False)
@@ -284,7 +345,7 @@ def test_the_leader_before_is_silent_since_its_last_renewal() -> None:
 
 def test_one_that_waits_for_its_admission_is_not_silent() -> None:
     machine = Machine(("a",), join=False)
-    machine.detector.admitting("a")
+    machine.detector.admitting("a", is_new=True)
     assert not machine.run(60).lost
     machine.detector.admitted("a", machine.now_s)
     assert not machine.run(TIMEOUT_S - 2 * TICK_S).lost

@@ -280,6 +280,16 @@ def test_two_silent_brokers_are_replaced_one_at_a_time() -> None:
     assert len(found) == 2 and found[0].endswith("SILENT")
 
 
+def test_the_pause_between_two_silent_brokers_begins_with_the_end_of_the_failover() -> None:
+    leader = Leader(members=(A, B, C))
+    leader.silence(A, B)
+    first = next(one.incarnation for one in leader.run(3) if isinstance(one, Replace))
+    assert leader.run(3 * TIMEOUT_S) == [], "the failover is slow"
+    leader.recover(first)
+    assert not [one for one in leader.run(TIMEOUT_S - 2 * TICK_S) if isinstance(one, Replace)]
+    assert [one.evidence for one in leader.run(4 * TICK_S) if isinstance(one, Replace)] == [Evidence.SILENT]
+
+
 def test_a_leader_that_is_cut_off_gives_the_lease_back_once() -> None:
     leader = Leader(yields=True)
     leader.silence(A, B)
@@ -479,6 +489,18 @@ def test_admission() -> None:
     leader.commit(SealIncarnation("c"))
     with pytest.raises(FencedError):
         leader.term.admit(C, was_member=False)
+
+
+def test_a_slow_admission_is_no_death() -> None:
+    """The broker opens its port after it has joined. Until then its address refuses connections."""
+    leader = Leader()
+    leader.answers["c"] = Answer.REFUSED
+    (edit,) = leader.term.admit(C, was_member=False)(leader.manifest)
+    leader.run(LEADER_REPORT_S + TICK_S)
+    leader.commit(edit)
+    assert leader.run(2 * TIMEOUT_S) == []
+    leader.take(Admitted(C.id), Joined(C))
+    assert leader.run(TIMEOUT_S - 2 * TICK_S) == []
 
 
 def test_a_new_process_at_a_brokers_address_replaces_it() -> None:
