@@ -7,11 +7,17 @@ replaced, or that the leader does not say why it keeps a silent one.
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import time
+
 import pytest
 
-from headgate.broker.cluster.liveness import STRETCHED_MAX, Heard
+from headgate.broker.cluster.liveness import STRETCHED_MAX, Answer, Heard
 from headgate.broker.control import replication
 from headgate.broker.control.leader import Leader
+from headgate.broker.control.probe import ask
+from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from tests.unit.control.conftest import MakeWorld
@@ -31,6 +37,18 @@ def term_of(world: World) -> Leader:
 async def describe(world: World) -> control_pb2.DescribeResponse:
     answer: control_pb2.DescribeResponse = await world.leader.call("Control.Describe", control_pb2.DescribeRequest())
     return answer
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+async def test_a_leader_that_stands_still_during_a_probe_reads_the_answer(turns: int) -> None:
+    """The kernel of the asked broker accepts the connection while the leader's loop stands still for longer than the limit."""
+    limit_s = 0.1
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        probing = asyncio.create_task(ask("127.0.0.1", listening.getsockname()[1], limit_s, Clock()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        time.sleep(1.5 * limit_s)  # noqa: ASYNC251  # the loop stands still
+        assert await probing is Answer.ACCEPTED
 
 
 async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> None:
