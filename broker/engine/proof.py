@@ -11,7 +11,8 @@ promise ends for the member before it ends for the leader. Clocks of different m
 at the same rate within 10 %. The leader's own promise is its lease: no other broker takes the lease until a whole `ttl_ms` after
 the last renewal. The leader gives a promise only under its own proof, so a leader that was replaced while it slept cannot give
 one. While a promise holds, no other broker can lead this broker's partitions, so no other broker can have acked anything, and
-the answer is right. Cost: one comparison.
+an answer about these partitions is right. Cost: one comparison. A promise says nothing about other partitions. So a member that
+does not know a topic, even under a promise, cannot answer that the topic does not exist.
 
 **A look.** If no promise holds (the process was stopped, the leader is not reached, the lease is not renewed), this broker reads
 its own fence marker. A successor creates the marker before it opens the partitions, so before its first ack. If a successor's

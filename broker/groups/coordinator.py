@@ -5,7 +5,10 @@ The groups of one partition of `__consumer_offsets` are one `Shard`. A shard kee
 coordinator answers a request only after the engine has reported that the records of this request are durable. The broker that
 leads a partition holds the partition's groups. When it gains the lead, it replays the partition, and answers COORDINATOR_LOADING
 until the replay is complete. When it loses the lead, it answers all waiting clients with NOT_COORDINATOR, and they look for the
-new coordinator. The first group creates the topic.
+new coordinator.
+
+The first group creates the topic. Until then, the leader of the cluster answers for all groups: none exists. A member does not
+answer, because it hears of the topic later than the leader. Meanwhile the topic's lead may have acked a position.
 
 The coordinator keeps the log of a partition short. When the log has many more rows than live keys, the coordinator appends the
 live rows again and cuts off all rows before them.
@@ -63,7 +66,7 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import watch
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Topic
+    from headgate.broker.cluster.manifest import Incarnation, Topic
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
 
@@ -159,7 +162,7 @@ class Coordinator:
         )
         self._budget = Budget(settings.groups_max)
         self._nothing = Shard(self._config, Budget(0))
-        """Used until the topic exists: knows no group, and creates none."""
+        """Used by the leader until the topic exists: knows no group, and creates none."""
         self._slots: dict[int, _Slot] = {}
         """The slots of the partitions that this broker leads, by number."""
         self._loaded = False
@@ -409,8 +412,8 @@ class Coordinator:
     async def confirm(self) -> None:
         """Make sure that no other broker had taken over this one's groups when the request arrived; see `Engine.confirm`.
 
-        If this broker knows no topic of groups, its own fence marker proves nothing, because another broker may have created the
-        topic. Then only a promise of the leader counts.
+        Until the topic of groups exists, this broker's own fence marker proves nothing, because the topic may exist under another
+        leader. Then only a promise counts.
 
         Raises RetryError(NOT_COORDINATOR).
         """
@@ -471,11 +474,24 @@ class Coordinator:
         if not self._loaded:
             raise RetryError(Reason.COORDINATOR_LOADING, "groups are being loaded")
 
-    def _slot(self, group_id: str) -> _Slot | None:
-        """The slot of a group; None if the topic does not exist yet. Raises RetryError if another broker holds the group, or
-        while it is loaded."""
-        topic = self._engine.manifest.topics.get(TOPIC)
+    def holder(self, group_id: str) -> Incarnation | None:
+        """The broker that answers for a group; None while its partition has no lead."""
+        manifest = self._engine.manifest
+        topic = manifest.topics.get(TOPIC)
         if topic is None:
+            return manifest.incarnations.get(manifest.leader)
+        lead = self._engine.lead(topic.id, shard_of(group_id, topic.partitions))
+        return None if lead is None else lead[0]
+
+    def _slot(self, group_id: str) -> _Slot | None:
+        """The slot of a group; None if the topic does not exist yet and this broker is the leader. Raises RetryError if another
+        broker holds the group, or while it is loaded."""
+        manifest = self._engine.manifest
+        topic = manifest.topics.get(TOPIC)
+        if topic is None:
+            # A promise of the leader proves nothing here: it concerns only the partitions that this broker leads.
+            if manifest.leader != self._engine.incarnation_id:
+                raise RetryError(Reason.NOT_COORDINATOR, f"only the leader answers before the first group. group=`{group_id}`")
             return None
         slot = self._slots.get(shard_of(group_id, topic.partitions))
         if slot is None:
@@ -485,7 +501,7 @@ class Coordinator:
         return slot
 
     def _looked_at(self, group_id: str) -> _Slot | None:
-        """The slot of a group, for reading; None if the topic does not exist yet. Raises RetryError as `_slot`.
+        """The slot of a group, for reading. Returns and raises as `_slot`.
 
         Also raises RetryError(NOT_COORDINATOR) while the group is handed over, because its next broker may have newer state.
         """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headgate.broker.cluster.manifest import Incarnation
-from headgate.broker.groups.coordinator import TOPIC, Coordinator
+from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.groups.events import State
 from headgate.broker.groups.member import CONSUMER_PROTOCOL
 from headgate.broker.groups.positions import Position
-from headgate.broker.groups.shard import Commit, GroupListing, shard_of
+from headgate.broker.groups.shard import Commit, GroupListing
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import Bounds, find_bounds
@@ -170,9 +170,8 @@ class GroupsService:
 
     def _holder(self, group_id: str) -> Incarnation | None:
         """The other broker that holds a group. None: this broker holds it, or reports why the holder cannot be asked."""
-        topic = self._engine.manifest.topics.get(TOPIC)
-        lead = None if topic is None else self._engine.lead(topic.id, shard_of(group_id, topic.partitions))
-        return None if lead is None or lead[0].id == self._engine.incarnation_id else lead[0]
+        holder = self._groups.holder(group_id)
+        return None if holder is None or holder.id == self._engine.incarnation_id else holder
 
     async def _doubt(self) -> HeadgateError | None:
         """The error if another broker may hold this broker's groups by now, or None."""

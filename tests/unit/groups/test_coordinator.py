@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.groups import coordinator as module
 from headgate.broker.groups.coordinator import TOPIC, PatientClock
 from headgate.broker.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
@@ -116,6 +117,33 @@ async def test_the_topic_is_made_when_the_first_group_needs_it(broker: Broker) -
     assert replies == [RowsReply((None,))] * 20
     topic = broker.engine.topic(TOPIC)
     assert (topic.partitions, topic.config["cleanup.policy"]) == (3, "compact")
+
+
+async def test_until_the_topic_exists_only_the_leader_answers(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member may hear late that the topic was created, and that its lead has acked a position. A promise of the leader does not
+    change that."""
+    groups, manifest = broker.groups, broker.engine.manifest
+    leader = Incarnation(id="f" * 32, broker_id=9, leader_epoch=1, opened_ms=0)
+    monkeypatch.setitem(manifest.incarnations, leader.id, leader)
+    monkeypatch.setattr(manifest, "leader", leader.id)
+    broker.engine.proof.extend(broker.engine.clock.monotonic(), 60_000)
+    await groups.confirm()
+    for ask in (lambda: groups.position("g", "t", 0), lambda: groups.positions("g"), lambda: groups.find("g")):
+        with pytest.raises(RetryError) as refused:
+            ask()
+        assert refused.value.reason is Reason.NOT_COORDINATOR
+    for request in (broker.beat("g", "m", 1), groups.delete_group("g"), groups.delete_positions("g", [("t", 0)])):
+        with pytest.raises(RetryError) as refused:
+            await request
+        assert refused.value.reason is Reason.NOT_COORDINATOR
+    assert groups.holder("g") is leader
+    assert list(groups.list_groups()) == []
+
+    mine = manifest.incarnations[broker.engine.incarnation_id]
+    monkeypatch.setattr(manifest, "leader", mine.id)
+    assert groups.holder("g") is mine
+    assert groups.position("g", "t", 0) is None and groups.positions("g") == [] and groups.find("g") is None
+    assert await broker.beat("g", "m", 1) is Reason.UNKNOWN_MEMBER_ID
 
 
 async def test_a_topic_that_somebody_else_made_does_not_age(broker: Broker) -> None:

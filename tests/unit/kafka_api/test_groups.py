@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.runtime.config import Settings
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.errors import ErrorCode
@@ -149,6 +150,19 @@ async def test_this_broker_coordinates_every_group(kafka: Kafka, version: int) -
             ("g", 0, 7, "broker.test", 9092),
             ("h", 0, 7, "broker.test", 9092),
         ]
+
+
+async def test_until_the_first_group_the_leader_coordinates(kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = kafka.engine.manifest
+    leader = Incarnation(id="f" * 32, broker_id=9, leader_epoch=1, opened_ms=0, host="leader.test", kafka_port=9093)
+    monkeypatch.setattr(manifest, "leader", leader.id)
+    (answer,) = (await kafka.call(FindCoordinatorRequest(coordinator_keys=["g"]), 6)).coordinators
+    assert (answer.error_code, answer.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    monkeypatch.setitem(manifest.incarnations, leader.id, leader)
+    (answer,) = (await kafka.call(FindCoordinatorRequest(coordinator_keys=["g"]), 6)).coordinators
+    assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, 9, "leader.test", 9093)
+    request = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])])
+    assert (await kafka.call(request, 5)).error_code == ErrorCode.NOT_COORDINATOR
 
 
 async def test_coordinators_of_share_groups_are_refused(kafka: Kafka) -> None:

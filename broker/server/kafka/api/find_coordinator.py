@@ -1,7 +1,7 @@
 """FindCoordinator (10), versions 0-6: the broker that holds a group. Several keys at once from version 4.
 
-The lead of a group's partition of `__consumer_offsets` holds the group. Until that topic exists, the answering broker names
-itself, and creates the topic for the first group. Share groups (version 6) are INVALID_REQUEST.
+The lead of a group's partition of `__consumer_offsets` holds the group. Until the first group creates that topic, every broker
+names the leader of the cluster. Share groups (version 6) are INVALID_REQUEST.
 
 Deviation: transactions are not served. A client that looks for their coordinator gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the
 code that ends every client's producer at once. UNSUPPORTED_VERSION would be more exact, but librdkafka retries it for ever.
@@ -9,8 +9,6 @@ code that ends every client's producer at once. UNSUPPORTED_VERSION would be mor
 
 from __future__ import annotations
 
-from headgate.broker.groups.coordinator import TOPIC
-from headgate.broker.groups.shard import shard_of
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
@@ -33,19 +31,15 @@ async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoord
 
 
 def _find(key: str, key_type: int, context: Context) -> Coordinator:
-    engine = context.engine
     if key_type == TRANSACTION:
         return _none(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
     if key_type != GROUP:
         return _none(key, ErrorCode.INVALID_REQUEST, "coordinators of this kind are not served")
-    topic = engine.manifest.topics.get(TOPIC)
-    if topic is None:
-        return Coordinator(key=key, node_id=engine.broker_id, host=context.host, port=context.port)
-    lead = engine.lead(topic.id, shard_of(key, topic.partitions))
-    if lead is None:
+    holder = context.groups.holder(key)
+    if holder is None:
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's partition has no lead at the moment")
-    host, port = broker_address(lead[0], context)
-    return Coordinator(key=key, node_id=lead[0].broker_id, host=host, port=port)
+    host, port = broker_address(holder, context)
+    return Coordinator(key=key, node_id=holder.broker_id, host=host, port=port)
 
 
 def _none(key: str, code: ErrorCode, message: str) -> Coordinator:
