@@ -523,7 +523,11 @@ class Coordinator:
             except InvalidError as error:
                 if error.reason is not Reason.TOPIC_EXISTS:
                     raise
-                await self._protect(self._engine.topic(TOPIC))
+                topic = self._engine.manifest.topics.get(TOPIC)
+                if topic is None:
+                    # The leader has just created it for another broker, and this broker hears of it in a moment.
+                    raise RetryError(Reason.NOT_COORDINATOR, "this broker does not know the lead of the groups yet") from error
+                await self._protect(topic)
 
     async def _protect(self, topic: Topic) -> None:
         """Make sure that retention by age deletes no positions. A user may have created or changed the topic without that

@@ -146,6 +146,18 @@ async def test_until_the_topic_exists_only_the_leader_answers(broker: Broker, mo
     assert await broker.beat("g", "m", 1) is Reason.UNKNOWN_MEMBER_ID
 
 
+async def test_a_topic_that_another_broker_has_just_created_makes_the_client_retry(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def create_topic(*_: object) -> None:
+        raise InvalidError(Reason.TOPIC_EXISTS, "the leader knows the topic, and this broker does not yet")
+
+    monkeypatch.setattr(broker.engine, "create_topic", create_topic)
+    with pytest.raises(RetryError) as refused:
+        await broker.commit("g", 1)
+    assert refused.value.reason is Reason.NOT_COORDINATOR
+
+
 async def test_a_topic_that_somebody_else_made_does_not_age(broker: Broker) -> None:
     await broker.engine.create_topic(TOPIC, 5, {"retention.ms": "1"})
     assert await broker.commit("g", 1) == RowsReply((None,))
