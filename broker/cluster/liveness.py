@@ -258,6 +258,15 @@ class _Peer:
     is_waited_for: bool = False
     """True if it is silent for longer than the time-out, and not lost yet."""
 
+    def lives(self, at_s: float) -> None:
+        """Its silence begins anew, at this attention."""
+        self.heard.at_s = at_s
+        self.answer, self.is_waited_for, self.asked_s = None, False, float("-inf")
+
+    def late_s(self, now_s: float) -> float:
+        """Recent lateness of its timers and messages, in seconds."""
+        return max(self.heard.late.peak_s(now_s), self.told_late_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -314,7 +323,7 @@ class Detector:
         """Called when a broker's stream begins."""
         peer = self._peer(incarnation_id)
         peer.is_connected, peer.has_left, peer.gone = True, False, ""
-        self._lives(peer, now_s)
+        peer.lives(self._attention.at(now_s))
 
     def heard(self, incarnation_id: str, now_s: float, *, late_s: float | None = None, serves: bool | None = None) -> None:
         """Called for each message of a broker. With a report: its timers' lateness in seconds, and whether its port is open."""
@@ -344,7 +353,7 @@ class Detector:
         shows which."""
         peer = self._peer(incarnation_id)
         peer.is_connected, peer.has_left = False, True
-        self._lives(peer, now_s)
+        peer.lives(self._attention.at(now_s))
 
     def over(self, incarnation_id: str, why: str) -> None:
         """Note that a broker is certainly gone: another process has its place."""
@@ -408,7 +417,7 @@ class Detector:
     def late_s(self, incarnation_id: str, now_s: float) -> float:
         """Recent lateness of a broker's timers and messages, in seconds."""
         peer = self._peers.get(incarnation_id)
-        return 0.0 if peer is None else max(peer.heard.late.peak_s(now_s), peer.told_late_s)
+        return 0.0 if peer is None else peer.late_s(now_s)
 
     def allowed_s(self, incarnation_id: str, now_s: float) -> float:
         """Seconds of silence after which a broker is replaced."""
@@ -442,25 +451,19 @@ class Detector:
             return False
         return not peer.is_connected or peer.heard.silent_s(self._attention.at(now_s)) > self._timeout_s / 2
 
-    def _lives(self, peer: _Peer, now_s: float) -> None:
-        peer.heard.at_s = self._attention.at(now_s)
-        peer.answer, peer.is_waited_for, peer.asked_s = None, False, float("-inf")
-
     def _limit_s(self, peer: _Peer, now_s: float) -> float:
         return self._timeout_s if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s)
 
     def _allowed_s(self, peer: _Peer, now_s: float) -> float:
         if not peer.is_known and self._attention.is_new(now_s):
             return STRETCHED_MAX * self._timeout_s  # neither the broker nor this process knows its lateness yet
-        late_s = max(self._attention.late_s(now_s), peer.heard.late.peak_s(now_s), peer.told_late_s)
-        return stretched(self._timeout_s, late_s)
+        return stretched(self._timeout_s, max(self._attention.late_s(now_s), peer.late_s(now_s)))
 
     def _numbers(self, peer: _Peer, now_s: float) -> str:
         silent_s = peer.heard.silent_s(self._attention.at(now_s))
-        late_s = max(peer.heard.late.peak_s(now_s), peer.told_late_s)
         return (
             f"it was silent for {silent_s:.1f} s of {self._allowed_s(peer, now_s):.1f} s allowed (time-out {self._timeout_s:g} s; "
-            f"it ran {late_s:.1f} s late, the leader {self._attention.late_s(now_s):.1f} s)"
+            f"it ran {peer.late_s(now_s):.1f} s late, the leader {self._attention.late_s(now_s):.1f} s)"
         )
 
     def _peer(self, incarnation_id: str) -> _Peer:

@@ -199,8 +199,10 @@ def test_one_that_asks_to_join_is_not_forgotten() -> None:
     machine.detector.forget({"speaks"})
     assert not machine.run(60).lost
     machine.detector.admitted("a", machine.now_s)
+    machine.detector.heard("a", machine.now_s, late_s=3.0)
+    assert machine.detector.late_s("a", machine.now_s) == 3.0
     machine.detector.forget({"speaks"})
-    assert machine.detector._peers.keys() == {"speaks"}
+    assert machine.detector.late_s("a", machine.now_s) == 0.0
 
 
 @pytest.mark.parametrize("late_s", [0.5, 1.0, 2.0, 30.0])
