@@ -289,8 +289,10 @@ class LoadHistory:
 
     def segment_cost(self, history: SegmentHistory, which: int) -> float:
         """Cost of all partitions of a segment."""
-        traffic = sum(average.cost(which, self.now_ms) for average in history.averages.values())
-        return len(history.info.partitions) * self.targets.partition_bytes_per_s + traffic
+        info, averages = history.info, history.averages
+        idle = (info.end_partition - info.first_partition) * self.targets.partition_bytes_per_s
+        # Most segments of a large cluster have no traffic, and every commit of new topics asks for the cost of all segments.
+        return idle + sum(average.cost(which, self.now_ms) for average in averages.values()) if averages else idle
 
     def range_cost(self, topic_id: uuid.UUID, first: int, end: int, which: int) -> float | None:
         """The averages of partitions, independent of their lead; None without any."""
