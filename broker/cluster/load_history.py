@@ -12,7 +12,7 @@ is the broker's own.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentInfo, SegmentLoad
@@ -147,6 +147,15 @@ class BrokerHistory:
     uneven_since_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all live segments. `costs`: by incarnation, including brokers that are gone."""
+
+    costs: Mapping[str, float]
+    partitions: int
+    segments: int
+
+
 class LoadHistory:
     """Folds reports; answers in costs. Deterministic: the same calls give the same state."""
 
@@ -162,6 +171,14 @@ class LoadHistory:
         self.brokers: dict[str, BrokerHistory] = {}
         """All and only the brokers of the last report, by incarnation."""
         self._by_topic: dict[uuid.UUID, dict[int, SegmentHistory]] = {}
+        self._partitions: dict[str, int] = {}
+        """Partitions of all segments, by incarnation."""
+        self._with_traffic: dict[int, SegmentHistory] = {}
+        """Segments with averages. Most segments of a large cluster have none, and sums leave the others out."""
+        self._gone: set[int] = set()
+        """Segments that were not open at the last call of `learn`."""
+        self._learned_ms = 0
+        """Time of the last call of `learn`."""
         self._unknown: dict[int, tuple[SegmentLoad, int, int]] = {}
         """Reports about segments that are still unknown: (load, window in ms, time in ms)."""
         self._learned = False
@@ -211,6 +228,7 @@ class LoadHistory:
             cost = self.cost(one)
             if average is None:
                 average = history.averages[partition] = Average(now_ms)
+                self._with_traffic[load.segment_id] = history
                 if first:
                     average.set(one, cost)
                     continue
@@ -223,30 +241,42 @@ class LoadHistory:
         return load.bytes_in_per_s + load.bytes_out_per_s + load.requests_per_s * self.targets.request_bytes
 
     def learn(self, segments: Mapping[int, SegmentInfo]) -> None:
-        """Note the segments that were opened since, and their predecessors."""
+        """Note which segments are open now: the new ones inherit from their predecessors."""
         now_ms = self.now_ms
-        for segment_id, info in segments.items():
-            history = self.segments.get(segment_id)
-            if history is None:
-                self._open(info, now_ms)
-            else:
-                history.info, history.seen_ms = info, now_ms
-        self._learned = True
-        prune = now_ms - self._pruned_ms >= FORGET_MS
-        if prune:
+        for segment_id in sorted(segments.keys() - self.segments.keys()):
+            self._open(segments[segment_id], now_ms)
+        gone = self.segments.keys() - segments.keys()
+        for segment_id in gone - self._gone:
+            history = self.segments[segment_id]
+            history.seen_ms = max(history.seen_ms, self._learned_ms)
+        self._learned, self._learned_ms = True, now_ms
+        forgotten = {segment_id for segment_id in gone if now_ms - self.segments[segment_id].seen_ms > FORGET_MS}
+        for segment_id in sorted(forgotten):
+            self._forget(segment_id)
+        self._gone = gone - forgotten
+        if now_ms - self._pruned_ms >= FORGET_MS:
             self._pruned_ms = now_ms
-        for segment_id, history in list(self.segments.items()):
-            if segment_id not in segments and now_ms - history.seen_ms > FORGET_MS:
-                del self.segments[segment_id]
-                del self._by_topic[history.info.topic_id][segment_id]
-                if not self._by_topic[history.info.topic_id]:
-                    del self._by_topic[history.info.topic_id]
-            elif prune:
-                history.averages = {
-                    partition: average
-                    for partition, average in history.averages.items()
-                    if average.cost(SLOW, now_ms) >= TRACE_COST or average.cost(FAST, now_ms) >= TRACE_COST
-                }
+            self._prune(now_ms)
+
+    def _forget(self, segment_id: int) -> None:
+        info = self.segments.pop(segment_id).info
+        del self._by_topic[info.topic_id][segment_id]
+        if not self._by_topic[info.topic_id]:
+            del self._by_topic[info.topic_id]
+        self._with_traffic.pop(segment_id, None)
+        self._partitions[info.incarnation_id] -= len(info.partitions)
+        if not self._partitions[info.incarnation_id]:
+            del self._partitions[info.incarnation_id]
+
+    def _prune(self, now_ms: int) -> None:
+        for segment_id, history in list(self._with_traffic.items()):
+            history.averages = {
+                partition: average
+                for partition, average in history.averages.items()
+                if average.cost(SLOW, now_ms) >= TRACE_COST or average.cost(FAST, now_ms) >= TRACE_COST
+            }
+            if not history.averages:
+                del self._with_traffic[segment_id]
 
     def _open(self, info: SegmentInfo, now_ms: int) -> None:
         neighbours = self._by_topic.setdefault(info.topic_id, {})
@@ -269,6 +299,9 @@ class LoadHistory:
             predecessor.replaced = True
             self._changed(predecessor.info.incarnation_id, now_ms)
         self.segments[info.id] = neighbours[info.id] = history
+        self._partitions[info.incarnation_id] = self._partitions.get(info.incarnation_id, 0) + len(info.partitions)
+        if history.averages:
+            self._with_traffic[info.id] = history
         if self._learned:
             self._changed(info.incarnation_id, now_ms)
         pending = self._unknown.pop(info.id, None)
@@ -291,7 +324,6 @@ class LoadHistory:
         """Cost of all partitions of a segment."""
         info, averages = history.info, history.averages
         idle = (info.end_partition - info.first_partition) * self.targets.partition_bytes_per_s
-        # Most segments of a large cluster have no traffic, and every commit of new topics asks for the cost of all segments.
         return idle + sum(average.cost(which, self.now_ms) for average in averages.values()) if averages else idle
 
     def range_cost(self, topic_id: uuid.UUID, first: int, end: int, which: int) -> float | None:
@@ -306,11 +338,36 @@ class LoadHistory:
             return None
         return (end - first) * self.targets.partition_bytes_per_s + sum(one.cost(which, self.now_ms) for one in found.values())
 
-    def live(self, segments: Mapping[int, SegmentInfo]) -> Iterable[SegmentHistory]:
+    def live(self) -> list[SegmentHistory]:
         """Segments that count for a broker: the open ones, and those that an order is taking away."""
-        for segment_id, history in self.segments.items():
-            if segment_id in segments or (not history.replaced and self.now_ms - history.seen_ms < GAP_MS):
-                yield history
+        over = self._over()
+        return [history for segment_id, history in self.segments.items() if segment_id not in over]
+
+    def _over(self) -> set[int]:
+        """Segments that count for no broker."""
+        gone = [(segment_id, self.segments[segment_id]) for segment_id in self._gone]
+        return {segment_id for segment_id, one in gone if one.replaced or self.now_ms - one.seen_ms >= GAP_MS}
+
+    def totals(self, which: int) -> Totals:
+        """The sums over all live segments. Every commit of new topics asks for them, so this costs what the segments with traffic
+        cost, and not what all segments cost."""
+        over = self._over()
+        partitions = dict(self._partitions)
+        for segment_id in over:
+            info = self.segments[segment_id].info
+            partitions[info.incarnation_id] -= len(info.partitions)
+        costs = {incarnation_id: count * self.targets.partition_bytes_per_s for incarnation_id, count in partitions.items()}
+        kept = {self.now_ms: 1.0}
+        """By the time of a measurement. Most were made at the same time."""
+        for segment_id, history in self._with_traffic.items():
+            if segment_id not in over:
+                cost = 0.0
+                for average in history.averages.values():
+                    if (part := kept.get(average.at_ms)) is None:
+                        part = kept[average.at_ms] = _kept(self.now_ms - average.at_ms, HALF_LIVES_MS[which])
+                    cost += average.costs[which] * part
+                costs[history.info.incarnation_id] += cost
+        return Totals(costs, sum(partitions.values()), len(self.segments) - len(over))
 
     def load(self, history: SegmentHistory) -> PartitionLoad:
         """Traffic of a whole segment, for the operator."""

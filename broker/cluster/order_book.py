@@ -46,13 +46,14 @@ class OrderBook:
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_MAX)
         """Past and running decisions; the newest is last."""
 
-    def is_busy(self, segment_id: int) -> bool:
-        """True if a segment is being sealed."""
-        return any(segment_id in decision.segments for decision in self._current)
+    def busy(self) -> set[int]:
+        """The segments that are being sealed."""
+        return {segment_id for decision in self._current for segment_id in decision.segments}
 
     def begin(self, order: Order, manifest: Manifest, now_s: float) -> Decision:
         """Note that an order is carried out. Raises InvalidError if it does not fit the manifest."""
-        missing = [key for key in order.seal if key not in manifest.segments or self.is_busy(key)]
+        busy = self.busy()
+        missing = [key for key in order.seal if key not in manifest.segments or key in busy]
         if missing or not order.seal:
             raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open, or it is being changed already. segments=`{missing}`")
         segments = {key: manifest.segments[key] for key in order.seal}

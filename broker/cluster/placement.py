@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -50,29 +50,29 @@ class Board:
     Args:
         brokers: live ones. A segment of any other broker has no weight and stays.
         which: the averages in use, `FAST` or `SLOW`.
+        segments: the live segments by their current lead, for all of `brokers`.
     """
 
-    def __init__(self, history: LoadHistory, live: Iterable[SegmentHistory], brokers: Sequence[BrokerLoad], which: int) -> None:
+    def __init__(
+        self,
+        history: LoadHistory,
+        brokers: Sequence[BrokerLoad],
+        which: int,
+        segments: Mapping[str, Sequence[SegmentHistory]] | None = None,
+    ) -> None:
         self._history = history
         self._which = which
         targets = history.targets
         self.brokers = {broker.incarnation_id: broker for broker in brokers}
-        self.segments: dict[str, list[SegmentHistory]] = {incarnation_id: [] for incarnation_id in self.brokers}
-        """By current lead."""
-        costs: dict[str, float] = dict.fromkeys(self.brokers, 0.0)
-        self._costs: dict[int, float] = {}
-        for segment in live:
-            if segment.info.incarnation_id in self.segments:
-                self.segments[segment.info.incarnation_id].append(segment)
-                cost = self._costs[segment.info.id] = history.segment_cost(segment, which)
-                costs[segment.info.incarnation_id] += cost
+        self.segments = segments or {}
+        self.totals = history.totals(which)
         self.pressure: dict[str, float] = {}
         """By broker, with the plan's moves so far."""
         self.movable: dict[str, float] = {}
         """The segments' share of a broker's pressure; the rest stays after any move."""
         self._dearness: dict[str, float] = {}
-        for incarnation_id, cost in costs.items():
-            share = cost / targets.broker_bytes_per_s
+        for incarnation_id in self.brokers:
+            share = self.totals.costs.get(incarnation_id, 0.0) / targets.broker_bytes_per_s
             known = history.brokers.get(incarnation_id)
             pressure = max(share, 0.0 if known is None else known.cpu[which])
             dearness = min(pressure / share, DEARNESS_MAX) if share > 0 else 1.0
@@ -84,7 +84,7 @@ class Board:
 
     def weight(self, segment: SegmentHistory) -> float:
         """A segment's share of a broker."""
-        return self._costs[segment.info.id] * self._dearness[segment.info.incarnation_id]
+        return self._history.segment_cost(segment, self._which) * self._dearness[segment.info.incarnation_id]
 
     def whole(self, segment: SegmentHistory) -> Piece:
         """A segment as one piece."""
@@ -208,19 +208,18 @@ def halve(piece: Piece) -> int:
 def place(
     history: LoadHistory,
     ranges: Sequence[tuple[uuid.UUID, int, int]],
-    live: Sequence[SegmentHistory],
     brokers: Sequence[BrokerLoad],
     *,
     divide: bool,
 ) -> list[Successor]:
     """Choose leads for partitions without one; see `segments.Planner.place`."""
-    board = Board(history, live, brokers, SLOW)
+    board = Board(history, brokers, SLOW)
     among = board.staying() or sorted(board.brokers, key=board.order)
     if not among:
         return []
     scale = 1 / history.targets.broker_bytes_per_s
-    partitions = sum(len(segment.info.partitions) for segment in live)
-    typical = sum(history.segment_cost(segment, SLOW) for segment in live) / partitions if partitions else 0.0
+    totals = board.totals
+    typical = sum(totals.costs.values()) / totals.partitions if totals.partitions else 0.0
     typical = max(typical, history.targets.partition_bytes_per_s) * scale
     weights: list[float] = []
     for topic_id, first, end in ranges:
@@ -230,7 +229,7 @@ def place(
     # The heaviest first: later ones even out the result.
     for index in sorted(range(len(ranges)), key=lambda index: (-weights[index], index)):
         topic_id, first, end = ranges[index]
-        divided = divide and len(live) < SEGMENTS_PER_BROKER * len(among)
+        divided = divide and totals.segments < SEGMENTS_PER_BROKER * len(among)
         near = _near(board, among) if divided else among
         parts = min(end - first, len(near)) if divided else 1
         free = list(near)

@@ -23,8 +23,9 @@ These rules prevent oscillation:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from headgate.broker.cluster.load_history import FAST, SLOW, BrokerHistory, LoadHistory, SegmentHistory, Targets
 from headgate.broker.cluster.placement import (
@@ -41,11 +42,16 @@ from headgate.broker.cluster.placement import (
 )
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, Plan, SegmentInfo, Successor
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.runtime.steps import Steps
+
+T = TypeVar("T")
 
 HOT_PARTITION_PART = 0.6
 """A partition with more than this share of its segment's load is handled alone."""
 FAIR_PART = 0.7
 """A new broker with this share of the fair share has enough to begin with."""
+PART = 256
+"""Segments in one step of a plan: a tenth of a millisecond, and a few tenths if all of them have traffic."""
 CALM_PART = 0.8
 """A met condition holds until it is missed by this factor, because averages fluctuate."""
 
@@ -71,17 +77,17 @@ class LoadPlanner:
         divide: bool = False,
     ) -> list[Successor]:
         self.history.learn(segments)
-        return place(self.history, ranges, list(self.history.live(segments)), brokers, divide=divide)
+        return place(self.history, ranges, brokers, divide=divide)
 
-    def plan(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int) -> Plan:
+    def plan(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int) -> Steps[Plan]:
         self.history.learn(segments)
-        pass_ = _Pass(self, segments, brokers, now_ms)
-        return Plan(orders=tuple(pass_.orders()))
+        orders = yield from _Pass(self, segments, brokers, now_ms).orders()
+        return Plan(orders=tuple(orders))
 
     def pressures(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad]) -> dict[str, float]:
         """The used share of each broker, by incarnation: the input of `capacity.LoadDemand`."""
         self.history.learn(segments)
-        return Board(self.history, list(self.history.live(segments)), brokers, FAST).pressure
+        return Board(self.history, brokers, FAST).pressure
 
     def load(self, segment_id: int) -> PartitionLoad:
         """Average traffic of a segment, for the operator; zeros if unknown."""
@@ -148,7 +154,7 @@ class LoadPlanner:
         if segment_id not in segments:
             raise _refused("there is no open segment of this number", segment=segment_id)
         segment = self.history.segments[segment_id]
-        board = Board(self.history, list(self.history.live(segments)), brokers, FAST)
+        board = Board(self.history, brokers, FAST)
         if segment.info.incarnation_id not in board.brokers:
             raise RetryError(
                 Reason.NOT_READY, f"segment's broker is lost, its segments are being taken over. segment=`{segment_id}`"
@@ -171,7 +177,11 @@ class LoadPlanner:
 
 
 class _Pass:
-    """One call of `plan`. Later steps treat the orders of earlier ones as done."""
+    """One call of `plan`. Later steps treat the orders of earlier ones as done.
+
+    It goes through all segments several times, in steps: commits may open and seal segments between two steps. A step examines
+    the segments that were live when the plan began.
+    """
 
     def __init__(
         self, planner: LoadPlanner, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int
@@ -182,44 +192,60 @@ class _Pass:
         self._segments = segments
         self._brokers = brokers
         self._now_ms = now_ms
-        self._live = list(self._history.live(segments))
+        self._live = self._history.live()
         self._touched: set[str] = set()
         """Brokers to which or from which this plan moves something."""
         self._used: set[int] = set()
         """Segments that already are in an order of this plan."""
         self._count = 0
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> Steps[list[Order]]:
         history, now_ms = self._history, self._now_ms
-        fast = Board(history, self._live, self._brokers, FAST)
-        orders = self._drain(fast)
-        self._watch(fast)
+        segments = yield from self._by_lead()
+        fast = Board(history, self._brokers, FAST, segments)
+        orders = yield from self._drain(fast)
+        hot = yield from self._watch(fast)
         if history.started_ms is None or now_ms - history.started_ms < self._targets.warm_up_ms or history.gap:
             return orders
-        orders += self._welcome(fast)
-        orders += self._split(fast)
-        slow = Board(history, self._live, self._brokers, SLOW)
-        orders += self._move(slow)
-        orders += self._merge(slow)
+        orders += yield from self._welcome(fast)
+        orders += self._split(fast, hot)
+        slow = Board(history, self._brokers, SLOW, segments)
+        orders += yield from self._move(slow)
+        orders += yield from self._merge(slow)
         return orders
+
+    def _by_lead(self) -> Steps[dict[str, list[SegmentHistory]]]:
+        """The live segments of the live brokers."""
+        found: dict[str, list[SegmentHistory]] = {broker.incarnation_id: [] for broker in self._brokers}
+        for part in _parts(self._live):
+            yield PART
+            for segment in part:
+                if (led := found.get(segment.info.incarnation_id)) is not None:
+                    led.append(segment)
+        return found
 
     # -- lasting conditions
 
-    def _watch(self, fast: Board) -> None:
-        """Note for how long the lasting conditions hold."""
+    def _watch(self, fast: Board) -> Steps[list[SegmentHistory]]:
+        """Note for how long the lasting conditions hold. Returns the segments that are above the limit for a split."""
         now_ms, gap = self._now_ms, self._history.gap
         limit = self._targets.split_share
-        for segments in fast.segments.values():
-            for segment in segments:
+        hot: list[SegmentHistory] = []
+        for part in _parts([segment for segments in fast.segments.values() for segment in segments]):
+            yield PART
+            for segment in part:
                 weight = fast.weight(segment)
                 if gap or weight < limit * CALM_PART:
                     segment.hot_since_ms = None
                 elif weight > limit and segment.hot_since_ms is None:
                     segment.hot_since_ms = now_ms
+                if segment.hot_since_ms is not None:
+                    hot.append(segment)
         if gap:
             self._planner._quiet_since = {}
             for broker in self._history.brokers.values():
                 broker.uneven_since_ms = None
+        return hot
 
     def _is_free(self, segment: SegmentHistory) -> bool:
         """True if an order may seal the segment: no order on it is running, and its writers have not just waited."""
@@ -241,7 +267,7 @@ class _Pass:
 
     # -- drain
 
-    def _drain(self, board: Board) -> list[Order]:
+    def _drain(self, board: Board) -> Steps[list[Order]]:
         orders = []
         staying = board.staying()
         for source in sorted(board.brokers, key=board.order):
@@ -250,13 +276,15 @@ class _Pass:
             leaving = [segment for segment in board.segments[source] if segment.info.id in self._segments]
             leaving.sort(key=lambda segment: (-board.weight(segment), segment.info.id))
             successors: list[Successor] = []
-            for segment in leaving:
-                weight = board.weight(segment)
-                target = board.lightest(staying, weight)
-                board.shift(weight, source, target)
-                self._touched |= {source, target}
-                self._used.add(segment.info.id)
-                successors.append(_whole(segment.info, target))
+            for part in _parts(leaving):
+                yield PART
+                for segment in part:
+                    weight = board.weight(segment)
+                    target = board.lightest(staying, weight)
+                    board.shift(weight, source, target)
+                    self._touched |= {source, target}
+                    self._used.add(segment.info.id)
+                    successors.append(_whole(segment.info, target))
             if successors:
                 targets = sorted({board.name(one.incarnation_id) for one in successors})
                 why = f"{board.name(source)} is to go: its {count_of_segments(len(successors))} to {', '.join(targets)}"
@@ -266,7 +294,15 @@ class _Pass:
 
     # -- welcome
 
-    def _welcome(self, board: Board) -> list[Order]:
+    def _free_pieces(self, board: Board, source: str) -> Steps[list[Piece]]:
+        """The segments of a broker that may be cut or moved."""
+        found: list[Piece] = []
+        for part in _parts(board.segments[source]):
+            yield PART
+            found += [board.whole(segment) for segment in part if self._is_free(segment)]
+        return found
+
+    def _welcome(self, board: Board) -> Steps[list[Order]]:
         """Orders that give brokers without segments their part, all of them together."""
         targets, now_ms = self._targets, self._now_ms
         staying = board.staying()
@@ -276,11 +312,10 @@ class _Pass:
             return []
         fair = sum(board.movable[one] for one in staying) / len(staying)
         before = dict(board.movable)
-        pieces = {
-            source: [board.whole(segment) for segment in board.segments[source] if self._is_free(segment)]
-            for source in staying
-            if source not in newcomers and source not in self._touched
-        }
+        pieces: dict[str, list[Piece]] = {}
+        for source in staying:
+            if source not in newcomers and source not in self._touched:
+                pieces[source] = yield from self._free_pieces(board, source)
         changed: set[int] = set()
         for _ in range(4 * targets.orders_max * len(newcomers)):
             target = min(newcomers, key=lambda one: (board.movable[one], board.order(one)))
@@ -353,12 +388,11 @@ class _Pass:
 
     # -- split
 
-    def _split(self, board: Board) -> list[Order]:
+    def _split(self, board: Board, watched: Sequence[SegmentHistory]) -> list[Order]:
         orders: list[Order] = []
         hot = [
             segment
-            for segments in board.segments.values()
-            for segment in segments
+            for segment in watched
             if segment.hot_since_ms is not None
             and self._now_ms - segment.hot_since_ms >= self._targets.split_after_ms
             and len(segment.info.partitions) > 1
@@ -405,7 +439,7 @@ class _Pass:
 
     # -- move
 
-    def _move(self, board: Board) -> list[Order]:
+    def _move(self, board: Board) -> Steps[list[Order]]:
         targets, now_ms = self._targets, self._now_ms
         orders: list[Order] = []
         staying = board.staying()
@@ -427,7 +461,7 @@ class _Pass:
             since_ms = now_ms - broker.uneven_since_ms
             if since_ms < targets.uneven_after_ms or self._room() <= 0:
                 continue
-            free = [board.whole(segment) for segment in board.segments[source] if self._is_free(segment)]
+            free = yield from self._free_pieces(board, source)
             choice = choose(free, gap, gap / 2, cut_weight_min=targets.merge_share_max * 1.2)
             if choice is None or gap - abs(gap - 2 * choice.weight) < targets.gain_share_min:
                 continue
@@ -447,26 +481,26 @@ class _Pass:
 
     # -- merge
 
-    def _merge(self, board: Board) -> list[Order]:
+    def _merge(self, board: Board) -> Steps[list[Order]]:
         targets, planner = self._targets, self._planner
-        weights = {
-            segment.info.id: board.weight(segment)
-            for segments in board.segments.values()
-            for segment in segments
-            if segment.info.id in self._segments
-        }
+        weights: dict[int, float] = {}
+        for part in _parts([segment for segments in board.segments.values() for segment in segments]):
+            yield PART
+            weights.update((segment.info.id, board.weight(segment)) for segment in part if segment.info.id in self._segments)
         average = sum(weights.values()) / len(weights) if weights else 0.0
         limit = min(max(average, targets.quiet_share), targets.merge_share_max)
         staying = board.staying()
         led = {one: len(board.segments[one]) for one in staying}
         quiet: dict[tuple[int, int], int] = {}
         orders: list[Order] = []
-        for infos in self._by_topic().values():
+        for infos in (yield from self._by_topic()):
             count = len(infos)
             partitions = sum(len(info.partitions) for info in infos)
             enough = 1 if len(weights) >= SEGMENTS_PER_BROKER * len(staying) else min(partitions, len(staying))
             ready: list[tuple[float, SegmentInfo, SegmentInfo]] = []
-            for a, b in pairwise(infos):
+            for at, (a, b) in enumerate(pairwise(infos)):
+                if at % PART == 0:
+                    yield PART
                 both = weights.get(a.id), weights.get(b.id)
                 if a.end_partition != b.first_partition or both[0] is None or both[1] is None:
                     continue
@@ -515,13 +549,21 @@ class _Pass:
                 return target
         return None
 
-    def _by_topic(self) -> dict[uuid.UUID, list[SegmentInfo]]:
+    def _by_topic(self) -> Steps[list[list[SegmentInfo]]]:
+        """The neighbours: of each topic with several segments, all that no order seals, in order."""
         topics: dict[uuid.UUID, list[SegmentInfo]] = {}
-        for info in self._segments.values():
-            topics.setdefault(info.topic_id, []).append(info)
-        for infos in topics.values():
+        for part in _parts(list(self._segments.values())):
+            yield PART
+            for info in part:
+                if (others := topics.get(info.topic_id)) is None:
+                    topics[info.topic_id] = [info]
+                else:
+                    others.append(info)
+        several = [infos for infos in topics.values() if len(infos) > 1]
+        for infos in several:
+            yield len(infos)
             infos.sort(key=lambda info: info.first_partition)
-        return topics
+        return several
 
     def _rates(self, segment: SegmentHistory) -> str:
         load = self._history.load(segment)
@@ -529,6 +571,11 @@ class _Pass:
             f"{load.bytes_in_per_s / 1e6:.1f} MB/s in, {load.bytes_out_per_s / 1e6:.1f} MB/s out, "
             f"{load.requests_per_s:.0f} requests/s"
         )
+
+
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Items in parts of `PART`."""
+    return (items[first : first + PART] for first in range(0, len(items), PART))
 
 
 def _singled_out(piece: Piece) -> list[tuple[int, int]] | None:

@@ -15,6 +15,8 @@ from typing import Protocol
 
 import msgspec
 
+from headgate.broker.runtime.steps import Steps
+
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An open segment: partitions [first_partition, end_partition) of a topic, led by one incarnation.
@@ -141,8 +143,9 @@ class Planner(Protocol):
 
     def observe(self, brokers: Sequence[BrokerLoad], now_ms: int) -> None: ...
 
-    def plan(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int) -> Plan:
-        """The splits, merges and moves that are useful now, and drains."""
+    def plan(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int) -> Steps[Plan]:
+        """The splits, merges and moves that are useful now, and drains. `segments` must not change between two steps; the other
+        methods may be called then, but for another plan."""
         ...
 
     def place(

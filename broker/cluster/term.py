@@ -15,7 +15,8 @@ Theory of operation::
     Admitted       wait for the stream of a broker that asked to join
     Reported       note load, trouble, clock and lateness; a broker that announces    PlanLater
                    its end is drained
-    Measured       plan with the loads of the last second                             Carry
+    Measured       plan with the loads of the last second                             MakePlan
+    Planned        keep the orders that are still possible                            Carry
     Recovered      the lost brokers are replaced; a broker with a damaged log stays   Damaged
                    condemned and is tried again after `DAMAGED_RETRY_S`
     LeaseWritten   note since when this broker reaches the store
@@ -48,7 +49,7 @@ from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, A
 from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, OpenIncarnation, SealIncarnation, SealSegment, SetLeader
 from headgate.broker.cluster.order_book import OrderBook
 from headgate.broker.cluster.reshard import LoadPlanner, count_of_segments
-from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind
+from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, Plan
 from headgate.broker.cluster.succession import find_gaps, open_successors
 from headgate.broker.cluster.term_events import (
     Admitted,
@@ -65,10 +66,12 @@ from headgate.broker.cluster.term_events import (
     LeaseWritten,
     Leaving,
     Left,
+    MakePlan,
     Measured,
     Opened,
     PlanDue,
     PlanLater,
+    Planned,
     Probe,
     Probed,
     Recovered,
@@ -160,6 +163,10 @@ class Term:
         self._own_load: BrokerLoad | None = None
         self._is_replacing = False
         """True while a failover runs, or the lease is given back."""
+        self._is_planning = False
+        """True while a plan is made."""
+        self._plans_again = False
+        """True if another plan is wanted when that plan is made."""
         self._report_s = now_s
         """The monotonic time, in seconds, of the last `Report`."""
 
@@ -238,7 +245,10 @@ class Term:
                 self.planner.observe(self.loads(), int(now_s * 1000))
                 return self._plan(now_s)
             case PlanDue():
+                self._plans_again = self._is_planning
                 return self._plan(now_s)
+            case Planned(plan):
+                return self._planned(plan, now_s)
             case Leaving():
                 self.is_draining = True
                 return self._drain_soon(self._mine.id)
@@ -279,10 +289,27 @@ class Term:
         return [PlanLater()]
 
     def _plan(self, now_s: float) -> list[Effect]:
-        if self._is_replacing:
+        if self._is_replacing or self._is_planning:
             return []
-        segments = {key: info for key, info in self.manifest.segments.items() if not self.orders.is_busy(key)}
-        return [Carry(order) for order in self.planner.plan(segments, self.loads(), int(now_s * 1000)).orders]
+        segments = dict(self.manifest.segments)
+        for segment_id in self.orders.busy():
+            segments.pop(segment_id, None)
+        self._is_planning = True
+        return [MakePlan(self.planner.plan(segments, self.loads(), int(now_s * 1000)))]
+
+    def _planned(self, plan: Plan, now_s: float) -> list[Effect]:
+        self._is_planning = False
+        open_segments, busy, alive = self.manifest.segments, self.orders.busy(), {load.incarnation_id for load in self.loads()}
+        effects: list[Effect] = []
+        for order in plan.orders:
+            # While the plan was made, segments were sealed, orders were begun, and brokers were lost.
+            is_possible = all(key in open_segments and key not in busy for key in order.seal)
+            if is_possible and not self._is_replacing and alive.issuperset(one.incarnation_id for one in order.open):
+                effects.append(Carry(order))
+        if self._plans_again:
+            self._plans_again = False
+            effects += self._plan(now_s)
+        return effects
 
     def _clock_error_ms(self) -> int:
         """The error of this broker's clock in ms, as the members' clocks show it.
@@ -393,7 +420,9 @@ class Term:
             gaps = find_gaps(manifest, edits, everywhere=True)
         taken = {(one.topic_id, number) for one in successors for number in range(one.first_partition, one.end_partition)}
         taken |= held
-        rest = {key: manifest.segments[key] for key in manifest.segments.keys() - seals}
+        rest = dict(manifest.segments)
+        for segment_id in seals:
+            rest.pop(segment_id, None)
         for is_new in (True, False):
             ranges = [piece for gap in gaps if gap.is_new is is_new for piece in gap.without(taken)]
             if ranges:

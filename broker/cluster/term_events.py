@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from headgate.broker.cluster.liveness import Answer, Evidence
 from headgate.broker.cluster.manifest import Edit, Incarnation
-from headgate.broker.cluster.segments import BrokerLoad, Order
+from headgate.broker.cluster.segments import BrokerLoad, Order, Plan
 from headgate.broker.runtime.errors import CorruptError
+from headgate.broker.runtime.steps import Steps
 
 # -- events
 
@@ -107,6 +108,13 @@ class PlanDue:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """A `MakePlan` has ended."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Leaving:
     """This broker must lose its segments and get no new ones."""
 
@@ -140,6 +148,7 @@ Event: TypeAlias = (
     | LeaseKept
     | Measured
     | PlanDue
+    | Planned
     | Leaving
     | Recovered
 )
@@ -206,6 +215,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Run these steps to their end, beside other work: a plan over very many segments takes long. Answered with `Planned`."""
+
+    steps: Steps[Plan]
+
+
+@dataclass(frozen=True, slots=True)
 class Carry:
     """Carry out an order of the planner."""
 
@@ -222,4 +238,6 @@ class CountBrokers:
     """Count the live brokers again, because a broker joined."""
 
 
-Effect: TypeAlias = Probe | Replace | WaitFor | FailOver | Damaged | GiveLeaseBack | Report | Carry | PlanLater | CountBrokers
+Effect: TypeAlias = (
+    Probe | Replace | WaitFor | FailOver | Damaged | GiveLeaseBack | Report | MakePlan | Carry | PlanLater | CountBrokers
+)

@@ -28,7 +28,7 @@ from headgate.broker.cluster.lease import Lease
 from headgate.broker.cluster.liveness import Attention, Evidence
 from headgate.broker.cluster.manifest import Edit, Follower, Incarnation, Manifest
 from headgate.broker.cluster.reshard import LoadPlanner
-from headgate.broker.cluster.segments import Order
+from headgate.broker.cluster.segments import Order, Plan
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import (
     Began,
@@ -41,10 +41,12 @@ from headgate.broker.cluster.term_events import (
     LeaseKept,
     LeaseWritten,
     Leaving,
+    MakePlan,
     Measured,
     Opened,
     PlanDue,
     PlanLater,
+    Planned,
     Probe,
     Probed,
     Recovered,
@@ -67,11 +69,13 @@ from headgate.broker.control.term_tasks import TermTasks
 from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.steps import Steps
 
 if TYPE_CHECKING:
     from headgate.broker.control.load import LoadMeter
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.write.replicas import Copy
+    from headgate.broker.runtime.turns import Turn
 
 logger = get_logger("leader")
 
@@ -261,6 +265,8 @@ class Leader:
                     self._tasks.spawn(self._yield(), "yield")
                 case Report(clock_error_ms):
                     self._report(clock_error_ms)
+                case MakePlan(steps):
+                    self._plan(steps)
                 case Carry(order):
                     self._carry(order)
                 case PlanLater():
@@ -313,6 +319,17 @@ class Leader:
         if self._meter is None:
             self._meter = LoadMeter(self._engine)
         self.take(Measured(broker_load(self._mine, self._meter.report(self.journal.version, self._connections()))))
+
+    def _plan(self, steps: Steps[Plan]) -> None:
+        turn = self._engine.turns.begin()
+        plan = turn.advance(steps)
+        if plan is not None:
+            self.take(Planned(plan))
+        else:
+            self._tasks.spawn(self._plan_in_turns(turn, steps), "plan")
+
+    async def _plan_in_turns(self, turn: Turn, steps: Steps[Plan]) -> None:
+        self.take(Planned(await turn.run(steps)))
 
     def _carry(self, order: Order) -> None:
         try:

@@ -78,6 +78,16 @@ class Turn:
             await self._turns.next()
             self._until_s = self._now() + SLICE_S
 
+    def advance(self, steps: Steps[T]) -> T | None:
+        """Run steps until the end of this slice, without waiting. Returns their result, or None if `run` must continue them."""
+        try:
+            while self._now() < self._until_s:
+                next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        return None
+
     def each(self, items: Iterable[T]) -> AsyncIterator[T]:
         """The items in their order, with a pause before each. `items` must not change meanwhile: copy a collection that others
         may change."""

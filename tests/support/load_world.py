@@ -15,9 +15,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headgate.broker.cluster.load_history import Targets
+import pytest
+
+from headgate.broker.cluster.load_history import FAST, SLOW, Targets
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, SegmentInfo, SegmentLoad, Successor
+from headgate.broker.runtime.steps import finish
 
 Traffic = Callable[[int, int], float]
 """(second, partition) -> share of a broker that the partition takes."""
@@ -117,8 +120,9 @@ class World:
             self.second += 1
             loads = self.loads()
             self.planner.observe(loads, self.now_ms)
-            plan = self.planner.plan(dict(self.segments), loads, self.now_ms)
+            plan = finish(self.planner.plan(dict(self.segments), loads, self.now_ms))
             self.check(plan.orders)
+            self.check_totals()
             for order in plan.orders:
                 self.execute(order)
         return self.done[before:]
@@ -207,6 +211,18 @@ class World:
                 assert any(one.incarnation_id != infos[0].incarnation_id for one in order.open), "nothing is moved"
             if order.kind is OrderKind.MOVE:
                 assert len(order.open) == 1
+
+    def check_totals(self) -> None:
+        """The planner's running sums are those of its live segments."""
+        history = self.planner.history
+        live = history.live()
+        for which in (FAST, SLOW):
+            costs: dict[str, float] = {}
+            for one in live:
+                costs[one.info.incarnation_id] = costs.get(one.info.incarnation_id, 0.0) + history.segment_cost(one, which)
+            totals = history.totals(which)
+            assert {key: cost for key, cost in totals.costs.items() if cost} == pytest.approx(costs)
+            assert totals.segments == len(live) and totals.partitions == sum(len(one.info.partitions) for one in live)
 
     def check_covered(self) -> None:
         """Every partition has exactly one leader, a live broker."""

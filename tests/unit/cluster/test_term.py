@@ -48,10 +48,12 @@ from headgate.broker.cluster.term_events import (
     LeaseWritten,
     Leaving,
     Left,
+    MakePlan,
     Measured,
     Opened,
     PlanDue,
     PlanLater,
+    Planned,
     Probe,
     Probed,
     Recovered,
@@ -63,6 +65,7 @@ from headgate.broker.cluster.term_events import (
     WaitFor,
 )
 from headgate.broker.runtime.errors import CorruptError, FencedError, InvalidError, Reason
+from headgate.broker.runtime.steps import finish
 
 TIMEOUT_S = 2.0
 TOPIC = Topic(id=uuid.UUID(int=1), name="t", partitions=6)
@@ -111,12 +114,14 @@ class Leader:
         self.answers = {one.id: Answer.ACCEPTED for one in (A, B, C)}
         self.trouble: dict[str, str] = {}
         self.speaking = {one.id: one for one in members}
+        self.plans_slowly = False
+        """True: a test makes the plans."""
         self._reported_s = self.now_s
         self.take(Began(0.0), Opened(), *(Joined(one) for one in members))
         self.effects.clear()
 
     def take(self, *events: Event) -> list[Effect]:
-        """Pass events to the term, and answer its probes and reports. Returns the other effects."""
+        """Pass events to the term, answer its probes and reports, and make its plans. Returns the other effects."""
         found: list[Effect] = []
         for event in events:
             for effect in self.term.handle(event, self.now_s):
@@ -125,6 +130,8 @@ class Leader:
                         found += self.take(Probed(one.id, self.answers[one.id]))
                     case Report():
                         found += self.take(Measured(BrokerLoad(incarnation_id=MINE.id, broker_id=MINE.broker_id)))
+                    case MakePlan(steps) if not self.plans_slowly:
+                        found += self.take(Planned(finish(steps)))
                     case _:
                         found.append(effect)
                         self.effects.append(effect)
@@ -431,7 +438,7 @@ def test_an_order_opens_its_successors_with_the_last_seal() -> None:
     assert leader.commit(leader.term.confirmation) == [], "the order still holds these partitions"
     assert opened(leader.commit(SealSegment(1, [5, 5]))) == [(2, 6, "b")]
     assert leader.led_by(B)[0].base_offsets == [5, 5, 7, 7]
-    assert not leader.term.orders.is_busy(1)
+    assert 1 not in leader.term.orders.busy()
 
 
 def test_an_order_whose_target_is_gone_is_placed() -> None:
@@ -534,6 +541,35 @@ def test_a_broker_that_leaves_is_planned_for_soon_and_once() -> None:
     for order in orders:
         leader.term.orders.begin(order, leader.manifest, leader.now_s)
     assert leader.take(PlanDue()) == [], "the orders are under way"
+
+
+def test_facts_that_changed_while_a_plan_was_made() -> None:
+    leader = Leader()
+    leader.plans_slowly = True
+    leader.take(leader.report(A, draining=True))
+    (making,) = leader.take(PlanDue())
+    assert isinstance(making, MakePlan) and leader.take(PlanDue()) == [], "one plan at a time"
+    plan = finish(making.steps)
+    assert [order.seal for order in plan.orders] == [(1,)]
+
+    carried, again = leader.take(Planned(plan))
+    assert carried == Carry(plan.orders[0]) and isinstance(again, MakePlan), "another plan was wanted meanwhile"
+    leader.term.orders.begin(plan.orders[0], leader.manifest, leader.now_s)
+    assert leader.take(Planned(plan)) == [], "the order is under way"
+
+
+@pytest.mark.parametrize("lost", [A, B])
+def test_a_broker_that_is_lost_while_a_plan_is_made(lost: Incarnation) -> None:
+    leader = Leader()
+    leader.plans_slowly = True
+    leader.take(leader.report(A, draining=True))
+    (making,) = leader.take(PlanDue())
+    assert isinstance(making, MakePlan)
+    plan = finish(making.steps)
+    (order,) = plan.orders
+    leader.term.condemned.add(lost.id)
+    is_target = lost.id in {one.incarnation_id for one in order.open}
+    assert leader.take(Planned(plan)) == ([] if is_target else [Carry(order)])
 
 
 def test_no_plan_during_a_failover() -> None:
