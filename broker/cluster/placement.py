@@ -22,6 +22,8 @@ NEAR_SHARE = 0.25
 """A new topic is divided among the brokers with a pressure within this of the lowest one."""
 SEGMENTS_PER_BROKER = 1000
 """With more segments than this, new topics are not divided, and quiet segments are merged."""
+HOT_PARTITION_PART = 0.6
+"""A partition with more than this share of its segment's load is handled alone."""
 CUT_CANDIDATES = 8
 """Only the heaviest segments of a broker are examined partition by partition."""
 
@@ -205,6 +207,23 @@ def halve(piece: Piece) -> int:
     return piece.first + best
 
 
+def singled_out(piece: Piece) -> list[tuple[int, int]] | None:
+    """The ranges beside a partition with most of the load; None without such a partition."""
+    heaviest = max(range(len(piece.weights)), key=lambda index: piece.weights[index])
+    if piece.weights[heaviest] <= HOT_PARTITION_PART * piece.weight:
+        return None
+    number = piece.first + heaviest
+    return [(first, end) for first, end in ((piece.first, number), (number + 1, piece.end)) if first < end]
+
+
+def better_half(piece: Piece, gap: float) -> list[tuple[int, int]]:
+    """The half to move: the one that brings two brokers closest. Their pressures are `gap` apart."""
+    at = halve(piece)
+    first = sum(piece.weights[: at - piece.first])
+    halves = [(first, (piece.first, at)), (piece.weight - first, (at, piece.end))]
+    return [min(reversed(halves), key=lambda half: abs(gap - 2 * half[0]))[1]]
+
+
 def place(
     history: LoadHistory,
     ranges: Sequence[tuple[uuid.UUID, int, int]],
@@ -239,7 +258,7 @@ def place(
             if len(free) > 1:
                 free.remove(target)
             board.shift(weight, None, target)
-            placed[index].append(_successor(topic_id, first_part, end_part, target))
+            placed[index].append(successor(topic_id, first_part, end_part, target))
     return [successor for parts_of_one in placed for successor in parts_of_one]
 
 
@@ -256,7 +275,8 @@ def _even(first: int, end: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def _successor(topic_id: uuid.UUID, first: int, end: int, incarnation_id: str) -> Successor:
+def successor(topic_id: uuid.UUID, first: int, end: int, incarnation_id: str) -> Successor:
+    """A segment to open, of the partitions [first, end)."""
     return Successor(topic_id=topic_id, first_partition=first, end_partition=end, incarnation_id=incarnation_id)
 
 

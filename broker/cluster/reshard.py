@@ -34,11 +34,14 @@ from headgate.broker.cluster.placement import (
     Board,
     Choice,
     Piece,
+    better_half,
     choose,
     described,
     halve,
     place,
+    singled_out,
     span,
+    successor,
 )
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, Plan, SegmentInfo, Successor
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
@@ -46,8 +49,6 @@ from headgate.broker.runtime.steps import Steps
 
 T = TypeVar("T")
 
-HOT_PARTITION_PART = 0.6
-"""A partition with more than this share of its segment's load is handled alone."""
 FAIR_PART = 0.7
 """A new broker with this share of the fair share has enough to begin with."""
 PART = 256
@@ -128,7 +129,8 @@ class LoadPlanner:
         if a.topic_id != b.topic_id or a.end_partition != b.first_partition:
             raise _refused("segments are not neighbours of one topic, in order", segment=first_id, next=next_id)
         why = f"by hand: {described(a)} and {described(b)} are merged at {board.name(a.incarnation_id)}"
-        return Order(kind=OrderKind.MERGE, seal=(a.id, b.id), open=(_merged(a, b, a.incarnation_id),), why=why)
+        merged = successor(a.topic_id, a.first_partition, b.end_partition, a.incarnation_id)
+        return Order(kind=OrderKind.MERGE, seal=(a.id, b.id), open=(merged,), why=why)
 
     def order_move(
         self,
@@ -284,7 +286,8 @@ class _Pass:
                     board.shift(weight, source, target)
                     self._touched |= {source, target}
                     self._used.add(segment.info.id)
-                    successors.append(_whole(segment.info, target))
+                    info = segment.info
+                    successors.append(successor(info.topic_id, info.first_partition, info.end_partition, target))
             if successors:
                 targets = sorted({board.name(one.incarnation_id) for one in successors})
                 why = f"{board.name(source)} is to go: its {count_of_segments(len(successors))} to {', '.join(targets)}"
@@ -414,7 +417,7 @@ class _Pass:
     def _split_one(self, board: Board, segment: SegmentHistory, target: str) -> Order | None:
         source, piece = segment.info.incarnation_id, board.whole(segment)
         gap = board.pressure[source] - board.pressure[target]
-        going = _singled_out(piece) or _half(piece, gap)
+        going = singled_out(piece) or better_half(piece, gap)
         weight = sum(sum(piece.weights[first - piece.first : end - piece.first]) for first, end in going)
         if weight > gap * MOVED_PART_MAX or gap - abs(gap - 2 * weight) < self._targets.gain_share_min:
             return None
@@ -526,7 +529,8 @@ class _Pass:
                     f"{described(a)} and {described(b)} together took {_share(total)} for at least "
                     f"{targets.merge_after_ms / 1000:.0f} s, below {_share(limit)}: merged at {board.name(lead)}"
                 )
-                orders.append(Order(kind=OrderKind.MERGE, seal=(a.id, b.id), open=(_merged(a, b, lead),), why=why))
+                merged = successor(a.topic_id, a.first_partition, b.end_partition, lead)
+                orders.append(Order(kind=OrderKind.MERGE, seal=(a.id, b.id), open=(merged,), why=why))
         planner._quiet_since = quiet
         return orders
 
@@ -576,38 +580,6 @@ class _Pass:
 def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Items in parts of `PART`."""
     return (items[first : first + PART] for first in range(0, len(items), PART))
-
-
-def _singled_out(piece: Piece) -> list[tuple[int, int]] | None:
-    """The ranges beside a partition with most of the load; None without such a partition."""
-    heaviest = max(range(len(piece.weights)), key=lambda index: piece.weights[index])
-    if piece.weights[heaviest] <= HOT_PARTITION_PART * piece.weight:
-        return None
-    number = piece.first + heaviest
-    return [(first, end) for first, end in ((piece.first, number), (number + 1, piece.end)) if first < end]
-
-
-def _half(piece: Piece, gap: float) -> list[tuple[int, int]]:
-    """The half to move: the one that brings two brokers closest. Their pressures are `gap` apart."""
-    at = halve(piece)
-    first = sum(piece.weights[: at - piece.first])
-    halves = [(first, (piece.first, at)), (piece.weight - first, (at, piece.end))]
-    return [min(reversed(halves), key=lambda half: abs(gap - 2 * half[0]))[1]]
-
-
-def _whole(info: SegmentInfo, incarnation_id: str) -> Successor:
-    return Successor(
-        topic_id=info.topic_id,
-        first_partition=info.first_partition,
-        end_partition=info.end_partition,
-        incarnation_id=incarnation_id,
-    )
-
-
-def _merged(a: SegmentInfo, b: SegmentInfo, incarnation_id: str) -> Successor:
-    return Successor(
-        topic_id=a.topic_id, first_partition=a.first_partition, end_partition=b.end_partition, incarnation_id=incarnation_id
-    )
 
 
 def _share(share: float) -> str:

@@ -845,6 +845,8 @@ def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Po
         [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
         cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # Under nohup the tests ignore this signal, and their children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )  # fmt: skip
 
 
