@@ -88,7 +88,7 @@ class Aiokafka:
                 unfinished = {part for part in unfinished if await consumer.position(part) < ends[part]}
                 if not unfinished:
                     return found
-                deadline.check(unfinished)
+                deadline.check(sum(map(len, found.values())), unfinished)
                 for part, messages in (await consumer.getmany(*unfinished, timeout_ms=200)).items():
                     found[part.partition].extend(
                         Read(

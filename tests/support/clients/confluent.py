@@ -77,7 +77,7 @@ class Confluent:
             producer.poll(0)
         deadline = Deadline("confluent flush")
         while producer.flush(1.0):
-            deadline.check(len(failures))
+            deadline.check(len(offsets) - offsets.count(None), len(failures))
         if failures:
             raise ClientError(failures[0].code(), failures[0].str())
         return [offset for offset in offsets if offset is not None]
@@ -105,7 +105,7 @@ class Confluent:
             unfinished = set(partitions)
             deadline = Deadline("confluent consume")
             while unfinished:
-                deadline.check(unfinished)
+                deadline.check(sum(map(len, found.values())), unfinished)
                 for message in consumer.consume(1000, 0.2):
                     error = message.error()
                     if error is None:

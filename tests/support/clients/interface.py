@@ -17,7 +17,7 @@ from tests.support.records import Read, Record
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 DEADLINE_S = 60.0
-"""Longest time of one produce or consume call. No test judges by it: it only ends a hang with a message."""
+"""Longest time without progress in one produce or consume call. No test judges by it: it only ends a hang with a message."""
 
 BATCH_BYTES = 1_000_000
 """The producers' batch size: just below Kafka's default `max.message.bytes`, so that a partition's records share a batch."""
@@ -69,8 +69,13 @@ class Deadline:
 
     def __init__(self, what: str, seconds: float = DEADLINE_S) -> None:
         self._what = what
+        self._seconds = seconds
         self._ends = time.monotonic() + seconds
+        self._done = 0
 
-    def check(self, *details: object) -> None:
+    def check(self, done: int, *details: object) -> None:
+        """Raises AssertionError if `done` has not changed for too long."""
+        if done != self._done:
+            self._done, self._ends = done, time.monotonic() + self._seconds
         if time.monotonic() > self._ends:
-            raise AssertionError(f"{self._what} does not end. details=`{details}`")
+            raise AssertionError(f"{self._what} does not end. seconds=`{self._seconds}` done=`{done}` details=`{details}`")

@@ -75,7 +75,7 @@ class KafkaPython:
             ends = consumer.end_offsets(assigned)
             deadline = Deadline("kafka-python consume")
             while unfinished := [part for part in assigned if consumer.position(part) < ends[part]]:
-                deadline.check(unfinished)
+                deadline.check(sum(map(len, found.values())), unfinished)
                 for part, messages in consumer.poll(timeout_ms=200).items():
                     found[part.partition].extend(
                         Read(
