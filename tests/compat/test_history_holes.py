@@ -117,7 +117,7 @@ def test_nobody_waits_for_more_where_there_is_more(holes: Holes) -> None:
     shown: list[int | None] = []
     deadline = Deadline("reading past the holes")
     while len(shown) < len(holes.wanted[MIDDLE]):
-        deadline.check()
+        deadline.check(len(shown))
         shown += [message.offset() for message in consumer.consume(100, 0.1)]
     consumer.close()
     assert shown == holes.wanted[MIDDLE]
@@ -150,7 +150,7 @@ async def test_librdkafka_says_where_the_end_is(holes: Holes, start: str) -> Non
                 ]
             )
             while ends.keys() != found.keys():
-                deadline.check(ends)
+                deadline.check(len(ends) + sum(map(len, found.values())), ends)
                 for message in consumer.consume(1000, 0.1):
                     error, partition, offset = message.error(), message.partition(), message.offset()
                     assert partition is not None and offset is not None
@@ -226,7 +226,7 @@ async def test_own_client_stands_at_the_end(holes: Holes) -> None:
     async with OwnConsumer(holes.cluster) as consumer:
         await consumer.assign(dict.fromkeys(parts, "earliest"))
         while any(consumer.position(part) < end for part, end in parts.items()):
-            deadline.check()
+            deadline.check(sum(map(len, found.values())))
             for record in await consumer.poll(timeout_ms=50):
                 found[record.partition].append(record.offset)
         assert {part: consumer.position(part) for part in parts} == parts

@@ -217,7 +217,7 @@ class Rounds:
                     number, offset, value = one.partition(), one.offset(), one.value()
                     if one.error() is None and isinstance(value, bytes) and len(found[number]) < places[number][1]:  # type: ignore[index]
                         found[number].append((offset, value))  # type: ignore[index, arg-type]
-                deadline.check({number: len(some) for number, some in found.items()})
+                deadline.check(sum(map(len, found.values())))
         finally:
             consumer.close()
         return found

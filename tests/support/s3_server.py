@@ -22,6 +22,7 @@ import pytest
 from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
+MOTO = Path(__file__).with_name("moto_server.py")
 START_DEADLINE_S = 120.0
 
 ENVIRONMENT = {
@@ -132,7 +133,7 @@ class MotoServer(S3Server):
     ready_path = "/moto-api/"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port)]
+        command = [sys.executable, "-P", str(MOTO), "-H", HOST, "-p", str(self.port)]
         self.spawn(command, {"MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str(64 << 20)})
 
 

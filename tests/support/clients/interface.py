@@ -73,8 +73,11 @@ class Deadline:
         self._ends = time.monotonic() + seconds
         self._done = 0
 
-    def check(self, done: int, *details: object) -> None:
-        """Raises AssertionError if `done` has not changed for too long."""
+    def check(self, done: int = 0, *details: object) -> None:
+        """Raises AssertionError if `done`, the count of what the loop has so far, has not changed for too long.
+
+        A loop that waits for one event has no such count, and all its time is limited.
+        """
         if done != self._done:
             self._done, self._ends = done, time.monotonic() + self._seconds
         if time.monotonic() > self._ends:

@@ -11,6 +11,7 @@ import pytest
 from headgate.broker.log import column_chain
 from headgate.broker.log.batch import HEADER_BYTES
 from headgate.broker.log.column_chain import find_records
+from headgate.broker.log.column_schema import Int64s
 from headgate.broker.log.records import Record, encode_batch
 
 CHANCE = random.Random(7)
@@ -84,7 +85,7 @@ def test_lanes_that_begin_at_the_wrong_place_are_found_out(monkeypatch: pytest.M
     right = some.one_by_one()
     guess = column_chain._guess
 
-    def wrong(*args: object) -> column_chain.Int64s:
+    def wrong(*args: object) -> Int64s:
         guessed = guess(*args)  # type: ignore[arg-type]
         return np.unique(np.append(guessed, guessed[10:90:8] + 1))
 
