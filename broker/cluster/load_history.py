@@ -322,9 +322,8 @@ class LoadHistory:
 
     def segment_cost(self, history: SegmentHistory, which: int) -> float:
         """Cost of all partitions of a segment."""
-        info, averages = history.info, history.averages
-        idle = (info.end_partition - info.first_partition) * self.targets.partition_bytes_per_s
-        return idle + sum(average.cost(which, self.now_ms) for average in averages.values()) if averages else idle
+        idle = len(history.info.partitions) * self.targets.partition_bytes_per_s
+        return idle + sum(average.cost(which, self.now_ms) for average in history.averages.values())
 
     def range_cost(self, topic_id: uuid.UUID, first: int, end: int, which: int) -> float | None:
         """The averages of partitions, independent of their lead; None without any."""
@@ -357,8 +356,8 @@ class LoadHistory:
             info = self.segments[segment_id].info
             partitions[info.incarnation_id] -= len(info.partitions)
         costs = {incarnation_id: count * self.targets.partition_bytes_per_s for incarnation_id, count in partitions.items()}
+        # By the time of a measurement: most were made at the same time.
         kept = {self.now_ms: 1.0}
-        """By the time of a measurement. Most were made at the same time."""
         for segment_id, history in self._with_traffic.items():
             if segment_id not in over:
                 cost = 0.0

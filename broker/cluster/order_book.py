@@ -50,10 +50,14 @@ class OrderBook:
         """The segments that are being sealed."""
         return {segment_id for decision in self._current for segment_id in decision.segments}
 
+    def missing(self, order: Order, manifest: Manifest) -> list[int]:
+        """The segments of an order that cannot be sealed: they are not open, or are being sealed already."""
+        busy = self.busy()
+        return [key for key in order.seal if key not in manifest.segments or key in busy]
+
     def begin(self, order: Order, manifest: Manifest, now_s: float) -> Decision:
         """Note that an order is carried out. Raises InvalidError if it does not fit the manifest."""
-        busy = self.busy()
-        missing = [key for key in order.seal if key not in manifest.segments or key in busy]
+        missing = self.missing(order, manifest)
         if missing or not order.seal:
             raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open, or it is being changed already. segments=`{missing}`")
         segments = {key: manifest.segments[key] for key in order.seal}

@@ -259,7 +259,7 @@ def place(
                 free.remove(target)
             board.shift(weight, None, target)
             placed[index].append(successor(topic_id, first_part, end_part, target))
-    return [successor for parts_of_one in placed for successor in parts_of_one]
+    return [one for parts_of_one in placed for one in parts_of_one]
 
 
 def _near(board: Board, among: Sequence[str]) -> list[str]:

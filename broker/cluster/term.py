@@ -299,12 +299,12 @@ class Term:
 
     def _planned(self, plan: Plan, now_s: float) -> list[Effect]:
         self._is_planning = False
-        open_segments, busy, alive = self.manifest.segments, self.orders.busy(), {load.incarnation_id for load in self.loads()}
+        alive = {load.incarnation_id for load in self.loads()}
         effects: list[Effect] = []
         for order in plan.orders:
             # While the plan was made, segments were sealed, orders were begun, and brokers were lost.
-            is_possible = all(key in open_segments and key not in busy for key in order.seal)
-            if is_possible and not self._is_replacing and alive.issuperset(one.incarnation_id for one in order.open):
+            is_possible = not self._is_replacing and not self.orders.missing(order, self.manifest)
+            if is_possible and alive.issuperset(one.incarnation_id for one in order.open):
                 effects.append(Carry(order))
         if self._plans_again:
             self._plans_again = False

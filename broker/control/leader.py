@@ -322,6 +322,7 @@ class Leader:
 
     def _plan(self, steps: Steps[Plan]) -> None:
         turn = self._engine.turns.begin()
+        # Most plans end in their first slice: those need no task.
         plan = turn.advance(steps)
         if plan is not None:
             self.take(Planned(plan))
