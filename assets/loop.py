@@ -10,6 +10,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from headgate.pipelines.connection import result_of
+
 _T = TypeVar("_T")
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -19,7 +21,7 @@ def call(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine to its end. An interrupt of the caller cancels it. Raises the coroutine's error."""
     future = asyncio.run_coroutine_threadsafe(work, _running())
     try:
-        return future.result()
+        return result_of(future)
     except BaseException:
         future.cancel()
         raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,6 +18,17 @@ from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.tasks import end_tasks
 
 _T = TypeVar("_T")
+
+SIGNAL_S = 0.5
+"""Longest part of a wait, in seconds. A signal that comes just before Python waits for a lock is handled only after the wait, so a
+Ctrl-C at that moment would wait for the end of the call."""
+
+
+def result_of(future: Future[_T]) -> _T:
+    """Wait for a result. Raises the work's error, and KeyboardInterrupt."""
+    while not wait((future,), SIGNAL_S).done:
+        pass
+    return future.result()
 
 
 class Connection:
@@ -53,7 +65,7 @@ class Connection:
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run one coroutine to its end. Raises the coroutine's error."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return result_of(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Repeated:
         """Run `work` repeatedly, with a pause of `seconds` before each run, until it fails or is stopped."""

@@ -80,31 +80,32 @@ class HeldLease:
                 broker is gone. False: leave that note unchanged.
         """
         async with self._writing:
-            if self.is_given_back:
-                return
-            lease = structs.replace(
-                self.current, renewal=self.current.renewal + 1, serving=serving or self.current.serving, at_ms=self._at_ms()
-            )
-            asked_s = self._engine.clock.monotonic()
-            try:
-                if await self._register.write(self._version + 1, lease):
-                    self._version += 1
-                    self.current = lease
-                    if self._register.ahead_ms is not None:
-                        self._engine.clock.note("store", self._register.ahead_ms)
-                    self._written(True)
-                    if not self._is_over:
-                        self._engine.proof.extend(asked_s, lease.ttl_ms)
+            while not self.is_given_back:
+                lease = structs.replace(
+                    self.current, renewal=self.current.renewal + 1, serving=serving or self.current.serving, at_ms=self._at_ms()
+                )
+                asked_s = self._engine.clock.monotonic()
+                try:
+                    if await self._register.write(self._version + 1, lease):
+                        self._version += 1
+                        self.current = lease
+                        if self._register.ahead_ms is not None:
+                            self._engine.clock.note("store", self._register.ahead_ms)
+                        self._written(True)
+                        if not self._is_over:
+                            self._engine.proof.extend(asked_s, lease.ttl_ms)
+                        return
+                    version, found = await self._register.read()
+                except RetryError as error:
+                    logger.warning("lease_not_renewed", error=error.message)
+                    self._written(False)
                     return
-                version, found = await self._register.read()
-                if found == lease:
-                    # An earlier attempt may have written it, and its answer was lost. The time of that write is unknown, so it
-                    # extends no promise.
-                    self._version, self.current = version, lease
-                    return
-            except RetryError as error:
-                logger.warning("lease_not_renewed", error=error.message)
-                self._written(False)
+                if self._is_over or found is None or found.holder != self.current.holder or version <= self._version:
+                    break
+                # An earlier attempt has written it: its answer was lost, or its caller was cancelled. The time of that write is
+                # unknown, so it extends no promise. The next version does.
+                self._version, self.current = version, structs.replace(found, serving=found.serving or self.current.serving)
+            else:
                 return
         self._lost()
 

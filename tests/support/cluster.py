@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 import grpc
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
@@ -34,6 +34,9 @@ PATIENCE_S = 120.0
 EXIT_FENCED = 3
 SHUTDOWN_MS = 100_000
 """Longest time that each part of a broker may take to end: on a busy machine a clean end takes long."""
+LOOK_AGAIN = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.BROKER_NOT_AVAILABLE)
+"""Answers after which a client looks for the partition's lead and asks again. Right after a fault any broker may give them, and
+librdkafka's ListOffsets hands them to its caller."""
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 
 
@@ -231,6 +234,10 @@ class Clients:
         try:
             places = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
             ends = {place.partition: consumer.get_watermark_offsets(place, timeout=30)[1] for place in places}
+        except KafkaException as error:
+            if error.args[0].code() not in LOOK_AGAIN:
+                raise
+            return False
         finally:
             consumer.close()
         return all(

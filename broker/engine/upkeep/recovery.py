@@ -330,7 +330,13 @@ async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str)
     These are prepared chunks, chunks that were put but never acked, and failed attempts at folds and indexes. The calling broker
     may have been replaced without knowing it. So it keeps objects of a later leader epoch, because a newer manifest may name
     them. Objects of earlier epochs can never be named any more, nor can objects of attempts that lost the race for this epoch.
+
+    Does nothing if the incarnation is not sealed in this manifest: the edit that seals it lists its last chunks. A broker may hold
+    a manifest from before the edit that sealed it, if the answer to that edit was lost.
     """
+    incarnation = manifest.incarnations.get(incarnation_id)
+    if incarnation is not None and not incarnation.sealed:
+        return
     chunks = manifest.chunks.get(incarnation_id, {}).values()
     listed = {keys.chunk_object(incarnation_id, chunk) for chunk in chunks}
     listed |= {keys.index_object(incarnation_id, chunk) for chunk in chunks}

@@ -152,7 +152,7 @@ class Sweeper:
             await asyncio.wait((self._task,))
 
     async def sweep_own(self) -> None:
-        """Delete the leftovers of this incarnation, which is sealed. Only the leader does it: another leader may be folding these
+        """Delete the leftovers of this incarnation, if it is sealed. Only the leader does it: another leader may be folding these
         chunks already, and only that broker knows which objects it has just made."""
         if not self._life.leads_cluster:
             return

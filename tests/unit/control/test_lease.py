@@ -6,6 +6,8 @@ of several writers, some of which sleep for long. A mismatch means two leaders a
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from headgate.broker.engine import keys
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, FatalError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from tests.unit.control.conftest import MakeWorld
 from tests.unit.engine.world import MortalStore
 
 TTL_MS = 3000
@@ -169,3 +172,26 @@ async def test_what_somebody_else_has_put_beside_the_lease() -> None:
     assert await other.write(2, lease("b"))
     assert await one.read() == (2, lease("b"))
     assert len(await store.list(keys.LEASE, "", 10)) == 4
+
+
+async def test_a_leader_knows_a_renewal_that_it_broke_off(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled call to S3 continues in its thread: the leader then finds a version that it does not know. It leads on."""
+    world = await make_world(1, cluster_lease_ttl_ms=600_000)
+    term = world.leader.participant.leader
+    assert term is not None
+    write = LeaseRegister.write
+
+    async def answer_is_lost(self: LeaseRegister, version: int, lease: Lease) -> bool:
+        assert await write(self, version, lease)
+        monkeypatch.undo()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(LeaseRegister, "write", answer_is_lost)
+    with pytest.raises(asyncio.CancelledError):
+        await term.lease.write()
+    before = term.lease.current
+    await term.lease.write(serving=True)
+    assert term is world.leader.participant.leader, "the term goes on"
+    assert term.lease.current.renewal == before.renewal + 2
+    _, found = await LeaseRegister(MemoryStore(world.objects), Clock()).read()
+    assert found == term.lease.current and found.serving

@@ -7,13 +7,16 @@ engine's reads with the acked records. A mismatch means that a graceful shutdown
 from __future__ import annotations
 
 import asyncio
+import copy
 from contextlib import suppress
 
 import pytest
 
-from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
+from headgate.broker.cluster.manifest import Edit, SealIncarnation
+from headgate.broker.control.routed_catalog import RoutedCatalog
+from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Machine, eventually, read_values
+from tests.unit.engine.world import Machine, eventually, read_values, settings
 
 FULL = RetryError(Reason.STORE_FULL, "no space left")
 
@@ -65,6 +68,33 @@ async def test_a_store_that_refuses_everything_at_the_end(make_machine: MakeMach
         broker.store.refused[operation] = FULL
     with suppress(HeadgateError):
         await broker.engine.close()
+    await machine.forget(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize("medium", ["memory", "aligned", "put"])
+async def test_a_seal_whose_answer_is_lost_keeps_what_it_lists(
+    make_machine: MakeMachine, medium: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker then learns that it is sealed. But its manifest is older, and lacks the chunks that the seal lists."""
+    machine = make_machine(medium)
+    broker = await machine.start(settings(wal_checkpoint_chunks=1000, wal_checkpoint_interval_ms=3_600_000))
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(5):
+        await machine.send(broker, [b"acked-%d" % number])
+    before = copy.deepcopy(broker.engine.manifest)
+    commit = RoutedCatalog.commit
+
+    async def answer_is_lost(self: RoutedCatalog, *edits: Edit) -> None:
+        await commit(self, *edits)
+        if any(isinstance(edit, SealIncarnation) for edit in edits):
+            self.manifest = before
+            raise FencedError(Reason.FENCED, "another broker took over from this one")
+
+    monkeypatch.setattr(RoutedCatalog, "commit", answer_is_lost)
+    await broker.engine.close()
+    monkeypatch.undo()
     await machine.forget(broker)
     broker = await machine.start()
     await machine.check(broker, exact=True)
