@@ -205,3 +205,21 @@ class Tail:
                 break
             index += 1
         return slices
+
+    def reaches(self, offset: int, end_offset: int, size: int) -> bool:
+        """Whether a `read` from `offset` that returned `size` bytes has returned all batches below `end_offset`.
+
+        `offset` must be in memory. `size` alone does not show it: a read stops before the first batch without room.
+        """
+        slabs = self.slabs
+        index = bisect_right(self._starts, offset) - 1
+        slab = slabs[index]
+        end = slab.positions[bisect_right(slab.offsets, offset) - 1] + size
+        while slab.next_offset < end_offset and index + 1 < len(slabs):
+            if end <= slab.end:
+                return False
+            index += 1
+            end += slabs[index].positions[0] - slab.end
+            slab = slabs[index]
+        last = slab.end if slab.next_offset <= end_offset else slab.positions[bisect_left(slab.offsets, end_offset)]
+        return end >= last

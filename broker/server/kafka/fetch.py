@@ -108,7 +108,7 @@ def collect(
                 wanted.slices = slices
                 wanted.bytes = size
                 total += size
-                if size < room and end == log.high_watermark:
+                if end == log.high_watermark and (offset >= end or log.tail.reaches(offset, end, size)):
                     log.readers.at_end(reader, offset, engine.clock.monotonic())
     return total, failed, cold
 

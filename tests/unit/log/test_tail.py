@@ -6,6 +6,8 @@ A mismatch means that a consumer skips records, reads records that are not durab
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.broker.log.buffers import SIZE_STEP_BYTES, BufferPool
 from headgate.broker.log.tail import POOLED_BYTES_MIN, SLAB_BYTES_MAX, SLAB_BYTES_MIN, Slab, Tail, TailMemory
@@ -248,3 +250,25 @@ def test_the_oldest_slabs_of_all_tails_leave_first() -> None:
         tails[number % 3]._room = SLAB_BYTES_MIN // 2
     assert [[slab.next_offset - 1 for slab in tail.slabs] for tail in tails] == [[6], [4], [5]]
     assert memory.held_bytes == 3 * SLAB_BYTES_MIN
+
+
+@given(
+    sizes=st.lists(
+        st.tuples(st.sampled_from(["copy", "adopt"]), st.integers(60, 70_000), st.integers(1, 4)), min_size=1, max_size=30
+    ),
+    data=st.data(),
+)
+def test_a_read_that_has_all_batches_is_known(sizes: list[tuple[str, int, int]], data: st.DataObject) -> None:
+    log = Log()
+    for kind, size, count in sizes:
+        (log.copy if kind == "copy" else log.adopt)(size, count)
+    bases = [base for base, _ in log.batches]
+    end_offset = data.draw(st.sampled_from([*bases[1:], log.end]))
+    offset = data.draw(st.integers(bases[0], end_offset - 1))
+    max_bytes = data.draw(st.integers(1, 200_000))
+    slices = log.tail.read(offset, end_offset, max_bytes)
+    assert slices
+    size = sum(map(len, slices))
+    everything = log.tail.read(offset, end_offset, MANY)
+    assert everything
+    assert log.tail.reaches(offset, end_offset, size) == (size == sum(map(len, everything)))
