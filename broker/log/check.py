@@ -5,7 +5,7 @@ stops most consumers for ever, so one faulty producer could block the readers of
 all other work on a batch, so the broker looks at a batch in four depths:
 
     header   every batch of every topic: `batch.check` compares the record count with the bytes (`RECORD_BYTES_MIN`, `RECORDS_MAX`)
-    sample   the first `FIRST_BATCHES` of a source (a Kafka connection or a Publish stream), later one in `SAMPLE_EVERY` or fewer.
+    sample   the first `FIRST_BATCHES` of a sender (a Kafka connection or a Publish stream), later one in `SAMPLE_EVERY` or fewer.
              The first `SAMPLE_RECORDS` of a sampled batch are read whole; of the others only the lengths are read
     all      every record of every batch of a topic with `headgate.check.records=all`
     fold     every batch of a chunk that is folded for the first time, as deeply as a sample. The batch is already acked: it
@@ -27,7 +27,7 @@ from headgate.broker.log.compression import Codec, ExpansionError, decompress
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 FIRST_BATCHES = 16
-"""Number of first batches of a source that are all sampled. A client that encodes wrongly does so from its first batch on."""
+"""Number of first batches of a sender that are all sampled. A client that encodes wrongly does so from its first batch on."""
 SAMPLE_EVERY = 64
 """Batches from one sample to the next, for samples without records. One small batch in 64 costs less than 1 % of the write path."""
 SAMPLE_EVERY_PER_RECORD = 4
@@ -85,10 +85,10 @@ class RecordError(InvalidError):
         self.index = index
 
 
-class Source:
+class SenderTrust:
     """The trust in one sender of batches: when its next sample is due.
 
-    The write path counts no single batch: the connection counts some batches at once (`sent`), and passes the source on only
+    The write path counts no single batch: the connection counts some batches at once (`sent`), and passes this object on only
     while a sample is due.
     """
 
@@ -101,8 +101,8 @@ class Source:
         self.failures = 0
         """Batches that were refused for their records."""
 
-    def sent(self, batches: int) -> Source | None:
-        """Count batches. Returns the source if a sample is due."""
+    def sent(self, batches: int) -> SenderTrust | None:
+        """Count batches. Returns this object if a sample is due."""
         self.due_in -= batches
         return self if self.due_in <= 0 else None
 
@@ -115,7 +115,7 @@ class Source:
             self.due_in = min(SAMPLE_EVERY + SAMPLE_EVERY_PER_RECORD * records, SAMPLE_EVERY_MAX)
 
     def failed(self) -> None:
-        """A batch was refused for its records: the source starts again like a new one."""
+        """A batch was refused for its records: the sender starts again like a new one."""
         self.failures += 1
         self._first = FIRST_BATCHES
         self.due_in = 0

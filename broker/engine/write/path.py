@@ -17,7 +17,7 @@ from headgate.broker.engine.write.checkpoint import Rolled
 from headgate.broker.engine.write.replicas import Replicator
 from headgate.broker.engine.write.wal import DurableCallback, Wal
 from headgate.broker.log.batch import CODEC_MAX, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, check, parse
-from headgate.broker.log.check import ANY_TIME, RecordError, Source, Times, check_all, check_sample
+from headgate.broker.log.check import ANY_TIME, RecordError, SenderTrust, Times, check_all, check_sample
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -61,7 +61,7 @@ class WritePath:
         *,
         now_ms: int | None = None,
         adopt: bytearray | None = None,
-        source: Source | None = None,
+        trust: SenderTrust | None = None,
     ) -> Appended:
         """Assign offsets to one batch and send it to the store. See `append_parsed`.
 
@@ -70,13 +70,13 @@ class WritePath:
             now_ms: the wall clock in ms, if the caller has just read it.
             adopt: the buffer that begins with the batch. It belongs to this request alone, and the broker may keep it instead of
                 a copy.
-            source: as for `append_parsed`.
+            trust: as for `append_parsed`.
         """
         size = len(batch)
         header = parse(batch, 0, size)
         if now_ms is None:
             now_ms = self._clock.now_ms()
-        return Appended._make(self.append_parsed(partition, header, batch, 0, size, now_ms, adopt, source))
+        return Appended._make(self.append_parsed(partition, header, batch, 0, size, now_ms, adopt, trust))
 
     def append_parsed(
         self,
@@ -87,7 +87,7 @@ class WritePath:
         size: int,
         now_ms: int,
         adopt: bytearray | None,
-        source: Source | None,
+        trust: SenderTrust | None,
     ) -> tuple[int, int, int]:
         """Assign offsets to one batch and send it to the store.
 
@@ -97,7 +97,7 @@ class WritePath:
             now_ms: the wall clock in ms.
             adopt: the buffer behind the view `buffer`, if it belongs to this request alone. The broker may keep it instead of a
                 copy.
-            source: the sender of the batch, if a sample of its records is due (`log/check.py`); else None.
+            trust: the trust in the batch's sender, if a sample of its records is due (`log/check.py`); else None.
 
         Returns:
             The fields of `Appended`. They are certain once `on_acked` has called back. Before that the caller must not send
@@ -127,8 +127,8 @@ class WritePath:
             check(header, buffer, position, size, config.max_message_bytes)
         if timestamp_max > now_ms + config.timestamp_after_max_ms or first_ms < now_ms - config.timestamp_before_max_ms:
             self._check_timestamps(partition, header, now_ms)
-        if (source is not None and source.due_in <= 0) or config.checks_all:
-            self._check_records(partition, header, buffer[position : position + size], now_ms, source)
+        if (trust is not None and trust.due_in <= 0) or config.checks_all:
+            self._check_records(partition, header, buffer[position : position + size], now_ms, trust)
         if producer_id >= 0:
             duplicate = partition.producers_state.admit(
                 producer_id, producer_epoch, sequence, records, partition.next_offset, now_ms
@@ -166,27 +166,27 @@ class WritePath:
         )
 
     def _check_records(
-        self, partition: PartitionLog, header: tuple[int, ...], batch: memoryview, now_ms: int, source: Source | None
+        self, partition: PartitionLog, header: tuple[int, ...], batch: memoryview, now_ms: int, trust: SenderTrust | None
     ) -> None:
         config = partition.config
-        if source is not None and source.due_in > 0:
-            source = None  # another batch from this source was the sample
+        if trust is not None and trust.due_in > 0:
+            trust = None  # another batch from this sender was the sample
         times = Times(now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms)
         try:
             if config.checks_all:
                 check_all(header, batch, ANY_TIME if config.log_append_time else times)
-            elif config.checks_samples and source is not None:
+            elif config.checks_samples and trust is not None:
                 check_sample(header, batch, ANY_TIME if config.log_append_time else times)
         except RecordError as error:
             self.batches_refused += 1
-            if source is not None:
-                source.failed()
-                if source.failures > 1:
+            if trust is not None:
+                trust.failed()
+                if trust.failures > 1:
                     raise  # log one line for each connection: a client may retry endlessly
             logger.warning("batch_refused", topic=partition.topic.name, partition=partition.number, error=error.message)
             raise
-        if source is not None:
-            source.passed(header[12])
+        if trust is not None:
+            trust.passed(header[12])
 
     def on_acked(self, callback: DurableCallback) -> None:
         """Call back, on the loop, once all batches appended since the last call are acked (None) or can never be acked (the

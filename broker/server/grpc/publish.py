@@ -21,7 +21,7 @@ import grpc
 
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine.partition.log import ADOPT_BYTES_MIN, Appended, PartitionLog
-from headgate.broker.log.check import Source
+from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.byte_budget import ByteBudget
@@ -64,7 +64,7 @@ class Publisher:
         self._call = call
         self._budget = ByteBudget(server_state.settings.connection_inflight_bytes_max)
         self._timeout_s = server_state.settings.frame_timeout_ms / 1000
-        self._source = Source()
+        self._trust = SenderTrust()
         self._sequence = 0
         self._undecided: deque[_Batch] = deque()
         self._decided: deque[_Batch] = deque()
@@ -159,12 +159,12 @@ class Publisher:
         size = len(batch)
         if size >= ADOPT_BYTES_MIN:
             copy = bytearray(batch)
-            return self._engine.append(partition, memoryview(copy), adopt=copy, source=self._source.sent(1))
+            return self._engine.append(partition, memoryview(copy), adopt=copy, trust=self._trust.sent(1))
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
         scratch = self._scratch[:size]
         scratch[:] = batch
-        return self._engine.append(partition, scratch, source=self._source.sent(1))
+        return self._engine.append(partition, scratch, trust=self._trust.sent(1))
 
     def _set_options(self, options: log_pb2.PublishOptions) -> None:
         if options.ack_interval_ms > ACK_INTERVAL_MS_MAX:

@@ -73,7 +73,7 @@ class PendingRequests:
                 position = skip_header(frame, 0, client_size, version >= produce_wire.FLEXIBLE)
                 is_large = produce_wire.is_large(frame, position, version)
                 appending = produce.produce_large(
-                    engine, frame, position, version, correlation_id, common.now_ms(), session.source.sent(1)
+                    engine, frame, position, version, correlation_id, common.now_ms(), session.trust.sent(1)
                 )
                 acks, answer = await turn.run(appending) if is_large else finish(appending)
                 appended = True

@@ -14,7 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.broker.log.batch import HEADER_BYTES, parse, unpack_header
-from headgate.broker.log.check import RecordError, Source
+from headgate.broker.log.check import RecordError, SenderTrust
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import Steps, finish
 from headgate.broker.wire.kafka.hot import TOPIC_IDS, Node, check_elements
@@ -120,14 +120,14 @@ def produce_again(
     end: int,
     now_ms: int,
     adopt: bytearray | None,
-    source: Source | None,
+    trust: SenderTrust | None,
 ) -> bytes | Answer | None:
     """Append the batch of a request that may have the same shape as an earlier one.
 
     Args:
         start: position of the request, behind its length prefix.
         end: end of the request.
-        adopt, source: same meaning as in `produce`.
+        adopt, trust: same meaning as in `produce`.
 
     Returns:
         The response, as from `produce`. None if the request has another shape: nothing was done.
@@ -143,7 +143,7 @@ def produce_again(
         return None
     try:
         header = unpack_header(buffer, position)
-        appended = engine.append_parsed(shape.log, header, buffer, position, size, now_ms, adopt, source)
+        appended = engine.append_parsed(shape.log, header, buffer, position, size, now_ms, adopt, trust)
     except HeadgateError as error:
         return _refused_alone(shape, correlation_id, error)
     return shape.respond(correlation_id, appended)
@@ -157,7 +157,7 @@ def produce(
     version: int,
     correlation_id: int,
     now_ms: int,
-    source: Source | None,
+    trust: SenderTrust | None,
     adopt: bytearray | None = None,
 ) -> tuple[int, bytes | Answer, LogShape | None]:
     """Append every batch of a request.
@@ -167,7 +167,7 @@ def produce(
         key_at: position behind the correlation id.
         position: position behind the request header.
         now_ms: the wall clock.
-        source: the connection if a sample of its batches is due; otherwise None.
+        trust: of the connection, if a sample of its batches is due; otherwise None.
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
@@ -191,19 +191,19 @@ def produce(
             shape = Shape(log, version, topic, number, bytes(frame[key_at:length_at]), acks, records_at - length_at)
             try:
                 header = parse(frame, records_at, end - records_at)
-                appended = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, adopt, source)
+                appended = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, adopt, trust)
             except HeadgateError as error:
                 return acks, _refused_alone(shape, correlation_id, error), shape
             return acks, shape.respond(correlation_id, appended), shape
-    return acks, finish(_append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, source)), None
+    return acks, finish(_append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, trust)), None
 
 
 def produce_large(
-    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, now_ms: int, source: Source | None
+    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, now_ms: int, trust: SenderTrust | None
 ) -> Steps[tuple[int, bytes | Answer]]:
     """Append every batch of a large request in steps, without a shape. `frame` must not change meanwhile."""
     acks, topics, position = read_head(frame, position, version)
-    answer = yield from _append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, source)
+    answer = yield from _append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, trust)
     return acks, answer
 
 
@@ -216,7 +216,7 @@ def _append_all(
     topics: int,
     acks: int,
     now_ms: int,
-    source: Source | None,
+    trust: SenderTrust | None,
 ) -> Steps[bytes | Answer]:
     """Append the batches of all topics."""
     flexible = version >= FLEXIBLE
@@ -239,7 +239,7 @@ def _append_all(
             else:
                 try:
                     header = parse(frame, records_at, end - records_at)
-                    done = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, None, source)
+                    done = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, None, trust)
                     rows.append(appended_row(version, number, done))
                 except HeadgateError as error:
                     rows.append(_judged(log, error))

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.engine.partition.windows import new_reader
 from headgate.broker.log.batch import Buffer
-from headgate.broker.log.check import Source
+from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
@@ -139,8 +139,8 @@ class Session:
         "room_waiters",
         "serving_others",
         "slots",
-        "source",
         "taken_at",
+        "trust",
         "will_flush",
         "writable",
     )
@@ -158,8 +158,8 @@ class Session:
         """Whether a produce request since the last slot has appended something."""
         self._shape: produce.LogShape | None = None
         """The shape of the last produce request, if that request was for one partition."""
-        self.source = Source()
-        self._sampled: Source | None = self.source
+        self.trust = SenderTrust()
+        self._sampled: SenderTrust | None = self.trust
         """Set while a sample of this client's batches is due."""
         self._now_ms = 0
         self.parked: deque[tuple[bytearray, Slot]] = deque()
@@ -308,7 +308,7 @@ class Session:
         if not cost:
             return
         produced, self._produced, self._unanswered = self._produced, [], 0
-        self._sampled = self.source.sent(max(len(produced), 1))  # batches without an answer (acks=0) count as one
+        self._sampled = self.trust.sent(max(len(produced), 1))  # batches without an answer (acks=0) count as one
         appended, self._appended = self._appended, False
         self._common.requests["produce"] += len(produced)
         self.fill_when_acked(self._open_slot(cost), produced, appended=appended)

@@ -12,7 +12,7 @@ import struct
 import pytest
 
 from headgate.broker.log.batch import parse_header
-from headgate.broker.log.check import Source
+from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import produce
 from headgate.broker.server.kafka.errors import ErrorCode
@@ -46,7 +46,7 @@ def send(
         data.append(TopicProduceData(partition_data=rows, **where))
     body = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=data).encode(version)
     frame = memoryview(bytearray(body))
-    said_acks, made, shape = produce.produce(kafka.engine, frame, 0, 0, version, CORRELATION_ID, NOW_MS, Source())
+    said_acks, made, shape = produce.produce(kafka.engine, frame, 0, 0, version, CORRELATION_ID, NOW_MS, SenderTrust())
     response = finish(made.encode(kafka.engine)) if isinstance(made, produce.Answer) else made
     assert said_acks == acks
     assert int.from_bytes(response[:4], "big") == len(response) - 4
@@ -82,7 +82,7 @@ async def test_one_partition_and_the_same_shape_again(kafka: Kafka, version: int
     ).encode(version)
     assert body.startswith(shape.key)
     frame = memoryview(bytearray(struct.pack(">hhi", 0, version, CORRELATION_ID) + body))
-    again = produce.produce_again(kafka.engine, shape, frame, 0, len(frame), NOW_MS, None, Source())
+    again = produce.produce_again(kafka.engine, shape, frame, 0, len(frame), NOW_MS, None, SenderTrust())
     assert isinstance(again, bytes)
     answer, _ = ProduceResponse.decode(again, 9 if version >= wire.FLEXIBLE else 8, version)
     assert answer.responses[0].partition_responses[0].base_offset == 2
@@ -140,7 +140,7 @@ async def test_requests_with_more_elements_than_one_may_have(kafka: Kafka, versi
             wire.refuse_version(memoryview(request.encode(wire.VERSION_MIN)), 2, version, CORRELATION_ID)
         else:
             produce.produce(
-                kafka.engine, memoryview(bytearray(request.encode(version))), 0, 0, version, CORRELATION_ID, NOW_MS, Source()
+                kafka.engine, memoryview(bytearray(request.encode(version))), 0, 0, version, CORRELATION_ID, NOW_MS, SenderTrust()
             )
 
 

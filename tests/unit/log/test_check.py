@@ -2,7 +2,7 @@
 
 Runs: checks of batches that kafka-python, aiokafka and the test itself build, with right headers and CRCs. A mismatch means that
 the broker stores a batch that consumers cannot read, refuses a good one, uses more memory for a check than documented, or trusts
-a source too early.
+a sender too early.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from headgate.broker.log import check
 from headgate.broker.log.batch import parse
-from headgate.broker.log.check import RecordError, Source, Times, Verdict, check_all, check_sample
+from headgate.broker.log.check import RecordError, SenderTrust, Times, Verdict, check_all, check_sample
 from headgate.broker.log.compression import Codec, ExpansionError, decompress
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -135,34 +135,34 @@ def test_too_large_and_wrong_are_told_apart(codec: Codec) -> None:
     whole(data)
 
 
-def test_the_first_batches_of_a_source_are_checked_and_later_samples() -> None:
-    source = Source()
+def test_the_first_batches_of_a_sender_are_checked_and_later_samples() -> None:
+    trust = SenderTrust()
     checked = []
     for number in range(2000):
-        if source.sent(1) is not None:
+        if trust.sent(1) is not None:
             checked.append(number)
-            source.passed(10)
+            trust.passed(10)
     first = list(range(check.FIRST_BATCHES))
     assert checked[: len(first)] == first
     step = check.SAMPLE_EVERY + 10 * check.SAMPLE_EVERY_PER_RECORD
     assert checked[len(first) :] == list(range(first[-1] + step, 2000, step))
 
 
-def test_a_source_that_sent_poison_is_new_again() -> None:
-    source = Source()
+def test_a_sender_that_sent_poison_is_new_again() -> None:
+    trust = SenderTrust()
     for _ in range(check.FIRST_BATCHES):
-        source.passed(1)
-    assert source.sent(1) is None
-    source.failed()
-    assert source.sent(1) is source
-    assert source.failures == 1
+        trust.passed(1)
+    assert trust.sent(1) is None
+    trust.failed()
+    assert trust.sent(1) is trust
+    assert trust.failures == 1
 
 
 def test_large_samples_are_rare_but_never_over() -> None:
-    source = Source()
+    trust = SenderTrust()
     for _ in range(check.FIRST_BATCHES):
-        source.passed(10**6)
-    assert source.due_in == check.SAMPLE_EVERY_MAX
+        trust.passed(10**6)
+    assert trust.due_in == check.SAMPLE_EVERY_MAX
 
 
 def test_a_control_batch_has_no_records_to_check() -> None:
