@@ -1,5 +1,4 @@
-"""Clients of a simulated cluster: idempotent producers that retry, consumers, and administrators that change topics and
-segments."""
+"""Clients of a simulated cluster: idempotent producers that retry, consumers, and members of groups."""
 
 from __future__ import annotations
 
@@ -7,26 +6,26 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
-from headgate.broker.cluster.gates import GateWindow, ParquetExtent
+from headgate.broker.control.wire import error_of
 from headgate.broker.log.batch import CONTROL, parse_header
 from headgate.broker.log.records import Record, encode_batch, iter_records
-from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError
 from headgate.broker.runtime.tasks import outlast
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.testing.simulation import kafka
 from headgate.broker.testing.simulation.clock import START_MS
+from headgate.broker.testing.simulation.kafka import REQUEST_TIMEOUT_S, UNKNOWN_TOPIC, Call, Connection, GoneError, RefusedError
 from headgate.broker.testing.simulation.ledger import Ledger, Partition, Violation
-from headgate.broker.testing.simulation.loop import Process, VirtualLoop
-from headgate.broker.testing.simulation.network import CLIENTS, Lane, Network
-from headgate.broker.testing.simulation.process import SERVICE, Broker
+from headgate.broker.testing.simulation.loop import VirtualLoop
+from headgate.broker.testing.simulation.network import Door, Network
+from headgate.broker.testing.simulation.process import Broker
 from headgate.broker.testing.simulation.trace import Trace
-from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
-REQUEST_TIMEOUT_S = 2.0
 IN_FLIGHT_MAX = 5
 PAUSE_S = 0.1
 READ_PAUSE_S = 0.25
@@ -34,82 +33,13 @@ DOUBT_PAUSE_S = 0.5
 STOPPED_S = 30.0
 """Longest wait for a stopped broker's answer, seconds. It is long, because the test needs answers to questions that were asked
 while other brokers took over."""
+WAITS_MS = (0, 0, 200)
+"""Times that a fetch may wait for records, ms."""
 REFUSED_MAX = 200
 """Consecutive refusals, none of which asks for a retry, before the client fails the run."""
 
 
-class GoneError(Exception):
-    """The broker does not answer, or does not run."""
-
-
-class Connection:
-    """One client's connection to one address. Messages keep their order; answers that arrive after `close` are dropped."""
-
-    def __init__(self, network: Network, brokers: dict[str, Broker], address: str) -> None:
-        self._network = network
-        self._brokers = brokers
-        self.address = address
-        door = network.doors.get(address)
-        self._place = CLIENTS if door is None else door.place
-        self._process: Process | None = None if door is None else door.process
-        self._out, self._back = Lane(), Lane()
-        self._waiting: dict[asyncio.Future[Any], None] = {}
-        self.closed = False
-        network.watchers[self._died] = None
-
-    def _died(self, process: Process) -> None:
-        if process is self._process:
-            self._network.send(self._place, CLIENTS, self.close, self._back)
-
-    def close(self) -> None:
-        self.closed = True
-        self._network.watchers.pop(self._died, None)
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting:
-            if not future.done():
-                future.set_exception(GoneError("the connection is closed"))
-                future.exception()
-
-    def request(self, method: str, *args: Any) -> asyncio.Future[Any]:
-        """Send a request; the future gets the answer, a HeadgateError or a GoneError."""
-        network = self._network
-        answer: asyncio.Future[Any] = network.loop.create_future()
-        if self.closed:
-            answer.set_exception(GoneError("the connection is closed"))
-            return answer
-        self._waiting[answer] = None
-
-        def settle(result: Any) -> None:
-            self._waiting.pop(answer, None)
-            if answer.done():
-                return
-            if isinstance(result, Exception):
-                answer.set_exception(result)
-                answer.exception()
-            else:
-                answer.set_result(result)
-
-        def reply(result: Any) -> None:
-            network.send(self._place, CLIENTS, lambda: settle(result), self._back)
-
-        def arrive() -> None:
-            broker = self._brokers.get(self.address)
-            if broker is None or not broker.alive or broker.process is not self._process:
-                reply(GoneError("connection refused"))
-                return
-            network.loop.call_soon(getattr(broker, method), reply, *args, context=broker.process.context.copy())
-
-        network.send(CLIENTS, self._place, arrive, self._out)
-        return answer
-
-    async def ask(self, method: str, *args: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Send a request and await its answer, with a timeout."""
-        future = self.request(method, *args)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError as error:
-            raise GoneError("no answer in time") from error
+_T = TypeVar("_T")
 
 
 class World:
@@ -151,47 +81,54 @@ class World:
 
         return self.loop.create_task(guarded(), name=name)
 
-    async def ask_any(self, method: str, *args: Any) -> Any:
-        """Ask random brokers until one answers. Raises InvalidError."""
+    async def ask_any(self, call: Call[_T]) -> _T:
+        """Ask random brokers until one answers. Raises RefusedError."""
         while True:
             addresses = sorted(self.brokers)
             if not addresses:
                 await asyncio.sleep(PAUSE_S)
                 continue
-            connection = Connection(self.network, self.brokers, self.random.choice(addresses))
             try:
-                return await connection.ask(method, *args)
-            except InvalidError:
-                raise
-            except (HeadgateError, GoneError):
-                await asyncio.sleep(self.random.random() * PAUSE_S)
-            finally:
-                connection.close()
+                return await self.ask_one(self.random.choice(addresses), call)
+            except RefusedError as error:
+                if not error.again:
+                    raise
+            except GoneError:
+                pass
+            await asyncio.sleep(self.random.random() * PAUSE_S)
 
-    async def ask_one(self, address: str, method: str, *args: Any, lost: Any = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Ask one broker once. Returns None if it refuses, `lost` if it does not answer."""
-        connection = Connection(self.network, self.brokers, address)
+    async def ask_one(self, address: str, call: Call[_T], timeout_s: float = REQUEST_TIMEOUT_S) -> _T:
+        """Ask one broker once. Raises RefusedError, GoneError."""
+        connection = Connection(self.network, address)
         try:
-            return await connection.ask(method, *args, timeout_s=timeout_s)
-        except HeadgateError:
-            return None
-        except GoneError:
-            return lost
+            return await connection.ask(call, timeout_s)
         finally:
             connection.close()
 
+    async def ask_leader(self, path: str, asked: Any) -> Any:
+        """Ask every broker until the leader answers. Raises InvalidError."""
+        while True:
+            for address in sorted(self.brokers):
+                try:
+                    return await self.ask_control(address, path, asked)
+                except InvalidError:
+                    raise
+                except HeadgateError:
+                    await asyncio.sleep(0.02)
+
+    async def ask_control(self, address: str, path: str, asked: Any) -> Any:
+        """Ask one broker something that its gRPC port answers. Raises HeadgateError."""
+        try:
+            return await self.network.call(path, address, asked, REQUEST_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, address) from error
+
     async def leader_of(self, name: str, topic_id: bytes, partition: int) -> str | None:
         """The address of a partition's leader as one broker reports it; None if that broker knows no leader."""
-        rows = await self.ask_any("metadata")
-        row = rows.get(name)
-        if row is None or row[0] != topic_id or partition >= len(row[1]):
+        row = (await self.ask_any(kafka.topics())).get(name)
+        if row is None or row.id != topic_id or partition >= len(row.leads):
             return None
-        address: str | None = row[1][partition]
-        return address
-
-
-def _may_retry(error: Exception) -> bool:
-    return isinstance(error, GoneError | RetryError | FencedError | ClosedError)
+        return row.leads[partition]
 
 
 class Writer:
@@ -250,7 +187,7 @@ class Writer:
                 await self._new.wait()
             address = await world.leader_of(self._name, self._topic_id, self._partition)
             if address is not None and address in world.brokers:
-                connection = Connection(world.network, world.brokers, address)
+                connection = Connection(world.network, address)
                 try:
                     await self._session(connection)
                 except GoneError as error:
@@ -272,7 +209,9 @@ class Writer:
                 flying.append(
                     (
                         batch,
-                        connection.request("produce", self._topic_id, self._partition, batch[2], len(batch[1])),
+                        connection.request(
+                            kafka.produce_batch(self._topic_id, self._partition, batch[2], self._broker_acks(len(batch[1])))
+                        ),
                     )
                 )
             if not flying:
@@ -295,20 +234,25 @@ class Writer:
             world.trace(f"writer-{self._producer_id}", "told", self._partition, base_offset, len(batch[1]))
             world.ledger.ack(self.key, base_offset, batch[1])
 
+    def _broker_acks(self, count: int) -> Callable[[Door, int], None]:
+        return lambda door, base_offset: door.acked(self._topic_id, self._partition, base_offset, count)
+
     def _judge(self, error: Exception) -> None:
         self.last_error = repr(error)
-        if _may_retry(error):
+        if isinstance(error, GoneError) or (isinstance(error, RefusedError) and error.again):
             self._refused = 0
             return
-        if isinstance(error, InvalidError) and error.reason in (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC_ID):
+        if not isinstance(error, RefusedError):
+            raise error
+        if error.code in UNKNOWN_TOPIC:
             return  # the topic was deleted, or this broker does not know it yet
-        if isinstance(error, InvalidError) and error.reason is Reason.INVALID_TIMESTAMP:
-            raise Violation("writes go on", f"a producer whose clock is right is refused: {error.message}")
-        if not isinstance(error, InvalidError) or error.reason not in (Reason.OUT_OF_ORDER_SEQUENCE, Reason.UNKNOWN_PRODUCER_ID):
+        if error.code is ErrorCode.INVALID_TIMESTAMP:
+            raise Violation("writes go on", f"a producer whose clock is right is refused: {error}")
+        if error.code not in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
             raise error
         self._refused += 1
         if self._refused > REFUSED_MAX:
-            raise Violation("retries never duplicate", f"a producer's retry is refused for ever: {error.message}")
+            raise Violation("retries never duplicate", f"a producer's retry is refused for ever: {error}")
 
 
 class Reader:
@@ -320,6 +264,8 @@ class Reader:
         self._key: Partition = (topic_id, partition)
         self.position = 0
         self._epoch = -1
+        self._was_at_end = False
+        """True once this connection had all records: it may pass a window that opens then (`engine/partition/windows.py`)."""
         self._judges_ends = world.judges_ends
 
     async def run(self) -> None:
@@ -328,22 +274,22 @@ class Reader:
         while world.reading and topic_id not in world.ledger.deleted:
             address = await world.leader_of(self._name, topic_id, partition)
             if address is not None and address in world.brokers:
-                connection = Connection(world.network, world.brokers, address)
+                connection = Connection(world.network, address)
                 try:
                     await self._session(connection)
-                except (GoneError, RetryError, FencedError, ClosedError):
+                except GoneError:
                     pass
-                except InvalidError as error:
-                    if error.reason not in (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC_ID, Reason.OFFSET_OUT_OF_RANGE):
-                        raise
-                    if error.reason is Reason.OFFSET_OUT_OF_RANGE:
+                except RefusedError as error:
+                    if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                         start = world.ledger.starts.get(self._key, 0)
                         if self.position >= start:
                             raise Violation(
                                 "one record per offset",
-                                f"offsets went back under a reader. position=`{self.position}` {error.message}",
+                                f"offsets went back under a reader. position=`{self.position}` {error}",
                             ) from error
                         self.position, self._epoch = start, -1
+                    elif not error.again and error.code not in UNKNOWN_TOPIC:
+                        raise
                 finally:
                     connection.close()
             await asyncio.sleep(world.random.random() * READ_PAUSE_S)
@@ -351,26 +297,29 @@ class Reader:
     async def _session(self, connection: Connection) -> None:
         world = self._world
         topic_id, partition = self._key
+        self._was_at_end = False
         if self._epoch >= 0:
-            epoch, end = await connection.ask("epoch_end", topic_id, partition, self._epoch)
-            # (-1: this broker is behind; its epoch is older than the records that were read.)
-            if epoch == self._epoch and end < self.position:
+            epoch, end = await connection.ask(kafka.epoch_end(self._name, partition, self._epoch))
+            # (-1: this broker is behind; its epoch is older than the records that were read. And a topic that was deleted meanwhile
+            # may be there again, with the same name.)
+            if epoch == self._epoch and end < self.position and topic_id not in world.ledger.deleted:
                 raise Violation(
                     "one record per offset",
                     f"an epoch's end lies below what was read. epoch=`{epoch}` end=`{end}` read=`{self.position}`",
                 )
         for _ in range(world.random.randint(1, 8)):
             known = world.ledger.ends.get(self._key, 0)
-            _, end, slices = await connection.ask(
-                "fetch", topic_id, partition, self.position, world.random.choice((1, 1000, 100_000))
-            )
-            if not slices and self._judges_ends:
-                world.ledger.answered(f"the end of {topic_id.hex()[:6]}-{partition}", known, end)
-            for data in slices:
-                self._take(data, end)
+            max_bytes, wait_ms = world.random.choice((1, 1000, 100_000)), world.random.choice(WAITS_MS)
+            fetched = await connection.ask(kafka.fetch_batches(topic_id, partition, self.position, max_bytes, wait_ms))
+            if not fetched.batches and self._judges_ends:
+                world.ledger.answered(f"the end of {topic_id.hex()[:6]}-{partition}", known, fetched.high_watermark)
+            # Twice: a fetch may have waited at the end, or may have come there.
+            self._was_at_end = self._was_at_end or self.position >= known
+            self._take(fetched.batches)
+            self._was_at_end = self._was_at_end or self.position >= known
             await asyncio.sleep(world.random.random() * READ_PAUSE_S)
 
-    def _take(self, data: bytes, end: int) -> None:
+    def _take(self, data: bytes) -> None:
         for header, offset, value in records_of(data):
             if offset < self.position:
                 continue
@@ -380,7 +329,8 @@ class Reader:
                     raise Violation(
                         "acked records are there", f"a reader finds a gap. position=`{self.position}` offset=`{offset}`"
                     )
-                ledger.skipped.append((self._key, max(self.position, ledger.starts.get(self._key, 0)), offset))
+                if not self._was_at_end:
+                    ledger.skipped.append((self._key, max(self.position, ledger.starts.get(self._key, 0)), offset))
             self._epoch = header
             if value is None:
                 ledger.skipped.append((self._key, offset, offset + 1))
@@ -410,7 +360,7 @@ class Doubter:
     noticing.
 
     Args:
-        question: the broker's method and its arguments.
+        question: returns the request.
         about: label of the question in messages.
         known: the end or position that was acked up to now: the answer must not be older.
         over: returns True when the question makes no sense any more.
@@ -419,7 +369,7 @@ class Doubter:
     def __init__(
         self,
         world: World,
-        question: Callable[[], tuple[Any, ...]],
+        question: Callable[[], Call[int]],
         about: Callable[[], str],
         known: Callable[[], int],
         over: Callable[[], bool],
@@ -437,16 +387,19 @@ class Doubter:
     async def _ask(self, address: str) -> None:
         world = self._world
         about, known = self._about(), self._known()
-        answer = await world.ask_one(address, *self._question(), timeout_s=STOPPED_S)
-        if answer is not None:
+        try:
+            answer = await world.ask_one(address, self._question(), STOPPED_S)
+        except (RefusedError, GoneError):
+            return
+        if not self._over():  # a topic that was deleted meanwhile may be there again, with the same name
             world.ledger.answered(about, known, answer)
 
 
 class Member:
     """Commits positions of a group, one after the other.
 
-    A commit without an answer may take effect later and put an older position behind a newer one. Kafka leaves this to the
-    client, so it is no violation. The committer switches to a new group after such a commit.
+    A commit without an answer, or with an error, may take effect later and put an older position behind a newer one. Kafka leaves
+    this to the client, so it is no violation. The committer switches to a new group after such a commit.
     """
 
     def __init__(self, world: World) -> None:
@@ -466,254 +419,23 @@ class Member:
             if not world.brokers:
                 continue
             group = self.group
-            address = world.random.choice(sorted(world.brokers))
-            done = await world.ask_one(address, "commit_position", group, offset, lost=False)
-            if done:
+            try:
+                address = await world.ask_one(world.random.choice(sorted(world.brokers)), kafka.coordinator(group))
+            except (RefusedError, GoneError):
+                continue
+            try:
+                await world.ask_one(address, kafka.commit(group, "t", offset))
+            except (RefusedError, GoneError):
+                self._groups += 1
+            else:
                 world.trace("member", "told", group, offset)
                 world.ledger.positions[group] = offset
                 offset += 1
-            elif done is False:
-                self._groups += 1
-
-
-class Operator:
-    """An administrator that splits, merges, moves, creates, grows and deletes."""
-
-    def __init__(self, world: World, pause_s: float, writer_pauses_s: tuple[float, ...]) -> None:
-        self._world = world
-        self._pause_s = pause_s
-        self.pauses_s = writer_pauses_s
-        self._names = itertools.count()
-        self._others: dict[str, bytes] = {}
-
-    async def run(self) -> None:
-        world, random = self._world, self._world.random
-        while world.writing:
-            await asyncio.sleep(random.random() * 2 * self._pause_s)
-            what = random.choices(("reshard", "create", "grow", "delete", "records", "configure"), (10, 2, 2, 1, 1, 1))[0]
-            try:
-                if what == "reshard":
-                    await self._reshard()
-                elif what == "create":
-                    name = f"extra-{next(self._names)}"
-                    await self.create(name, random.randint(1, 3))
-                elif what == "delete" and self._others:
-                    name = random.choice(sorted(self._others))
-                    world.ledger.deleted.add(self._others.pop(name))
-                    await world.ask_any("change", "delete", name, 0)
-                elif what == "grow":
-                    await world.ask_any("change", "grow", "t", random.randint(2, 6))
-                elif what == "configure":
-                    await world.ask_any("change", "configure", "t", random.randint(1, 100))
-                elif what == "records":
-                    await self._delete_records()
-            except InvalidError:
-                pass  # the request does not fit the cluster's state (any more)
-
-    async def create(self, name: str, partitions: int, writers: int = 1) -> None:
-        """Create a topic, and writers and readers for it."""
-        world = self._world
-        try:
-            topic_id = await world.ask_any("change", "create", name, partitions)
-        except InvalidError as error:
-            if error.reason is not Reason.TOPIC_EXISTS:
-                raise
-            # An earlier attempt created it, and its answer was lost.
-            while True:
-                rows = await world.ask_any("metadata")
-                if name in rows:
-                    topic_id = rows[name][0]
-                    break
-                await asyncio.sleep(PAUSE_S)
-        if name != "t":
-            self._others[name] = topic_id
-        for partition in range(partitions):
-            for _ in range(writers):
-                await add_writer(world, name, topic_id, partition, world.random.choice(self.pauses_s))
-            add_reader(world, name, topic_id, partition)
-
-    async def _delete_records(self) -> None:
-        world = self._world
-        acked = sorted(key for key, records in world.ledger.acked.items() if records and key[0] not in world.ledger.deleted)
-        if not acked:
-            return
-        key = world.random.choice(acked)
-        before = world.random.randint(0, max(world.ledger.acked[key]))
-        world.ledger.starts[key] = max(before, world.ledger.starts.get(key, 0))
-        rows = await world.ask_any("metadata")
-        for topic_id, leads in rows.values():
-            if topic_id == key[0] and key[1] < len(leads) and leads[key[1]] in world.brokers:
-                connection = Connection(world.network, world.brokers, leads[key[1]])
-                try:
-                    await connection.ask("delete_records", key[0], key[1], before)
-                except (GoneError, HeadgateError):
-                    pass
-                finally:
-                    connection.close()
-
-    async def _reshard(self) -> None:
-        """Send the request to the leader's `Control` service, as `headgate segment` does."""
-        world, random = self._world, self._world.random
-        for broker in [world.brokers[key] for key in sorted(world.brokers)]:
-            if not broker.alive or not broker.serving or broker.participant.leader is None:
-                continue
-            segments = sorted(broker.engine.manifest.segments)
-            if not segments:
-                return
-            segment_id = random.choice(segments)
-            request = control_pb2.ReshardRequest()
-            kind = random.choice(("split", "merge", "move", "move"))
-            if kind == "split":
-                request.split.segment_id = segment_id
-            elif kind == "merge":
-                request.merge.segment_id = segment_id
-                request.merge.next_segment_id = random.choice(segments)
-            else:
-                request.move.segment_id = segment_id
-            with suppress(grpc.aio.AioRpcError):
-                await world.network.call(SERVICE + "Reshard", broker.address, request.SerializeToString(), 10.0)
-            return
-
-
-class Planner:
-    """A flood job: reserves brokers, renews the reservation several times, and ends without releasing it."""
-
-    def __init__(self, world: World, brokers: int) -> None:
-        self._world = world
-        self._brokers = brokers
-
-    async def run(self) -> None:
-        world, random = self._world, self._world.random
-        await asyncio.sleep(random.random())
-        ttl_ms = random.choice((1_000, 3_000))
-        await self._ask(self._brokers, ttl_ms)
-        world.trace("planner", "reserves", self._brokers, ttl_ms)
-        for _ in range(random.randint(0, 4)):
-            await asyncio.sleep(ttl_ms / 2000)
-            if not world.writing:
-                return
-            try:
-                await self._ask(0, ttl_ms)
-            except InvalidError:
-                return  # the renewal came after the reservation had expired
-
-    async def _ask(self, brokers: int, ttl_ms: int) -> None:
-        """Ask every broker until the leader answers. Raises InvalidError."""
-        world = self._world
-        while world.writing:
-            for address in sorted(world.brokers):
-                connection = Connection(world.network, world.brokers, address)
-                try:
-                    await connection.ask("reserve", "flood", brokers, ttl_ms)
-                    return
-                except InvalidError:
-                    raise
-                except (HeadgateError, GoneError):
-                    await asyncio.sleep(0.01)
-                finally:
-                    connection.close()
-
-
-class Historian:
-    """A history job: opens gates, uploads files and fills; sometimes it gives up or dies half-way."""
-
-    def __init__(self, world: World, put: Callable[[str, bytes], None]) -> None:
-        self._world = world
-        self._put = put
-
-    async def run(self) -> None:
-        world, random = self._world, self._world.random
-        world.ledger.windows = True
-        for number in range(random.randint(1, 3)):
-            await asyncio.sleep(random.random())
-            if not world.writing:
-                return
-            try:
-                await self._gate(f"gate-{number}")
-            except InvalidError as error:
-                world.trace("historian", "refused", error.reason.value)
-
-    async def _gate(self, gate_id: str) -> None:
-        world, random = self._world, self._world.random
-        topic_id, leads = (await world.ask_any("metadata"))["t"]
-        rows = [random.choice((0, 1, 5)) for _ in leads]
-        gate = await self._ask("open", "t", gate_id, "now", rows, random.choice((1_000, 3_000)))
-        world.trace("historian", "opened", gate_id, [(one.partition, one.base_offset, one.end_offset) for one in gate.windows])
-        end = random.choice(("fill", "fill", "fill", "release", "die"))
-        if end == "release":
-            await self._ask("release", "t", gate_id)
-        if end != "fill":
-            return
-        files = [
-            one
-            for window in gate.windows
-            if window.end_offset > window.base_offset
-            for one in self._upload(topic_id, gate_id, window)
-        ]
-        await asyncio.sleep(random.random())
-        for _ in range(random.randint(1, 2)):
-            filled = await self._ask("fill", "t", gate_id, files)
-            world.ledger.told_filled.add((topic_id, gate_id))
-            world.trace("historian", "filled", gate_id, filled.rows)
-
-    def _upload(self, topic_id: bytes, gate_id: str, window: GateWindow) -> list[ParquetExtent]:
-        """The files of one partition, sometimes with fewer rows than the window has room for."""
-        import pyarrow as pa
-
-        from headgate.broker.log.parquet import write_extent_file
-
-        world = self._world
-        base = window.base_offset
-        end = window.end_offset - world.random.choice((0, 0, 1))
-        if end <= base:
-            return []
-        values = [b"history-%s-%d-%d" % (gate_id.encode(), window.partition, offset) for offset in range(base, end)]
-        written = write_extent_file(
-            pa.table(
-                {
-                    "timestamp": pa.array([1_500_000_000_000] * len(values), pa.int64()),
-                    "key": pa.array([None] * len(values), pa.binary()),
-                    "value": pa.array(values, pa.binary()),
-                }
-            )
-        )
-        path = f"topics/{topic_id.hex()}/data/partition={window.partition}/{gate_id}-{next(world.values)}.parquet"
-        self._put(path, bytes(written.data))
-        history = world.ledger.history.setdefault((topic_id, window.partition), {})
-        history.update((offset, (gate_id, value)) for offset, value in enumerate(values, base))
-        return [
-            ParquetExtent(
-                partition=window.partition,
-                base_offset=base,
-                end_offset=end,
-                leader_epoch=-1,
-                path=path,
-                size_bytes=len(written.data),
-                footer_crc32c=written.footer_crc32c,
-                timestamp_min_ms=written.timestamp_min_ms,
-                timestamp_max_ms=written.timestamp_max_ms,
-            )
-        ]
-
-    async def _ask(self, *args: Any) -> Any:
-        """Ask every broker until the leader answers. Raises InvalidError."""
-        world = self._world
-        while True:
-            for address in sorted(world.brokers):
-                connection = Connection(world.network, world.brokers, address)
-                try:
-                    return await connection.ask("gate", *args)
-                except InvalidError:
-                    raise
-                except (HeadgateError, GoneError):
-                    await asyncio.sleep(0.02)
-                finally:
-                    connection.close()
 
 
 async def add_writer(world: World, name: str, topic_id: bytes, partition: int, pause_s: float) -> None:
     """A new producer of one partition, with an id from a broker."""
-    producer_id = await world.ask_any("allocate")
+    producer_id = await world.ask_any(kafka.producer_id())
     writer = Writer(world, name, topic_id, partition, producer_id, pause_s)
     world.writers.append(writer)
     world.spawn(writer.make(), f"make-{producer_id}")
@@ -728,7 +450,7 @@ def add_reader(world: World, name: str, topic_id: bytes, partition: int) -> None
         key = (topic_id, partition)
         ends = Doubter(
             world,
-            question=lambda: ("end_offset", *key),
+            question=lambda: kafka.end_offset(name, partition),
             about=lambda: f"the end of {topic_id.hex()[:6]}-{partition}",
             known=lambda: world.ledger.ends.get(key, 0),
             over=lambda: topic_id in world.ledger.deleted,
@@ -742,7 +464,7 @@ def add_member(world: World) -> None:
     world.spawn(member.run(), "member")
     positions = Doubter(
         world,
-        question=lambda: ("position", member.group),
+        question=lambda: kafka.position(member.group, "t"),
         about=lambda: f"the position of {member.group}",
         known=lambda: world.ledger.positions.get(member.group, -1),
         over=lambda: False,

@@ -13,11 +13,11 @@ from headgate.broker.cluster.manifest import OpenSegment, SealSegment
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError
-from headgate.broker.testing.simulation.clients import Connection, GoneError, World
+from headgate.broker.testing.simulation.clients import World
 from headgate.broker.testing.simulation.clock import WallClock
 from headgate.broker.testing.simulation.ledger import Partition, Violation
 from headgate.broker.testing.simulation.loop import WORLD
-from headgate.broker.testing.simulation.process import Broker
+from headgate.broker.testing.simulation.process import DESIRED, Broker
 from headgate.broker.testing.simulation.scene import Scene
 
 EXTRA_MAX = 2
@@ -63,7 +63,7 @@ class Fleet:
     def start(self, world: World) -> None:
         """Start the first brokers. A task of `world` follows the wanted number of brokers."""
         self._decide()
-        world.spawn(self._follow(), "fleet")
+        world.spawn(self._follow(world), "fleet")
 
     def alive(self) -> list[Broker]:
         """The living brokers, in the order of their addresses."""
@@ -91,8 +91,6 @@ class Fleet:
             address=address,
             wall=self._walls.setdefault(number, WallClock(scene.random.choice(SKEWS_MS))),
             append=scene.append,
-            ack="replicated" if scene.replicated else "durable",
-            retention_ms=scene.retention_ms,
             acked=self._acked,
             served=self._served,
             exited=self.gone,
@@ -153,18 +151,15 @@ class Fleet:
             broker.kill()
             self.gone(broker)
 
-    async def _follow(self) -> None:
+    async def _follow(self, world: World) -> None:
         """Ask the cluster for the wanted number of brokers."""
         while not self.closing:
             await asyncio.sleep(LOOK_S)
             for address in [broker.address for broker in self.alive() if broker.serving]:
-                connection = Connection(self._scene.network, self.brokers, address)
                 try:
-                    wanted = await connection.ask("desired")
-                except (HeadgateError, GoneError):
+                    wanted = await world.ask_control(address, DESIRED, None)
+                except HeadgateError:
                     continue
-                finally:
-                    connection.close()
                 if wanted != self._plan.wanted:
                     self._scene.trace("fleet", "wants", wanted)
                 self._plan.want(wanted)

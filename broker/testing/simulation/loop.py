@@ -246,6 +246,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         await self._connect(str(host), int(port))
         return _Transport(), protocol_factory()
 
+    async def create_server(self, protocol_factory: Any, *, sock: Any, **options: Any) -> Any:  # type: ignore[override]
+        """Accept the connections of a `sockets.Listening`."""
+        sock.accept(protocol_factory)
+        return sock
+
     def get_debug(self) -> bool:
         return False
 

@@ -1,4 +1,5 @@
-"""The network between processes: TCP as the control plane and clients see it, with delays, cuts and resets.
+"""The network between processes: TCP as the control plane and clients see it, with delays, cuts and resets. Kafka's connections are
+in `sockets.py`.
 
 Per pair of places and direction messages arrive in order. A *cut* holds them back (as TCP does, which sends again) until it is
 healed; a process that dies resets its connections, and its peers notice unless they are cut off from it. `Channel` stands for a
@@ -11,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -33,8 +34,13 @@ class Door:
         self.open = False
         self.streams: dict[str, Callable[[Any], Awaitable[None]]] = {}
         """By path: handlers of streams."""
-        self.calls: dict[str, Callable[[Any], Awaitable[bytes]]] = {}
-        """By path: handlers of unary calls, from request bytes to response bytes."""
+        self.calls: dict[str, Callable[[Any], Awaitable[Any]]] = {}
+        """By path: handlers of unary calls, from request bytes to response bytes. (Requests that have no message of their own here
+        are objects.)"""
+        self.accept: Callable[[], asyncio.BufferedProtocol] | None = None
+        """Makes the protocol of a connection to the Kafka port. None: the port is closed."""
+        self.acked: Callable[[bytes, int, int, int], None] = lambda topic_id, partition, base_offset, count: None
+        """Called at the moment of each ack, with (topic id, partition, first offset, records)."""
 
 
 class Lane:
@@ -57,6 +63,17 @@ class _Link(Lane):
         self.held: list[Callable[[], object]] = []
 
 
+class Endpoint(Protocol):
+    """A connection of a client (`sockets.Socket`)."""
+
+    place: str
+
+    def reset(self) -> None:
+        """Break the connection."""
+
+    def process_died(self, process: Process) -> None: ...
+
+
 class Network:
     """All places, the links between them, and the ports of the processes."""
 
@@ -69,8 +86,8 @@ class Network:
         self.doors: dict[str, Door] = {}
         """By address, ``host:port``: the ports of the process there, also when they do not accept connections."""
         self.places: dict[Process, str] = {}
-        self.watchers: dict[Callable[[Process], None], None] = {}
-        """Callbacks that learn of each process that died."""
+        self.sockets: dict[Endpoint, None] = {}
+        """The connections of clients."""
 
     @property
     def loop(self) -> VirtualLoop:
@@ -120,15 +137,18 @@ class Network:
         for connection in list(self._connections):
             if {connection.source, connection.target} == {one, other}:
                 connection.reset("connection reset")
+        for socket in list(self.sockets):
+            if {socket.place, CLIENTS} == {one, other}:
+                socket.reset()
 
     def process_died(self, process: Process) -> None:
         for door in self.doors.values():
             if door.process is process:
-                door.open = False
+                door.open, door.accept = False, None
         for connection in list(self._connections):
             connection.process_died(process)
-        for watcher in list(self.watchers):
-            watcher(process)
+        for socket in list(self.sockets):
+            socket.process_died(process)
 
     def door(self, address: str) -> Door | None:
         """The process that listens at an address. None: no process listens, and the sender gets a refusal."""
@@ -159,14 +179,13 @@ class Network:
         if not listens:
             raise ConnectionRefusedError(f"nobody listens at {address}")
 
-    async def call(self, path: str, address: str, data: bytes, timeout_s: float | None) -> bytes:
+    async def call(self, path: str, address: str, data: Any, timeout_s: float | None) -> Any:
         """A unary call. Raises grpc.aio.AioRpcError."""
         connection = Connection(self, address)
         try:
             async with asyncio.timeout(timeout_s):
                 await connection.open(lambda there: _serve_call(there, path, data))
-                answer: bytes = await connection.near.read()
-                return answer
+                return await connection.near.read()
         except TimeoutError as error:
             raise _rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "deadline exceeded") from error
         finally:
@@ -317,7 +336,7 @@ class End:
         return grpc.aio.Metadata(*(() if self.status is None else self.status[2]))
 
 
-async def _serve_call(connection: Connection, path: str, data: bytes) -> None:
+async def _serve_call(connection: Connection, path: str, data: Any) -> None:
     network = connection.network
     door = network.doors[connection.address]
     try:
@@ -366,7 +385,8 @@ class Channel:
 
     def unary_unary(self, path: str) -> Callable[..., Awaitable[bytes]]:
         async def call(data: bytes, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # as grpc has it
-            return await self._network.call(path, self._address, data, timeout)
+            answer: bytes = await self._network.call(path, self._address, data, timeout)
+            return answer
 
         return call
 

@@ -9,54 +9,58 @@ from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 from headgate.broker.cluster.capacity import Reservation
-from headgate.broker.control.leader_capacity import LeaderCapacity
+from headgate.broker.cluster.gates import Gate
+from headgate.broker.control.leader import Leader
 from headgate.broker.control.participant import Participant
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.groups.coordinator import Coordinator
-from headgate.broker.groups.positions import Position
-from headgate.broker.groups.shard import Commit
 from headgate.broker.node import Address, Node, assemble
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.ending import Ending
-from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.control_service import ControlService
+from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.store.interface import Store
 from headgate.broker.store.wrappers import RetryingStore
 from headgate.broker.testing.simulation.clock import SimulatedClock, WallClock
 from headgate.broker.testing.simulation.loop import Process, VirtualLoop, start
 from headgate.broker.testing.simulation.network import Channel, Door, Network
+from headgate.broker.testing.simulation.sockets import Listening
 from headgate.broker.testing.simulation.store import Medium, StoreView
 from headgate.broker.testing.simulation.trace import Trace
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 if TYPE_CHECKING:
+    import socket
+
     import grpc
 
 SERVICE = "/headgate.v1.Control/"
 GRACE_S = 10.0
 
-Reply = Callable[[Any], None]
+DESIRED, RESERVE, GATE = "desired", "reserve", "gate"
+"""Paths of the questions to the leader."""
 
 
 class _Ports:
-    """The `Network` of a simulated node. `opened` is called when the node serves other brokers."""
+    """The `Network` of a simulated node. `opened` is called when the node serves clients and other brokers."""
 
-    def __init__(self, network: Network, door: Door, address: str, opened: Callable[[], None]) -> None:
-        host, _, port = address.rpartition(":")
-        self.advertised = Address(host=host, kafka_port=int(port), grpc_port=int(port))
+    def __init__(self, network: Network, door: Door, address: Address, kafka: KafkaServer, opened: Callable[[], None]) -> None:
+        self.advertised = address
+        self._kafka = kafka
         self._network = network
         self._door = door
         self._opened = opened
 
     def connections(self) -> int:
-        return 0
+        return len(self._kafka.connections)
 
     def connect(self, address: str) -> grpc.aio.Channel:
         return cast("grpc.aio.Channel", Channel(self._network, address))
 
     async def open(self, node: Node) -> None:
+        self._kafka.serve(node.engine, node.groups)
         service = ControlService(node.participant)
         self._door.streams[SERVICE + "Join"] = service.join
         self._door.streams[SERVICE + "Replicate"] = service.replicate
@@ -73,8 +77,6 @@ class Broker:
     Args:
         address: ``host:port`` of its ports. place: the machine on which it runs.
         wall: the wall clock of the machine.
-        ack: ack mode of topics that are created here; some changes of a topic's settings reset it.
-        retention_ms: retention time of topics that are created or changed here.
         acked: called at the moment of each ack, with (incarnation, topic id, partition, first offset, records).
         served: called when the broker serves.
         exited: called when the process has ended by itself; `exit_error` is the reason, None after a request to end.
@@ -94,8 +96,6 @@ class Broker:
         address: str,
         wall: WallClock,
         append: bool,
-        ack: str,
-        retention_ms: int,
         acked: Callable[[str, bytes, int, int, int], None],
         served: Callable[[Broker], None],
         exited: Callable[[Broker], None],
@@ -119,8 +119,8 @@ class Broker:
         self._random = random
         self._settings = settings
         self._retrying = not append
-        self._ack = ack
-        self._retention_ms = retention_ms
+        self.door.acked = self._on_ack
+        self.door.calls.update({DESIRED: self._desired, RESERVE: self._reserve, GATE: self._gate})
         self._acked = acked
         self._served = served
         self._exited = exited
@@ -168,11 +168,22 @@ class Broker:
         store: Store = self.view
         if self._retrying:
             store = RetryingStore(self.view, clock=self.clock, sleep=asyncio.sleep, random=self._random.random)
+        clock = SteadyClock(self.clock, self._settings.clock_difference_max_ms)
+        host, _, port = self.address.rpartition(":")
+        kafka = KafkaServer(self._settings, clock, (host, int(port)))
+        # As in production (`server/process.py`): the Kafka port is open first, and its requests wait for the engine.
+        await kafka.start(cast("socket.socket", Listening(self.door)))
         node = assemble(
             self._settings,
             store,
-            SteadyClock(self.clock, self._settings.clock_difference_max_ms),
-            _Ports(self._network, self.door, self.address, self._is_open),
+            clock,
+            _Ports(
+                self._network,
+                self.door,
+                Address(host=host, kafka_port=int(port), grpc_port=int(port)),
+                kafka,
+                self._is_open,
+            ),
             fail=self.stop,
             # The loop does the work of threads at once: a simulated process that is killed could not end real threads.
             pools=lambda threads, name: Executor(),
@@ -189,8 +200,10 @@ class Broker:
             raise failure
         error = await self._end if failure is None else failure
         ending = Ending(error, GRACE_S)
+        await kafka.stop_accepting()
         await node.drain(ending)
         await node.close(ending)
+        await ending.close("kafka", kafka.close())
         return ending.error
 
     def _is_open(self) -> None:
@@ -198,219 +211,37 @@ class Broker:
         self._served(self)
         self._trace(self.name, "serves", self.incarnation_id)
 
-    # -- requests of clients; each runs in the process and answers through `reply`
+    def _on_ack(self, topic_id: bytes, partition: int, base_offset: int, count: int) -> None:
+        self._trace(self.name, "acks", topic_id.hex()[:6], partition, base_offset, count)
+        self._acked(self.incarnation_id, topic_id, partition, base_offset, count)
 
-    def metadata(self, reply: Reply) -> None:
-        """Answer by topic name: (topic id, per partition the leader's address or None)."""
+    # -- questions to the cluster's leader. They stand for the gRPC services of capacity and gates.
+
+    async def _desired(self, _: object) -> int:
+        """The wanted number of brokers."""
+        return self._leader().capacity.desired().brokers
+
+    async def _reserve(self, asked: tuple[str, int, int]) -> None:
+        """Open a reservation (id, brokers, time-to-live in ms); with 0 brokers renew it."""
+        reservation_id, brokers, ttl_ms = asked
+        capacity = self._leader().capacity
+        if brokers:
+            await capacity.open(Reservation(id=reservation_id, owner="simulation", brokers=brokers, ttl_ms=ttl_ms))
+        else:
+            await capacity.renew(reservation_id, ttl_ms)
+
+    async def _gate(self, asked: tuple[Any, ...]) -> Gate:
+        """Open, fill or release a gate: (method, its arguments). The answer is the gate."""
+        what, *args = asked
+        gate: Gate = await getattr(self._leader().gates, what)(*args)
+        return gate
+
+    def _leader(self) -> Leader:
         if not self.serving:
-            reply(_not_ready())
-            return
-        engine = self.engine
-        answer: dict[str, tuple[bytes, list[str | None]]] = {}
-        for topic in engine.topics():
-            leads: list[str | None] = []
-            for number in range(topic.partitions):
-                lead = engine.lead(topic.id, number)
-                leads.append(None if lead is None else f"{lead[0].host}:{lead[0].kafka_port}")
-            answer[topic.name] = (topic.id.bytes, leads)
-        reply(answer)
-
-    def produce(self, reply: Reply, topic_id: bytes, partition: int, data: bytes, count: int) -> None:
-        """Append one batch; the answer is its first offset."""
-        try:
-            log = self._log(topic_id, partition)
-            appended = self.engine.append(log, memoryview(bytearray(data)))
-        except HeadgateError as error:
-            reply(error)
-            return
-
-        def acked(error: HeadgateError | None) -> None:
-            if error is not None:
-                reply(error)
-                return
-            self._trace(self.name, "acks", topic_id.hex()[:6], partition, appended.base_offset, count)
-            self._acked(self.incarnation_id, topic_id, partition, appended.base_offset, count)
-            reply(appended.base_offset)
-
-        self.engine.on_acked(acked)
-
-    def fetch(self, reply: Reply, topic_id: bytes, partition: int, offset: int, max_bytes: int) -> None:
-        """Read; the answer: (log start, high watermark, batches)."""
-
-        async def read() -> None:
-            try:
-                log = self._log(topic_id, partition)
-                end = log.high_watermark
-                slices = await self.engine.read(log, offset, max_bytes)
-                if not slices:
-                    await self.engine.confirm(log)
-                reply((log.log_start, end, [bytes(one) for one in slices]))
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(read())
-
-    def end_offset(self, reply: Reply, topic_id: bytes, partition: int) -> None:
-        """Answer the high watermark, as ListOffsets does."""
-
-        async def work() -> None:
-            try:
-                log = self._log(topic_id, partition)
-                await self.engine.confirm(log)
-                reply(log.high_watermark)
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def commit_position(self, reply: Reply, group: str, offset: int) -> None:
-        """Commit a group's position of partition 0 of `t`. The answer: True, or False if the commit may take effect later."""
-
-        async def work() -> None:
-            try:
-                groups = self._coordinator()
-                rows = (Position(topic="t", partition=0, offset=offset),)
-                done = await groups.commit(group, Commit(token=groups.token(), positions=rows))
-                reply(done.error is None and done.errors == (None,))
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def position(self, reply: Reply, group: str) -> None:
-        """Answer the committed position, as OffsetFetch does; -1: the group has none."""
-
-        async def work() -> None:
-            try:
-                groups = self._coordinator()
-                await groups.confirm()
-                value = groups.position(group, "t", 0)
-                reply(-1 if value is None else value.offset)
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def _coordinator(self) -> Coordinator:
-        if not self.serving:
-            raise _not_ready()
-        return self.groups
-
-    def epoch_end(self, reply: Reply, topic_id: bytes, partition: int, epoch: int) -> None:
-        async def work() -> None:
-            try:
-                log = self._log(topic_id, partition)
-                await self.engine.confirm()
-                reply(self.engine.epoch_end(log, epoch))
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def change(self, reply: Reply, what: str, name: str, number: int) -> None:
-        """Create, delete or change a topic; the answer is its id."""
-
-        async def work() -> None:
-            try:
-                if not self.serving:
-                    raise _not_ready()
-                engine = self.engine
-                if what == "create":
-                    topic = await engine.create_topic(name, number, {"ack": self._ack, "retention.ms": str(self._retention_ms)})
-                elif what == "grow":
-                    topic = await engine.create_partitions(engine.topic(name), number)
-                elif what == "configure":
-                    config = {"retention.ms": str(self._retention_ms + number), "ack": self._ack if number % 2 else "durable"}
-                    topic = await engine.alter_topic_config(engine.topic(name), config)
-                else:
-                    topic = engine.topic(name)
-                    await engine.delete_topic(topic)
-                reply(topic.id.bytes)
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def delete_records(self, reply: Reply, topic_id: bytes, partition: int, before: int) -> None:
-        async def work() -> None:
-            try:
-                reply(await self.engine.delete_records(self._log(topic_id, partition), before))
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def allocate(self, reply: Reply) -> None:
-        async def work() -> None:
-            try:
-                if not self.serving:
-                    raise _not_ready()
-                reply(await self.engine.allocate_producer_id())
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def desired(self, reply: Reply) -> None:
-        """Answer the wanted number of brokers; only the leader knows it."""
-        try:
-            reply(self._capacity().desired().brokers)
-        except HeadgateError as error:
-            reply(error)
-
-    def reserve(self, reply: Reply, reservation_id: str, brokers: int, ttl_ms: int) -> None:
-        """Open a reservation; with 0 brokers renew it. Only the leader does this."""
-
-        async def work() -> None:
-            try:
-                if brokers:
-                    one = Reservation(id=reservation_id, owner="simulation", brokers=brokers, ttl_ms=ttl_ms)
-                    await self._capacity().open(one)
-                else:
-                    await self._capacity().renew(reservation_id, ttl_ms)
-                reply(None)
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def gate(self, reply: Reply, what: str, topic: str, gate_id: str, *args: Any) -> None:
-        """Open, fill or release a gate; only the leader does this. The answer is the gate."""
-
-        async def work() -> None:
-            try:
-                if not self.serving:
-                    raise _not_ready()
-                if self.participant.leader is None:
-                    raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
-                reply(await getattr(self.participant.leader.gates, what)(topic, gate_id, *args))
-            except HeadgateError as error:
-                reply(error)
-
-        self._spawn(work())
-
-    def _capacity(self) -> LeaderCapacity:
-        if not self.serving:
-            raise _not_ready()
+            raise RetryError(Reason.NOT_READY, "the broker is starting")
         if self.participant.leader is None:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
-        return self.participant.leader.capacity
-
-    def _spawn(self, work: Any) -> None:
-        self._loop.create_task(work, name="request")
-
-    def _log(self, topic_id: bytes, partition: int) -> PartitionLog:
-        if not self.serving:
-            raise _not_ready()
-        if self._end.done() and self._end.result() is not None:
-            raise ClosedError(Reason.CLOSED, "the broker is closing")
-        import uuid
-
-        return self.engine.partition(self.engine.topic_by_id(uuid.UUID(bytes=topic_id)), partition)
-
-
-def _not_ready() -> RetryError:
-    return RetryError(Reason.NOT_READY, "the broker is starting")
+        return self.participant.leader
 
 
 def _unary(handler: Any, kind: Any) -> Callable[[Any], Any]:

@@ -28,12 +28,13 @@ from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine import keys
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import RetryError
-from headgate.broker.testing.simulation.clients import Historian, Operator, Planner, World, add_member, records_of
+from headgate.broker.testing.simulation.clients import World, add_member, records_of
 from headgate.broker.testing.simulation.faults import QUIET_S, Nemesis
 from headgate.broker.testing.simulation.fleet import EXTRA_MAX, Fleet
 from headgate.broker.testing.simulation.ledger import Ledger, Partition, Violation
 from headgate.broker.testing.simulation.loop import PROCESS, VirtualLoop
 from headgate.broker.testing.simulation.network import Network
+from headgate.broker.testing.simulation.operators import Historian, Operator, Planner
 from headgate.broker.testing.simulation.scene import Scene
 from headgate.broker.testing.simulation.store import Medium, Weather
 from headgate.broker.testing.simulation.trace import Trace
@@ -45,6 +46,7 @@ EVERYTHING = 1 << 30
 JUMPING_RATE = 0.08
 """Share of the seeds in which only clocks jump. In other seeds, a jump seldom meets the events that make it matter."""
 RETENTION_MS = 3_600_000
+"""Retention time of topics in some runs, longer than a run: every removal by age is too early."""
 EXPIRATION_MS = 7_200_000
 """Age at which brokers drop a silent producer's state: longer than a run."""
 
@@ -204,6 +206,7 @@ class Scenario:
             offsets_topic_num_partitions=1,
         )
         self.replicated = not jumps and random.random() < 0.3
+        self.retention_ms = RETENTION_MS if jumps else random.choice((RETENTION_MS, 10**12))
         scene = Scene(
             random=random,
             loop=self.loop,
@@ -215,7 +218,6 @@ class Scenario:
             append=append,
             jumps=jumps,
             replicated=self.replicated,
-            retention_ms=RETENTION_MS if jumps else random.choice((RETENTION_MS, 10**12)),
             member_timeout_ms=settings.cluster_member_timeout_ms,
         )
         sizes = (1, 1, 2) if jumps else (2, 3, 3, 4) if self.replicated else (1, 2, 3, 3, 3, 4)
@@ -233,7 +235,13 @@ class Scenario:
         random = self.random
 
         self.fleet.start(self.world)
-        operator = Operator(self.world, random.choice((0.2, 0.5, 3.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
+        operator = Operator(
+            self.world,
+            random.choice((0.2, 0.5, 3.0)),
+            (0.02, 0.1) if self.long else (0.05, 0.3),
+            ack="replicated" if self.replicated else "durable",
+            retention_ms=self.retention_ms,
+        )
         opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
         self._until(opening.done, 60.0, "a new cluster answers")
         self.world.spawn(operator.run(), "operator")

@@ -23,7 +23,6 @@ class Scene:
         jumps: only clocks jump, under the most sensitive conditions: few brokers, on a store without a clock of its own, that
             look for old records all the time.
         replicated: topics have `ack=replicated`: nothing may be lost, whatever fault hits one broker and then the next.
-        retention_ms: retention time of all topics, longer than a run: every removal by age is too early.
         member_timeout_ms: the brokers' setting `cluster.member_timeout_ms`.
     """
 
@@ -37,5 +36,4 @@ class Scene:
     append: bool
     jumps: bool
     replicated: bool
-    retention_ms: int
     member_timeout_ms: int
