@@ -7,7 +7,6 @@ topics, `Deletion`, `Handover` and `Sweeper` the upkeep (`upkeep/`). Everything 
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,16 +28,11 @@ from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.path import ReadPath
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.references import References
+from headgate.broker.engine.running import Running
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
-from headgate.broker.engine.upkeep.handover import Handover
-from headgate.broker.engine.upkeep.retention import Sweeper
-from headgate.broker.engine.write.checkpoint import Checkpointer
-from headgate.broker.engine.write.make import make_wal
 from headgate.broker.engine.write.path import WritePath
 from headgate.broker.engine.write.replicas import Replicas, Replicator
-from headgate.broker.engine.write.wal import Wal
-from headgate.broker.engine.write.wal_watch import WalWatch
 from headgate.broker.log.buffers import BufferPool
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.tail import TailMemory
@@ -51,10 +45,6 @@ from headgate.broker.runtime.turns import Turns
 from headgate.broker.store.interface import Store
 
 logger = get_logger("engine")
-
-CHECKPOINT_BYTES_MAX = 64 << 20
-"""Largest number of bytes in complete chunks that the manifest does not list yet. It bounds the bytes that the next start must
-read."""
 
 
 class Engine:
@@ -104,7 +94,7 @@ class Engine:
         self.pool = BufferPool(settings.tail_bytes // 4)
         """Large buffers, for tails and for frames that may become part of a tail."""
         self.tail_memory = TailMemory(self.pool, settings.tail_bytes)
-        self.replicator = Replicator(lambda: self._wal)
+        self.replicator = Replicator(lambda: self.running.wal)
         """Sends copies to this broker's follower."""
         self.replicas = Replicas()
         """Copies that this broker keeps for the leads that it follows."""
@@ -128,11 +118,8 @@ class Engine:
             pools=pools,
         )
         self._reader = StoreReader(store, incarnation_id, settings.read_cache_bytes, self.history)
-        self._wal: Wal
-        self._watch: WalWatch
-        self._checkpointer: Checkpointer
-        self._sweeper: Sweeper
-        self._handover: Handover
+        self.running: Running
+        """The WAL and the upkeep. `start` makes them."""
         self._producer_ids: Iterator[int] = iter(())
         # The parts' methods under the names that callers use. An attribute costs the hot path no second call.
         self.fail, self.cutoff_ms, self.begin_time = self._life.fail, self._life.cutoff_ms, self._life.begin_time
@@ -143,14 +130,14 @@ class Engine:
         self.read, self.read_tail, self.check_range, self.confirm = reads.read, reads.read_tail, reads.check_range, reads.confirm
         self.offset_for_timestamp, self.max_timestamp = reads.offset_for_timestamp, reads.max_timestamp
         self.epoch_end, self.find_unreadable = reads.epoch_end, reads.find_unreadable
-        topics = Topics(self._life, self.leads, self.turns, lambda: self._sweeper.wake())
+        topics = Topics(self._life, self.leads, self.turns, lambda: self.running.sweeper.wake())
         self.topics, self.topic, self.topic_by_id = topics.topics, topics.topic, topics.topic_by_id
         self.partition, self.lead, self.is_on_its_way = topics.partition, topics.lead, topics.is_on_its_way
         self.brokers, self.hold, self.drop_holds = topics.brokers, topics.hold, topics.drop_holds
         self.create_topic, self.create_topics = topics.create_topic, topics.create_topics
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
-        deletion = self._deletion = Deletion(self._life, self._reader, lambda: self._sweeper.wake())
+        deletion = self._deletion = Deletion(self._life, self._reader, lambda: self.running.sweeper.wake())
         self.delete_records, self.delete_below = deletion.delete_records, deletion.delete_below
         self.cut_offset, self.skip_records = deletion.cut_offset, deletion.skip_records
         self.set_log_starts, self.parse_config, self.all_logs = deletion.set_log_starts, self.leads.parse_config, self.leads.all
@@ -177,12 +164,12 @@ class Engine:
     @property
     def stalled(self) -> HeadgateError | None:
         """The reason why the WAL makes no progress at the moment; None if it does."""
-        return self._wal.stalled if self._life.ready else None
+        return self.running.wal.stalled if self._life.ready else None
 
     @property
     def wal_batches(self) -> tuple[int, int]:
         """(number of batches handed to the WAL, number of durable batches), since the start."""
-        return self._wal.appended_batches, self._wal.durable_batches
+        return self.running.wal.appended_batches, self.running.wal.durable_batches
 
     @property
     def batches_refused(self) -> int:
@@ -192,7 +179,7 @@ class Engine:
     @property
     def batches_unreadable(self) -> int:
         """Number of stored batches that consumers cannot read. The broker finds them when it folds chunks."""
-        return self._sweeper.batches_unreadable
+        return self.running.sweeper.batches_unreadable
 
     @property
     def controller_id(self) -> int:
@@ -214,7 +201,9 @@ class Engine:
         # an id 63.
         self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
         started = self.clock.monotonic()
-        self._start_wal()
+        self.running = Running(self._life, self.leads, self.writes, self._deletion)
+        self.resign = self.running.handover.resign
+        self.running.start()
         self._life.begin()
         self.leads.sync()
         await self.leads.settled()
@@ -236,7 +225,7 @@ class Engine:
         for edit in edits:
             match edit:
                 case AddChunks(incarnation_id, chunks, _) if incarnation_id == self.incarnation_id and chunks:
-                    self._checkpointer.follow(chunks)
+                    self.running.checkpointer.follow(chunks)
                 case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self._life.ready:
                     self._life.fail(self._life.taken_over())
                 case SealIncarnation(incarnation_id) if incarnation_id != self.incarnation_id:
@@ -256,12 +245,12 @@ class Engine:
             if known is None or known.sealed:
                 self.replicas.forget(lead)
         chunks = self.manifest.chunks[self.incarnation_id]
-        self._checkpointer.follow([chunks[number] for number in sorted(chunks)])
+        self.running.checkpointer.follow([chunks[number] for number in sorted(chunks)])
         self.leads.sync()
 
     def sweep_sealed(self) -> None:
         """Soon delete the unused prepared chunks of sealed incarnations and the leftovers of failed recoveries."""
-        self._sweeper.sweep_sealed()
+        self.running.sweeper.sweep_sealed()
 
     async def identify(self) -> None:
         """Read or write the store's identity, and set `cluster_id`. Raises as `identity.identify`."""
@@ -275,29 +264,6 @@ class Engine:
             now_ms=self.clock.now_ms(),
         )
 
-    def _start_wal(self) -> None:
-        settings, loop = self.settings, asyncio.get_running_loop()
-        self._wal = make_wal(self._life, self.writes, loop)
-        self._checkpointer = Checkpointer(
-            store=self.store,
-            catalog=self._life.catalog,
-            incarnation_id=self.incarnation_id,
-            logs=self.leads.all,
-            listed=lambda: self._sweeper.chunks_listed(),
-            fail=self._life.fail,
-            chunks_max=settings.wal_checkpoint_chunks,
-            bytes_max=CHECKPOINT_BYTES_MAX,
-            interval_s=settings.wal_checkpoint_interval_ms / 1000,
-        )
-        self._sweeper = Sweeper(self._life, self.leads, self._deletion, self._wal, self._checkpointer)
-        self._handover = Handover(self._life, self.leads, self._wal, self._checkpointer, self.durable)
-        self.resign = self._handover.resign
-        self.writes.start(self._wal, self._checkpointer.add)
-        self._wal.start()
-        self._watch = WalWatch(self._wal, loop)
-        self._checkpointer.start()
-        self._sweeper.start()
-
     async def close(self) -> None:
         """Make all accepted records durable, list them in the manifest and seal this incarnation. Then the next start has
         nothing to recover."""
@@ -308,19 +274,9 @@ class Engine:
         await self.proof.close()
         await self.history.close()
         await self.references.close()
-        self._watch.close()
-        # Close both together. The sweeper may wait for the WAL, and the WAL may wait for a store that does not answer, until
-        # `close` ends it.
-        await asyncio.gather(self._sweeper.close(), self._wal.close())
-        await asyncio.sleep(0)
-        await self._checkpointer.close()
-        # If the WAL is incomplete, the broker must not seal: sealing would drop the records that the manifest does not list. The
-        # next start recovers them instead.
-        if self._life.failed is None and self._wal.complete:
-            await self._handover.seal_all()
-            await self._sweeper.sweep_own()
+        await self.running.close()
         self.leads.stop()
-        self._handover.stop()
+        self.running.handover.stop()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: other brokers have already cleaned up after this one
         logger.info("engine_closed", incarnation=self.incarnation_id, sealed=mine is None or mine.sealed)
 

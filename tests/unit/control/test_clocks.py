@@ -26,7 +26,7 @@ def doubts(broker: Broker) -> set[str]:
 async def retention_looks(world: World) -> None:
     for broker in world.brokers:
         if broker.running:
-            await broker.engine._sweeper.run_once()
+            await broker.engine.running.sweeper.run_once()
 
 
 def starts(world: World, topic: str) -> set[int]:

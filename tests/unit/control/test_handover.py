@@ -93,14 +93,14 @@ async def kafka_door(broker: Broker) -> AsyncIterator[Client]:
 async def handing_over(broker: Broker, change: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.Event]:
     """Begin to move a segment that the broker leads. The move stops in the phase that refuses records, until the event is
     set."""
-    go_on, refuses, seal = asyncio.Event(), asyncio.Event(), broker.engine._handover._seal
+    go_on, refuses, seal = asyncio.Event(), asyncio.Event(), broker.engine.running.handover._seal
 
     async def wait_and_seal(*arguments: Any) -> None:
         refuses.set()
         await go_on.wait()
         await seal(*arguments)
 
-    monkeypatch.setattr(broker.engine._handover, "_seal", wait_and_seal)
+    monkeypatch.setattr(broker.engine.running.handover, "_seal", wait_and_seal)
     changing = asyncio.create_task(change)
     try:
         await refuses.wait()

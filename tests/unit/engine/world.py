@@ -193,15 +193,15 @@ class Incarnation:
 
     @property
     def sweeper(self) -> Sweeper:
-        return self.engine._sweeper
+        return self.engine.running.sweeper
 
     @property
     def checkpointer(self) -> Checkpointer:
-        return self.engine._checkpointer
+        return self.engine.running.checkpointer
 
     @property
     def wal(self) -> Wal:
-        return self.engine._wal
+        return self.engine.running.wal
 
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
         return self.engine.partition(self.engine.topic(topic), partition)
@@ -387,7 +387,7 @@ async def swept(broker: Incarnation) -> None:
     engine = broker.engine
 
     def nothing_is_left() -> bool:
-        engine._sweeper.wake()  # again: the round under way does not visit a chunk that was just listed
+        engine.running.sweeper.wake()  # again: the round under way does not visit a chunk that was just listed
         return (
             all(expired_offset(log, engine.cutoff_ms) <= log.log_start for log in engine.all_logs())
             and not sweep_edits(engine.manifest, engine.incarnation_id)
