@@ -29,6 +29,8 @@ CANARY_FIRST_SEED = {
     "fixed-timeout": 160,
     "jumping-producers": 15,
     "no-proof": 15,
+    "half-resigned": 80,
+    "loyal-follower": 330,
 }
 """Bugs that few seeds show: where their search begins, which saves minutes. Any change of the cluster changes the seeds' lives."""
 LONG = ("no-proof",)
