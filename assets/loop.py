@@ -10,7 +10,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from headgate.pipelines.connection import result_of
+from headgate.pipelines.results import result_of
 
 _T = TypeVar("_T")
 _lock = threading.Lock()

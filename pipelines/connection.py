@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,19 +15,9 @@ from headgate.broker.client import Admin
 from headgate.broker.client.gate_admin import GateAdmin
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.tasks import end_tasks
+from headgate.pipelines.results import result_of
 
 _T = TypeVar("_T")
-
-SIGNAL_S = 0.5
-"""Longest part of a wait, in seconds. A signal that comes just before Python waits for a lock is handled only after the wait, so a
-Ctrl-C at that moment would wait for the end of the call."""
-
-
-def result_of(future: Future[_T]) -> _T:
-    """Wait for a result. Raises the work's error, and KeyboardInterrupt."""
-    while not wait((future,), SIGNAL_S).done:
-        pass
-    return future.result()
 
 
 class Connection:

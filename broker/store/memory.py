@@ -136,7 +136,7 @@ class MemoryStore:
 
     async def _turn(self) -> None:
         if self._closed:
-            raise ClosedError(Reason.CLOSED, "the store was closed. url=`memory:`")
+            raise ClosedError(Reason.CLOSED, f"the store was closed. url=`{self.url}`")
         await asyncio.sleep(0)
 
 

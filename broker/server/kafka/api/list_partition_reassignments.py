@@ -15,4 +15,4 @@ from headgate.broker.wire.kafka.messages.list_partition_reassignments import (
 
 
 async def handle(request: ListPartitionReassignmentsRequest, context: Context) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse()
+    return ListPartitionReassignmentsResponse(error_message=None)
