@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,10 +66,10 @@ def encoders() -> Iterator[Encoders]:
     made.close()
 
 
-def until(done: Callable[[], bool]) -> None:
+def until(done: Callable[[], bool], why: Callable[[], str] = str) -> None:
     end = time.monotonic() + PATIENCE_S
     while not done():
-        assert time.monotonic() < end, "it does not happen"
+        assert time.monotonic() < end, f"it does not happen\n{why()}"
         time.sleep(0.01)
 
 
@@ -247,10 +248,16 @@ time.sleep(600)
 """
 
 
-def owner(doing: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def owner(doing: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has an encoding process. Killed at the end, if it is still there."""
+    with subprocess.Popen(
         [sys.executable, "-c", OWNER, doing], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -265,7 +272,8 @@ def test_it_does_not_outlive_its_broker(number: signal.Signals) -> None:
         time.sleep(0.1)
         assert alive(pid)
         broker.send_signal(number)
-        until(lambda: not alive(pid))
+        # Its state, and the signals that it blocks and ignores.
+        until(lambda: not alive(pid), Path(f"/proc/{broker.pid}/status").read_text)
 
 
 def test_a_broker_that_is_killed_during_work() -> None:
