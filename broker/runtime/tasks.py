@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -40,10 +41,17 @@ def known(error: BaseException, part: str) -> HeadgateError:
     """The HeadgateError for any error of a part of the broker. An unexpected error is first logged with its traceback."""
     if isinstance(error, HeadgateError):
         return error
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    if _is_out_of_memory(error):
         return FatalError(Reason.OUT_OF_MEMORY, f"out of memory in the {part}")
     logger.exception("unexpected_error", error, part=part)
     return FatalError(Reason.INTERNAL, f"unexpected error of the {part}, see the log: {type(error).__name__}: {error}")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, ImportError):
+        # The loader of shared objects has a message only (glibc, `dl-load.c`), and ENOMEM's text behind it at best.
+        return "failed to map segment" in str(error) or os.strerror(errno.ENOMEM) in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def watch(task: asyncio.Task[Any], part: str, fail: Callable[[HeadgateError], None]) -> None:
