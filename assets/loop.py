@@ -10,7 +10,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from headgate.pipelines.results import result_of
+from headgate.pipelines.calls import run_on
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
@@ -19,12 +19,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 def call(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine to its end. An interrupt of the caller cancels it. Raises the coroutine's error."""
-    future = asyncio.run_coroutine_threadsafe(work, _running())
-    try:
-        return result_of(future)
-    except BaseException:
-        future.cancel()
-        raise
+    return run_on(_running(), work)
 
 
 def _running() -> asyncio.AbstractEventLoop:

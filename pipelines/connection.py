@@ -15,7 +15,7 @@ from headgate.broker.client import Admin
 from headgate.broker.client.gate_admin import GateAdmin
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.tasks import end_tasks
-from headgate.pipelines.results import result_of
+from headgate.pipelines.calls import run_on
 
 _T = TypeVar("_T")
 
@@ -53,8 +53,8 @@ class Connection:
             self._stop()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run one coroutine to its end. Raises the coroutine's error."""
-        return result_of(asyncio.run_coroutine_threadsafe(work, self._loop))
+        """Run one coroutine to its end. An interrupt of the caller cancels it. Raises the coroutine's error."""
+        return run_on(self._loop, work)
 
     def every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Repeated:
         """Run `work` repeatedly, with a pause of `seconds` before each run, until it fails or is stopped."""
@@ -74,7 +74,7 @@ class Connection:
             await repeated.end()
         await self.gates.close()
         await self.admin.close()
-        # Ctrl-C ends the wait for a call; this line ends the call itself.
+        # Ctrl-C cancels a call; this line waits for the call's end.
         await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
 
     def _stop(self) -> None:
