@@ -25,7 +25,7 @@ from tests.support.wire import RawConnection, framed, request_header
 
 PATIENCE_S = 30.0
 """Ends a hang; no test judges by it."""
-SLACK_BYTES = 32 * MIB
+SLACK_BYTES = 24 * MIB
 """Growth of a broker's memory for other reasons: modules, the allocator's arenas, pending answers."""
 TAIL_BYTES = 192 * MIB
 
@@ -140,7 +140,7 @@ def test_readers_that_do_not_read_are_bounded(make_broker: BrokerFactory, tail_b
             worst = max(worst, broker.resident_bytes() - before)
             time.sleep(0.02)
         check_raw(broker)
-    assert worst < 2 * limit + SLACK_BYTES
+    assert worst < limit + SLACK_BYTES
 
 
 def test_answers_that_nobody_takes_pin_little_more_than_they_are(make_broker: BrokerFactory) -> None:

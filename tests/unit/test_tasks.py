@@ -1,14 +1,16 @@
-"""Work that outlasts its waiter, and the end of tasks, with cancellations at every point."""
+"""Work that outlasts its waiter, the end of tasks, with cancellations at every point, and the errors of a broker's parts."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 from typing import Any
 
 import pytest
 
-from headgate.broker.runtime.tasks import end_tasks, outlast
+from headgate.broker.runtime.errors import Reason
+from headgate.broker.runtime.tasks import end_tasks, known, outlast
 
 
 class Work:
@@ -125,3 +127,18 @@ async def told() -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     return reports
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "no memory"), True),
+        (ImportError("_random.so: failed to map segment from shared object"), True),
+        (ImportError("x.so: cannot open shared object file: Cannot allocate memory"), True),
+        (ImportError("No module named x"), False),
+        (OSError(errno.EIO, "broken"), False),
+    ],
+)
+def test_a_want_of_memory_is_called_so(error: Exception, is_memory: bool) -> None:
+    assert (known(error, "start").reason is Reason.OUT_OF_MEMORY) is is_memory

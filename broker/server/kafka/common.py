@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turns
 
+ROOM_BYTES_MIN = 1 << 20
+"""Least bytes of an answer that has room at all. Just below the limit, each read from the store would otherwise give one batch."""
+
 
 class Common:
     """What connections share.
@@ -53,7 +56,7 @@ class Common:
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
 
     def fetch_room(self) -> int:
-        """Bytes that one answer may have: none while clients have not read the bytes that the broker holds for them."""
-        if self.outgoing_bytes > self.settings.inflight_bytes_max:
-            return 0
-        return self.settings.fetch_bytes_max
+        """Bytes that one answer may have now: what is left of the limit, and none beyond the limit."""
+        settings = self.settings
+        left = settings.inflight_bytes_max - self.outgoing_bytes
+        return min(settings.fetch_bytes_max, max(left, ROOM_BYTES_MIN)) if left >= 0 else 0

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.broker.log.batch import Buffer
-from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.config import MIB, Settings
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server.kafka.common import Common
+from headgate.broker.server.kafka.common import ROOM_BYTES_MIN, Common
 from headgate.broker.server.kafka.session import (
     ASTRAY_MAX,
     JOINED_BYTES_MAX,
@@ -194,6 +194,16 @@ def test_a_wait_for_the_store_counts_and_is_given_back() -> None:
     with world.session.holding(500):
         world.session.lost()
     assert world.common.outgoing_bytes == 0
+
+
+def test_an_answer_has_the_room_that_is_left() -> None:
+    """Otherwise one answer takes 55 MiB more than the limit."""
+    world = World(inflight_bytes_max=16 * MIB, frame_bytes_max=MIB, fetch_bytes_max=10 * MIB)
+    held_bytes, room = (0, 6 * MIB, 9 * MIB, 16 * MIB, 16 * MIB + 1), []
+    for size in held_bytes:
+        with world.session.holding(size):
+            room.append(world.common.fetch_room())
+    assert room == [10 * MIB, 10 * MIB, 7 * MIB, ROOM_BYTES_MIN, 0]
 
 
 def test_a_client_that_never_looks_for_the_lead_loses_its_connection() -> None:
