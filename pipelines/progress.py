@@ -76,12 +76,17 @@ class Watch:
 
     def _look(self) -> Progress | None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark import StatusTracker
 
         context: Any = self._spark.sparkContext
+        java = context._jsc
+        if java is None:
+            return None  # the session ends at this moment
         shuffled = written = 0
         try:
-            tracker = context.statusTracker()
-            store = context._jsc.sc().statusStore()
+            # Not `context.statusTracker()`: it takes `_jsc` from a context that may end meanwhile.
+            tracker = StatusTracker(java.statusTracker())
+            store = java.sc().statusStore()
             for job in tracker.getJobIdsForGroup(self._group):
                 info = tracker.getJobInfo(job)
                 for stage in info.stageIds if info is not None else ():
