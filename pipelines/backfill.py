@@ -33,7 +33,7 @@ from headgate.pipelines.certificate import Certificate, PartitionCertificate, Ta
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.plan import Counts, Rows, count, full_source, load, placed, records, spark_errors
-from headgate.pipelines.progress import Listener, Phase, Progress, Watch
+from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.session import activate, while_ending
 
 if TYPE_CHECKING:
@@ -422,6 +422,7 @@ class FloodRun:
     def _write(self, store_url: str, prefix: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
         """Let Spark write the files. Returns the output of each partition; readers cannot see it yet."""
         from headgate.pipelines.extents import FORMAT, ExtentSink, Job, Written
+        from headgate.pipelines.watch import Watch
 
         self._spark.dataSource.register(ExtentSink)
         with tempfile.TemporaryDirectory(prefix="headgate-flood-") as directory, self._phase(Phase.SHUFFLING, counts.total):

@@ -1,4 +1,4 @@
-"""`headgate.pipelines.progress`: the watch of a Spark job. A mismatch means that a flood that ends prints a traceback."""
+"""`headgate.pipelines.watch`: the watch of a Spark job. A mismatch means that a flood that ends prints a traceback."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from headgate.pipelines import progress
-from headgate.pipelines.progress import Progress, Watch
+from headgate.pipelines import watch
+from headgate.pipelines.progress import Progress
+from headgate.pipelines.watch import Watch
 
 
 def test_a_session_that_ends_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """`SparkContext.stop` of another thread, such as the handler of a signal, takes `_jsc` away between two looks."""
-    monkeypatch.setattr(progress, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(watch, "INTERVAL_S", 0.001)
     looks, enough = [0], threading.Event()
 
     class Context:
