@@ -6,7 +6,8 @@ all other work on a batch, so the broker looks at a batch in four depths:
 
     header   every batch of every topic: `batch.check` compares the record count with the bytes (`RECORD_BYTES_MIN`, `RECORDS_MAX`)
     sample   the first `FIRST_BATCHES` of a sender (a Kafka connection or a Publish stream), later one in `SAMPLE_EVERY` or fewer.
-             The first `SAMPLE_RECORDS` of a sampled batch are read whole; of the others only the lengths are read
+             The first `SAMPLE_RECORDS` of a sampled batch are read whole (`REPEATED_RECORDS` in the batches directly behind the
+             very first one); of the others only the lengths are read
     all      every record of every batch of a topic with `headgate.check.records=all`
     fold     every batch of a chunk that is folded for the first time, as deeply as a sample. The batch is already acked: it
              stays, and the broker reports it
@@ -36,6 +37,9 @@ SAMPLE_EVERY_MAX = 4096
 """Largest number of batches between two samples, also if the last one had many records."""
 SAMPLE_RECORDS = 1000
 """Records of a sample that are read whole: about a millisecond on the event loop. Only the lengths of the others are read."""
+REPEATED_RECORDS = 64
+"""Records of the second to last of the `FIRST_BATCHES` that are read whole. Their batches mostly repeat the shape of the very first
+one, and a sender of large batches must not cost the event loop some tens of milliseconds before it is trusted."""
 SAMPLE_DECOMPRESSED_BYTES_MAX = 1 << 20
 """Largest decompressed size of a sample: a few milliseconds on the event loop. Producers send less by default."""
 ALL_RECORDS_MAX = 1 << 16
@@ -96,10 +100,16 @@ class SenderTrust:
 
     def __init__(self) -> None:
         self._first = FIRST_BATCHES
+        """First batches that are still to be sampled."""
         self.due_in = 0
         """Batches until the next sample; 0 or less: the next batch is one."""
         self.failures = 0
         """Batches that were refused for their records."""
+
+    @property
+    def records_max(self) -> int:
+        """Records of the due batch that are read whole."""
+        return REPEATED_RECORDS if 0 < self._first < FIRST_BATCHES else SAMPLE_RECORDS
 
     def sent(self, batches: int) -> SenderTrust | None:
         """Count batches. Returns this object if a sample is due."""
@@ -108,8 +118,8 @@ class SenderTrust:
 
     def passed(self, records: int) -> None:
         """The due batch is right, or was not checked."""
-        if self._first > 1:
-            self._first -= 1
+        self._first = max(self._first - 1, 0)
+        if self._first:
             self.due_in = 0
         else:
             self.due_in = min(SAMPLE_EVERY + SAMPLE_EVERY_PER_RECORD * records, SAMPLE_EVERY_MAX)
@@ -121,18 +131,19 @@ class SenderTrust:
         self.due_in = 0
 
 
-def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME) -> Verdict:
+def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME, records_max: int = SAMPLE_RECORDS) -> Verdict:
     """Check a sample.
 
     Args:
         header: the result of `batch.parse`; `batch.check` has accepted it.
         batch: the whole batch and nothing else.
+        records_max: records that are read whole; of the others only the lengths are read.
 
     Raises:
         RecordError: consumers cannot read the batch, or a record's time is not in `times`.
     """
     try:
-        _check(header, batch, times, SAMPLE_RECORDS, SAMPLE_DECOMPRESSED_BYTES_MAX)
+        _check(header, batch, times, records_max, SAMPLE_DECOMPRESSED_BYTES_MAX)
     except ExpansionError:
         return Verdict.UNKNOWN
     return Verdict.GOOD

@@ -176,7 +176,7 @@ class WritePath:
             if config.checks_all:
                 check_all(header, batch, ANY_TIME if config.log_append_time else times)
             elif config.checks_samples and trust is not None:
-                check_sample(header, batch, ANY_TIME if config.log_append_time else times)
+                check_sample(header, batch, ANY_TIME if config.log_append_time else times, trust.records_max)
         except RecordError as error:
             self.batches_refused += 1
             if trust is not None:

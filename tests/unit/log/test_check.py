@@ -148,6 +148,24 @@ def test_the_first_batches_of_a_sender_are_checked_and_later_samples() -> None:
     assert checked[len(first) :] == list(range(first[-1] + step, 2000, step))
 
 
+def test_the_very_first_batch_and_later_samples_are_read_deeper_than_their_repetitions() -> None:
+    trust = SenderTrust()
+    depths = []
+    for _ in range(check.FIRST_BATCHES + 2):
+        depths.append(trust.records_max)
+        trust.passed(10)
+    few = [check.REPEATED_RECORDS] * (check.FIRST_BATCHES - 1)
+    assert depths == [check.SAMPLE_RECORDS, *few, check.SAMPLE_RECORDS, check.SAMPLE_RECORDS]
+    trust.failed()
+    assert trust.records_max == check.SAMPLE_RECORDS
+    data = batch([b"value"] * 100)
+    view = memoryview(data[:-1] + bytes([data[-1] ^ 0x7E]))  # the header count of the last record is wrong
+    header = parse(view, 0, len(view))
+    assert check_sample(header, view, records_max=99) is Verdict.GOOD
+    with pytest.raises(RecordError):
+        check_sample(header, view, records_max=100)
+
+
 def test_a_sender_that_sent_poison_is_new_again() -> None:
     trust = SenderTrust()
     for _ in range(check.FIRST_BATCHES):
