@@ -16,9 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,12 +30,14 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, 
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.held_gates import HeldGate, HeldGates
-from headgate.pipelines.plan import Counts, Rows, count, full_source, load, placed, records, spark_errors
+from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, load, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.session import activate, while_ending
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headgate.pipelines.work import Work
 
 TTL_MS = 600_000
 """Time to live of a gate, in ms: the longest wait of readers after the driver died. The driver renews it three times in that
@@ -252,8 +252,8 @@ class FloodRun:
         self._name = f"headgate-{flood_id}-{uuid.uuid4().hex[:8]}"
         """Name of this run's Spark jobs."""
         self._seconds: dict[str, float] = {}
-        self._source: tuple[Rows, Counts] | None = None
-        """The source's rows and their number; None until they are counted, and when the flood was committed before."""
+        self._source: tuple[Work, Counts] | None = None
+        """The work on the source's rows and their number; None until they are counted, and when the flood was committed before."""
 
     def open_ahead(self) -> bool:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
@@ -277,16 +277,16 @@ class FloodRun:
             self._count()
         if self._source is None:
             return self._verified(self._filled_before())
-        rows, counts = self._source
+        work, counts = self._source
         if counts.total == 0:
             self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
             return self._certificate(partitions=_empty(len(counts.rows)))
         if self._backfill.place == Place.END:
-            return self._verified(self._at_the_end(rows, counts))
+            return self._verified(self._at_the_end(work, counts))
         with self._phase(Phase.OPENING, counts.total):
             # A gate that was opened ahead is only found again, unless it was lost meanwhile.
             held = self._open(counts)
-        return self._verified(self._through(held, rows, counts))
+        return self._verified(self._through(held, work, counts))
 
     def _count(self) -> None:
         """Count the source's rows, unless the flood was committed before; create the topic if it is missing."""
@@ -294,14 +294,18 @@ class FloodRun:
         seen = self._gate() if is_there else None
         if seen is not None and seen.state is GateState.FILLED:
             return
+        from headgate.pipelines.work import counted
+
         with self._phase(Phase.COUNTING):
             rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
             with self._job():
-                counts = count(self._spark, rows, partitions)
+                work, counts = counted(self._spark, rows, partitions)
+            way = f"Spark moves the rows: {work.why}" if work.why else "tasks work on columns, with Arrow"
+            self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=way))
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)
-        self._source = rows, counts
+        self._source = work, counts
 
     # -- the topic and its gate
 
@@ -380,7 +384,7 @@ class FloodRun:
 
     # -- the rows
 
-    def _through(self, held: HeldGate, rows: Rows, counts: Counts) -> Certificate:
+    def _through(self, held: HeldGate, work: Work, counts: Counts) -> Certificate:
         """Write and commit the rows through an open gate."""
         topic, gate = self._backfill.topic, held.gate
         if gate.state is GateState.FILLED:
@@ -388,7 +392,7 @@ class FloodRun:
             return self._filled_before()
         bases = {window.partition: window.base_offset for window in gate.windows}
         try:
-            written = self._write(gate.store_url, gate.prefix, bases, rows, counts)
+            written = self._write(gate.store_url, gate.prefix, bases, work, counts)
         except HeadgateError:
             if held.lost is None:
                 raise
@@ -403,10 +407,10 @@ class FloodRun:
         self._say_added(counts.total)
         return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
 
-    def _at_the_end(self, rows: Rows, counts: Counts) -> Certificate:
+    def _at_the_end(self, work: Work, counts: Counts) -> Certificate:
         """Write the rows and append them all in one step."""
         layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
-        written = self._write(layout.store_url, layout.prefix, {}, rows, counts)
+        written = self._write(layout.store_url, layout.prefix, {}, work, counts)
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
             publish = self._connection.gates.publish(
@@ -419,20 +423,14 @@ class FloodRun:
         self._say_added(counts.total)
         return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
 
-    def _write(self, store_url: str, prefix: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
+    def _write(self, store_url: str, prefix: str, bases: dict[int, int], work: Work, counts: Counts) -> list[Any]:
         """Let Spark write the files. Returns the output of each partition; readers cannot see it yet."""
-        from headgate.pipelines.extents import FORMAT, ExtentSink, Job, Written
         from headgate.pipelines.watch import Watch
 
-        self._spark.dataSource.register(ExtentSink)
-        with tempfile.TemporaryDirectory(prefix="headgate-flood-") as directory, self._phase(Phase.SHUFFLING, counts.total):
-            path = os.path.join(directory, "written.json")
-            job = Job(store_url, prefix, f"{self._flood_id}-{uuid.uuid4().hex[:8]}", self._backfill.file_bytes, bases, path)
-            frame = placed(self._spark, rows, len(counts.rows), counts.keyless > 0)
-            with self._job(), Watch(self._spark, self._name, counts.total, self._listener), spark_errors("the job failed."):
-                frame.write.format(FORMAT).option("job", job.to_json()).mode("append").save()
-            with open(path) as file:
-                written = sorted((Written.from_dict(row) for row in json.load(file)), key=lambda one: one.partition)
+        name = f"{self._flood_id}-{uuid.uuid4().hex[:8]}"
+        watch = Watch(self._spark, self._name, counts.total, self._listener, by_tasks=work.engine == ARROW)
+        with self._phase(Phase.SHUFFLING, counts.total), self._job(), watch:
+            written = work.write(Job(store_url, prefix, name, self._backfill.file_bytes, bases))
         self._check(written, counts)
         return written
 
@@ -502,6 +500,8 @@ class FloodRun:
             cluster=one.cluster,
             topic=one.topic,
             flood_id=self._flood_id,
+            engine=self._source[0].engine if self._source is not None else "",
+            engine_reason=self._source[0].why if self._source is not None else "",
             gate_id=self._flood_id,
             place=str(one.place),
             seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},

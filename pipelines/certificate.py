@@ -81,7 +81,8 @@ class Certificate:
     """The facts about one flood in one topic.
 
     `added_rows`: rows that this run added; 0 when the flood had been committed before, and then `already_filled` is True.
-    `size_bytes`, `files`: of the Parquet files. `seconds`: duration of each phase.
+    `size_bytes`, `files`: of the Parquet files. `seconds`: duration of each phase. `engine`: ``arrow`` when tasks worked on
+    columns, ``spark`` when Spark moved the rows, and then `engine_reason` says why; both empty when this run wrote nothing.
     """
 
     cluster: str
@@ -95,6 +96,8 @@ class Certificate:
     size_bytes: int = 0
     digest: str = ""
     keyless_rows: int = 0
+    engine: str = ""
+    engine_reason: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     partitions: tuple[PartitionCertificate, ...] = ()
     format_version: int = FORMAT_VERSION
@@ -172,7 +175,13 @@ class Certificate:
         for one, before in zip(self.partitions, earlier.partitions, strict=True):
             part = one if one.topic is not None else before
             parts.append(replace(part, source=before.source if one.source is None else one.source))
-        return replace(self, keyless_rows=self.keyless_rows or earlier.keyless_rows, partitions=tuple(parts))
+        return replace(
+            self,
+            keyless_rows=self.keyless_rows or earlier.keyless_rows,
+            engine=self.engine or earlier.engine,
+            engine_reason=self.engine_reason or earlier.engine_reason,
+            partitions=tuple(parts),
+        )
 
     @property
     def windows(self) -> list[tuple[int, int, int]]:

@@ -26,6 +26,7 @@ from headgate.broker.client.gate_admin import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
+from headgate.pipelines.plan import Job
 from headgate.pipelines.tally import tally
 
 FORMAT = "headgate_extents"
@@ -111,24 +112,20 @@ class ExtentFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """The settings that every task of a job needs. `result_path`: file on the driver that receives the tasks' results."""
+class SinkJob:
+    """A job of `ExtentSink`. `result_path`: file on the driver that receives the tasks' results."""
 
-    store_url: str
-    prefix: str
-    name: str
-    file_bytes: int
-    bases: dict[int, int]
+    job: Job
     result_path: str
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
+    def from_json(cls, text: str) -> SinkJob:
         row = json.loads(text)
-        row["bases"] = {int(partition): base for partition, base in row["bases"].items()}
-        return cls(**row)
+        bases = {int(partition): base for partition, base in row["job"].pop("bases").items()}
+        return cls(Job(**row["job"], bases=bases), row["result_path"])
 
 
 @dataclass
@@ -158,7 +155,7 @@ class ExtentWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Run one task: one partition, sorted."""
-        job = Job.from_json(self._job)
+        job = SinkJob.from_json(self._job).job
         name = f"{job.name}.{attempt_id()}"
         with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, job.bases) as files:
             for partition, rows in by_partition(iterator):
@@ -168,7 +165,7 @@ class ExtentWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Save all results to a file: Spark calls this method in a Python process other than the driver's own."""
         done = [written for message in messages if isinstance(message, TaskDone) for written in message.written]
-        path = Job.from_json(self._job).result_path
+        path = SinkJob.from_json(self._job).result_path
         handle, name = tempfile.mkstemp(dir=os.path.dirname(path))
         with os.fdopen(handle, "w") as file:
             json.dump(done, file)

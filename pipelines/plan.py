@@ -14,6 +14,9 @@ from headgate.pipelines.session import is_gone
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+ARROW = "arrow"
+SPARK = "spark"
+"""The two ways to do a flood's work: tasks work on columns with Arrow, or Spark moves the rows."""
 QUERY = "query"
 """The format of a source that is a SQL query."""
 _FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro", "xml", "binaryfile", "delta"})
@@ -48,6 +51,17 @@ class Rows:
     ties: tuple[str, ...] = field(default=())
     drops_malformed: bool = False
     """True when the source's reader drops rows that it cannot parse. It only notices errors in the columns that a query reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The settings that every task of a job needs. `bases`: the offset of each partition's first row; 0 for a missing partition."""
+
+    store_url: str
+    prefix: str
+    name: str
+    file_bytes: int
+    bases: dict[int, int]
 
 
 def full_source(source: str, format: str) -> str:
@@ -187,13 +201,18 @@ def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
                 keyless += row["n"]
                 spans.extend(at for at in (row["first"], row["last"]) if at is not None)
         nulls = nulls if rows.has_key else nulls_again
+    check_nulls(nulls, sum(totals))
+    return Counts(tuple(totals), keyless, min(spans, default=None), max(spans, default=None))
+
+
+def check_nulls(nulls: int, of: int) -> None:
+    """Raise InvalidError when rows have no event time."""
     if nulls:
         raise InvalidError(
             Reason.INVALID_RECORD,
             "event time of some rows is null: leave them out with where, or give them a time with coalesce(column, ...). "
-            f"rows=`{nulls}` of=`{sum(totals)}`",
+            f"rows=`{nulls}` of=`{of}`",
         )
-    return Counts(tuple(totals), keyless, min(spans, default=None), max(spans, default=None))
 
 
 def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> DataFrame:

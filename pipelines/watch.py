@@ -22,13 +22,17 @@ class Watch:
     Args:
         group: the job group of the job.
         rows_total: rows that pass the job, once through its shuffle and once into files.
+        by_tasks: tasks are counted instead of rows: Spark does not see the rows of tasks that work on columns.
     """
 
-    def __init__(self, spark: SparkSession, group: str, rows_total: int, listener: Listener | None) -> None:
+    def __init__(
+        self, spark: SparkSession, group: str, rows_total: int, listener: Listener | None, *, by_tasks: bool = False
+    ) -> None:
         self._spark = spark
         self._group = group
         self._rows_total = rows_total
         self._listener = listener
+        self._by_tasks = by_tasks
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-progress", daemon=True)
 
@@ -56,22 +60,38 @@ class Watch:
         java = context._jsc
         if java is None:
             return None  # the session ends at this moment
-        shuffled = written = 0
         try:
             # Not `context.statusTracker()`: it takes `_jsc` from a context that may end meanwhile.
             tracker = StatusTracker(java.statusTracker())
             store = java.sc().statusStore()
-            for job in tracker.getJobIdsForGroup(self._group):
-                info = tracker.getJobInfo(job)
-                for stage in info.stageIds if info is not None else ():
-                    if tracker.getStageInfo(stage) is None:
-                        continue  # not begun
-                    data = store.lastStageAttempt(stage)
-                    shuffled += data.shuffleWriteRecords()
-                    written += data.shuffleReadRecords()
+            jobs = sorted(tracker.getJobIdsForGroup(self._group))
+            if not jobs:
+                return None
+            if self._by_tasks:
+                return self._seen_tasks(tracker, store, jobs[-1])
+            stages = [store.lastStageAttempt(stage) for job in jobs for stage in _begun(tracker, job)]
+            shuffled = sum(stage.shuffleWriteRecords() for stage in stages)
+            return self._seen(shuffled, sum(stage.shuffleReadRecords() for stage in stages))
         except (Py4JError, ConnectionError):
             # The job or Spark has ended; the caller that waits for it receives the error.
             return None
-        if written:
-            return Progress(phase=Phase.WRITING, rows_done=min(written, self._rows_total), rows_total=self._rows_total)
-        return Progress(phase=Phase.SHUFFLING, rows_done=min(shuffled, self._rows_total), rows_total=self._rows_total)
+
+    def _seen_tasks(self, tracker: StatusTracker, store: Any, job: int) -> Progress:
+        """The progress of one job, as if each task had the same number of rows. Its last stage writes, the others exchange rows."""
+        info = tracker.getJobInfo(job)
+        last = max(info.stageIds, default=0) if info is not None else 0
+        rows = {True: 0, False: 0}
+        for number in _begun(tracker, job):
+            stage = store.lastStageAttempt(number)
+            rows[number == last] += self._rows_total * stage.numCompleteTasks() // max(stage.numTasks(), 1)
+        return self._seen(rows[False], rows[True])
+
+    def _seen(self, shuffled: int, written: int) -> Progress:
+        phase, rows = (Phase.WRITING, written) if written else (Phase.SHUFFLING, shuffled)
+        return Progress(phase=phase, rows_done=min(rows, self._rows_total), rows_total=self._rows_total)
+
+
+def _begun(tracker: StatusTracker, job: int) -> list[int]:
+    """The stages of a job that have begun."""
+    info = tracker.getJobInfo(job)
+    return [stage for stage in info.stageIds if tracker.getStageInfo(stage) is not None] if info is not None else []

@@ -1,0 +1,282 @@
+"""Spark's expressions on Arrow columns: those with provably the same meaning.
+
+Spark resolves names, types and casts; this module reads the resolved tree (Catalyst's `toJSON`: nodes in pre-order, each with its
+number of children). A node without an equal in Arrow raises `UnlikeError`, and the flood keeps Spark's rows. Nothing here does I/O
+or knows Spark: trees are plain data, and go to the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+arrow: Any = pa
+pc: Any = pyarrow.compute
+
+Value: TypeAlias = Any
+"""A pyarrow array, or a scalar for a constant."""
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+KINDS: dict[str, Any] = {
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "date": pa.date32(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "short": pa.int16(),
+    "string": pa.string(),
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""Spark's types with an equal Arrow type. Decimals and floating-point numbers are not among them: Java prints them differently."""
+
+_INTEGERS = ("byte", "short", "integer", "long")
+_UTC = frozenset(("UTC", "GMT", "Z", "Etc/UTC", "+00:00"))
+_PREFIX = "org.apache.spark.sql.catalyst."
+
+
+class UnlikeError(Exception):
+    """The source, or an expression, has no provably equal meaning in Arrow. The message says why, in a user's terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A call of a function in `_FUNCTIONS`, a column (`name`), or a constant (`value`). `kind`: Spark's name of its type."""
+
+    function: str
+    kind: str
+    arguments: tuple[Node, ...] = ()
+    name: str = ""
+    value: Any = None
+
+    def columns(self) -> frozenset[str]:
+        """The columns that the expression reads."""
+        own = frozenset((self.name,)) if self.function == "column" else frozenset[str]()
+        return own.union(*(one.columns() for one in self.arguments))
+
+    def of(self, columns: Mapping[str, Value]) -> Value:
+        """The expression's value. `columns`: arrays of equal length. Raises InvalidError when it has none, as Spark would."""
+        if self.function == "column":
+            return columns[self.name]
+        if self.function == "constant":
+            return arrow.scalar(self.value, KINDS[self.kind])
+        try:
+            return _FUNCTIONS[self.function](self, *(one.of(columns) for one in self.arguments))
+        except pa.ArrowInvalid as error:
+            raise InvalidError(Reason.INVALID_RECORD, f"an expression has no value for a row: {error}") from error
+
+
+def array_of(node: Node, columns: Mapping[str, Value], rows: int) -> Any:
+    """The expression's value as an array of `rows` values, in one piece."""
+    value = node.of(columns)
+    if isinstance(value, pa.Scalar):
+        return arrow.repeat(value, rows)
+    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The query of a flood: the rows that pass all `filters`, with these outputs by name."""
+
+    outputs: dict[str, Node]
+    filters: tuple[Node, ...]
+    source: dict[str, str]
+    """The source's columns that the query can read: name, and Spark's name of the type."""
+
+    def columns(self, *outputs: str) -> list[str]:
+        """The source's columns that the filters and these outputs read, in a fixed order."""
+        wanted = (*self.filters, *(self.outputs[name] for name in outputs))
+        return sorted(frozenset[str]().union(*(one.columns() for one in wanted)))
+
+
+def read_query(plan: Sequence[Mapping[str, Any]]) -> Query:
+    """The query of an optimized plan: projections and filters above one relation. Raises UnlikeError for any other.
+
+    Args:
+        plan: `toJSON` of the plan.
+    """
+    filters: list[Node] = []
+    outputs: dict[str, Node] = {}
+    known: dict[int, Node] = {}
+    source: dict[str, str] = {}
+    for place, row in enumerate(reversed(plan)):
+        name = _class(row)
+        if row["num-children"] != (place > 0):
+            raise UnlikeError("the source is not a single set of files")
+        if place == 0:
+            if name != "LogicalRelation":
+                raise UnlikeError(f"the source is not files: {name}")
+            for tree in row["output"]:
+                column = _attribute(tree[0])
+                known[column[0]] = column[1]
+                source[column[1].name] = column[1].kind
+        elif name == "Project":
+            outputs = {}
+            made = {}
+            for tree in row["projectList"]:
+                identity, label, node = _named(tree, known)
+                made[identity] = outputs[label] = node
+            known = made
+        elif name == "Filter":
+            filters += _conjuncts(_expression(row["condition"], known))
+        else:
+            raise UnlikeError(f"the source needs Spark's {name}")
+    return Query(outputs, tuple(filters), source)
+
+
+def _conjuncts(node: Node) -> list[Node]:
+    return [part for one in node.arguments for part in _conjuncts(one)] if node.function == "and" else [node]
+
+
+def _class(row: Mapping[str, Any]) -> str:
+    return str(row["class"]).rpartition(".")[2]
+
+
+def _identity(row: Mapping[str, Any]) -> int:
+    return int(row["exprId"]["id"])
+
+
+def _attribute(row: Mapping[str, Any]) -> tuple[int, Node]:
+    return _identity(row), Node("column", _kind(row), name=row["name"])
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    """The name of a node's type."""
+    kind = row["dataType"]
+    return kind if isinstance(kind, str) else "nested"
+
+
+def _named(tree: Sequence[Mapping[str, Any]], known: Mapping[int, Node]) -> tuple[int, str, Node]:
+    """(identity, name, expression) of one output of a projection."""
+    top = tree[0]
+    node = _expression(tree[1:] if _class(top) == "Alias" else tree, known)
+    return _identity(top), str(top["name"]), node
+
+
+def _expression(tree: Sequence[Mapping[str, Any]], known: Mapping[int, Node]) -> Node:
+    rows = iter(tree)
+    node = _read(rows, known)
+    assert next(rows, None) is None, "a tree has one root"
+    return node
+
+
+def _read(rows: Any, known: Mapping[int, Node]) -> Node:
+    row = next(rows)
+    name = _class(row)
+    arguments = tuple(_read(rows, known) for _ in range(row["num-children"]))
+    if name == "AttributeReference":
+        found = known[_identity(row)]
+        if found.kind not in KINDS:
+            raise UnlikeError(f"column `{found.name}` is of type {found.kind}")
+        return found
+    if name == "Literal":
+        return _constant(row)
+    if name in _COMPARISONS:
+        if arguments[0].kind != arguments[1].kind:
+            raise UnlikeError(f"Spark's {name} of two types")
+        return Node(name, "boolean", arguments)
+    if name in _LOGIC:
+        return Node(_LOGIC[name], "boolean", arguments)
+    if name == "In":
+        equal = [Node("EqualTo", "boolean", (arguments[0], one)) for one in arguments[1:]]
+        return reduce(lambda left, right: Node("or", "boolean", (left, right)), equal)
+    if name == "Cast":
+        return _cast(row, arguments[0])
+    if name in _TIMES and arguments[0].kind in _INTEGERS:
+        return Node("time", "timestamp", arguments, value=_TIMES[name])
+    if name == "Coalesce":
+        return Node("coalesce", arguments[0].kind, arguments)
+    if name == "Concat" and all(one.kind in ("string", "binary") for one in arguments):
+        return Node("concat", arguments[0].kind, arguments)
+    raise UnlikeError(f"Spark's {name} is not computed on columns")
+
+
+def _constant(row: Mapping[str, Any]) -> Node:
+    kind, text = _kind(row), row["value"]
+    if str(text).startswith("StructsToJsonEvaluator("):
+        raise UnlikeError("Spark makes the row as JSON")
+    if kind not in KINDS:
+        raise UnlikeError(f"a constant is of type {kind}")
+    if text is None:
+        return Node("constant", kind)
+    if kind in _INTEGERS:
+        return Node("constant", kind, value=int(text))
+    if kind == "boolean":
+        return Node("constant", kind, value=str(text) == "true")
+    if kind == "string":
+        return Node("constant", kind, value=str(text))
+    raise UnlikeError(f"a constant is of type {kind}")
+
+
+def _cast(row: Mapping[str, Any], argument: Node) -> Node:
+    before, after = argument.kind, _kind(row)
+    if before == after:
+        return argument
+    if after in ("timestamp", "timestamp_ntz") and before in ("date", "timestamp", "timestamp_ntz"):
+        if row.get("timeZoneId") not in _UTC and "timestamp" in (before, after):
+            raise UnlikeError(f"a time without a zone is in the session's zone. zone=`{row.get('timeZoneId')}`")
+        return Node("cast", after, (argument,))
+    widens = before in _INTEGERS and after in _INTEGERS and _INTEGERS.index(before) < _INTEGERS.index(after)
+    prints = after == "string" and before in (*_INTEGERS, "boolean")
+    if widens or prints or (before, after) == ("string", "binary"):
+        return Node("cast", after, (argument,))
+    raise UnlikeError(f"a cast of {before} to {after} is not computed on columns")
+
+
+_COMPARISONS = {
+    "EqualTo": pc.equal,
+    "GreaterThan": pc.greater,
+    "GreaterThanOrEqual": pc.greater_equal,
+    "LessThan": pc.less,
+    "LessThanOrEqual": pc.less_equal,
+}
+_LOGIC = {"And": "and", "Or": "or", "Not": "not", "IsNull": "is_null", "IsNotNull": "is_not_null"}
+_TIMES = {"SecondsToTimestamp": 1_000_000, "MillisToTimestamp": 1_000, "MicrosToTimestamp": 1}
+"""Microseconds in one unit of the argument."""
+
+
+def _compare(node: Node, left: Value, right: Value) -> Value:
+    return _COMPARISONS[node.function](left, right)
+
+
+def _cast_values(node: Node, values: Value) -> Value:
+    if node.arguments[0].kind == "boolean":
+        return pc.if_else(values, "true", "false")
+    return values.cast(KINDS[node.kind])
+
+
+def _time(node: Node, values: Value) -> Value:
+    return pc.multiply_checked(values.cast(pa.int64()), arrow.scalar(node.value, pa.int64())).cast(TIMESTAMP)
+
+
+def _concat(node: Node, *values: Value) -> Value:
+    separator = arrow.scalar("" if node.kind == "string" else b"", KINDS[node.kind])
+    return pc.binary_join_element_wise(*values, separator)
+
+
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    **dict.fromkeys(_COMPARISONS, _compare),
+    "and": lambda _, left, right: pc.and_kleene(left, right),
+    "or": lambda _, left, right: pc.or_kleene(left, right),
+    "not": lambda _, values: pc.invert(values),
+    "is_null": lambda _, values: pc.is_null(values),
+    "is_not_null": lambda _, values: pc.is_valid(values),
+    "cast": _cast_values,
+    "time": _time,
+    "coalesce": lambda _, *values: pc.coalesce(*values),
+    "concat": _concat,
+}
+
+
+def passes(filters: Sequence[Node], columns: Mapping[str, Value]) -> Value | None:
+    """Which rows pass all filters (null does not); None without filters."""
+    found = [one.of(columns) for one in filters]
+    return reduce(pc.and_kleene, found) if found else None

@@ -1,0 +1,171 @@
+"""A flood on columns, from the driver: which sources can take this path, and the Spark jobs that count and write them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from headgate.pipelines.certificate import Tally
+from headgate.pipelines.columns import tasks
+from headgate.pipelines.columns.expressions import Query, UnlikeError, read_query
+from headgate.pipelines.columns.layout import Piece, read_layout
+from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes
+from headgate.pipelines.columns.tasks import Counted, Part, Spec
+from headgate.pipelines.extents import Written
+from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+_LISTING = frozenset(("path", "paths", "recursivefilelookup", "pathglobfilter", "basepath"))
+"""Options of Spark's Parquet reader that only choose the files."""
+SAMPLES = 1 << 16
+"""Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
+_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source that can be read on columns."""
+
+    query: Query
+    pieces: tuple[Piece, ...]
+
+
+def read_source(rows: Rows) -> Source:
+    """The source of these rows, if it can be read on columns. Raises UnlikeError with the reason when it cannot."""
+    frame: Any = rows.frame
+    if not rows.has_key:
+        raise UnlikeError("the flood has no key: Spark's hash of the content spreads its rows")
+    if rows.has_headers:
+        raise UnlikeError("the flood has headers")
+    if "_tie_source" in rows.ties:
+        raise UnlikeError("the flood has no event time")
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    leaves = plan.collectLeaves()
+    if leaves.size() != 1 or leaves.head().getClass().getSimpleName() != "LogicalRelation":
+        raise UnlikeError("the source is not a single set of files")
+    relation = leaves.head().relation()
+    if relation.getClass().getSimpleName() != "HadoopFsRelation" or relation.fileFormat().getClass().getName() != _PARQUET:
+        raise UnlikeError("the source is not Parquet")
+    options = {str(pair._1()).lower() for pair in _scala(relation.options())}
+    if options - _LISTING:
+        raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(options - _LISTING))}")
+    query = read_query(json.loads(plan.toJSON()))
+    columns = query.columns(*query.outputs)
+    inside = {str(name) for name in relation.dataSchema().fieldNames()}
+    if not set(columns) <= inside:
+        raise UnlikeError(f"a column is in the files' paths: {', '.join(sorted(set(columns) - inside))}")
+    paths = sorted(_local_path(url) for url in relation.location().inputFiles())
+    pieces = read_layout(paths, {name: query.source[name] for name in columns}, query.outputs["timestamp"])
+    return Source(query, tuple(pieces))
+
+
+def _scala(things: Any) -> Iterator[Any]:
+    """The members of a Scala collection."""
+    iterator = things.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _local_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file"):
+        raise UnlikeError(f"the source is not on a local file system: {parts.scheme}")
+    return unquote(parts.path)
+
+
+class ColumnWork:
+    """Counts and writes the rows of one source on columns."""
+
+    engine = ARROW
+    why = ""
+
+    def __init__(self, spark: SparkSession, source: Source, ties: tuple[str, ...], partitions: int) -> None:
+        self._context: Any = spark.sparkContext
+        total = sum(piece.raw_bytes for piece in source.pieces)
+        rows = sum(piece.rows for piece in source.pieces)
+        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1))
+        self._row_bytes = total / max(rows, 1)
+        self._task_bytes = task_bytes(total, self._context.defaultParallelism)
+        self._stretches = stretches(source.pieces, self._task_bytes)
+        self._counted: list[Counted] = []
+
+    def count(self) -> Counts:
+        """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows without a key."""
+        work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
+        spec = self._spec
+        with spark_errors("source cannot be counted"):
+            self._counted = self._tasks(work).map(lambda task: tasks.count(spec, *task)).collect()
+        keyless = sum(one.keyless for one in self._counted)
+        if keyless:
+            raise UnlikeError("some rows have no key: Spark's hash of the content spreads them")
+        totals = tuple(map(sum, zip(*(one.rows for one in self._counted), strict=True))) or (0,) * spec.partitions
+        check_nulls(sum(one.nulls for one in self._counted), sum(totals))
+        lows = [one.low_us // 1000 for one in self._counted if one.low_us is not None]
+        highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
+        return Counts(totals, 0, min(lows, default=None), max(highs, default=None))
+
+    def write(self, job: Job) -> list[Written]:
+        """Write the files. Returns the output by partition, in the order of offsets."""
+        small = [one for one in self._stretches if one.raw_bytes <= self._task_bytes]
+        large = [one for one in self._stretches if one.raw_bytes > self._task_bytes]
+        spec = self._spec
+        with self._spill() as spill, spark_errors("the job failed."):
+            jobs = [self._exchanged(one, job, spill) for one in large]
+            if small:
+                work = [(one.number, one.pieces) for one in small]
+                jobs.append(self._tasks(work).flatMap(lambda task: tasks.write_stretch(spec, job, *task)))
+            parts: list[Part] = self._context.union(jobs).collect() if jobs else []
+        return _in_offset_order(parts, job.bases)
+
+    @contextmanager
+    def _spill(self) -> Iterator[str | None]:
+        """A directory for the rows of large stretches on their way between tasks, if all tasks run on this machine."""
+        if not str(self._context.master).startswith("local["):
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="headgate-rows-", dir=self._context.getConf().get("spark.local.dir")) as directory:
+            yield directory
+
+    def _tasks(self, work: list[Any]) -> RDD[Any]:
+        """One task for each piece of work."""
+        found: RDD[Any] = self._context.parallelize(work, max(len(work), 1))
+        return found
+
+    def _exchanged(self, stretch: Stretch, job: Job, spill: str | None) -> RDD[Part]:
+        """Read a large stretch in some tasks, and write its buckets in others."""
+        spec = self._spec
+        mine = [one for one in self._counted if one.stretch == stretch.number]
+        samples: list[list[int]] = [[] for _ in range(spec.partitions)]
+        for one in mine:
+            for partition, time in one.samples:
+                samples[partition].append(time)
+        rows = [sum(one.rows[partition] for one in mine) for partition in range(spec.partitions)]
+        into = buckets(rows, samples, self._row_bytes, self._task_bytes)
+        number = stretch.number
+        read = self._tasks(readings(stretch, self._task_bytes)).flatMap(lambda pieces: tasks.exchange(spec, into, pieces, spill))
+        moved = read.partitionBy(len(into.buckets), lambda bucket: bucket)
+
+        def written(bucket: int, blobs: Iterable[tuple[int, tasks.Blob]]) -> list[Part]:
+            return tasks.write_bucket(spec, job, number, bucket, (blob for _, blob in blobs))
+
+        return moved.mapPartitionsWithIndex(written)
+
+
+def _in_offset_order(parts: list[Part], bases: dict[int, int]) -> list[Written]:
+    """The output by partition, with the offsets that follow from the order of the parts."""
+    found: dict[int, Written] = {}
+    for part in sorted(parts, key=lambda one: (one.stretch, one.bucket)):
+        some = Written.from_dict(part.written)
+        whole = found.setdefault(some.partition, Written(some.partition, Tally()))
+        base = bases.get(some.partition, 0) + whole.tally.rows
+        whole.files += [replace(file, base_offset=base + file.base_offset) for file in some.files]
+        whole.tally += some.tally
+    return [found[partition] for partition in sorted(found)]

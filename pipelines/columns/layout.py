@@ -1,0 +1,201 @@
+"""The layout of a source: its files as they are now, their row groups, and the spans of event time that the footers state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.broker.log.crc import crc32c
+from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, MAGIC, footer_size
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.columns.expressions import KINDS, Node, UnlikeError, array_of
+
+FOOTER_THREADS = 8
+"""Footers that the driver reads at the same time."""
+SPARK_MAJOR_MIN = 3
+"""Older Sparks wrote dates before 1582 in another calendar."""
+
+_VERSION = b"org.apache.spark.version"
+_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as the driver found it. Each task compares it again, so no run mixes two states of a file."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+    footer_crc32c: int
+
+    def check(self) -> None:
+        """Raise RetryError if the file has changed."""
+        try:
+            same = _state(self.path) == (self.size_bytes, self.modified_ns)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise RetryError(
+                Reason.INVALID_RECORD,
+                f"a file of the source changed or vanished while the flood ran: run the flood again. file=`{self.path}`",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row group with rows. `raw_bytes`: of the columns that are read, without compression. Times in microseconds since 1970.
+
+    `repeats`: values that repeat count only once in `raw_bytes`.
+    """
+
+    file: SourceFile
+    group: int
+    rows: int
+    raw_bytes: int
+    repeats: bool
+    low_us: int
+    high_us: int
+
+
+ALWAYS = (-(1 << 63), (1 << 63) - 1)
+"""The span of a row group whose footer states no times."""
+
+
+def read_layout(paths: Iterable[str], columns: Mapping[str, str], time: Node) -> list[Piece]:
+    """The row groups of these files. Raises UnlikeError when Arrow may read a file in another way than Spark.
+
+    Args:
+        columns: the columns that are read: name, and Spark's name of the type.
+        time: the expression of the event time.
+    """
+    unclear = sorted(name for name in columns if "." in name)
+    if unclear:
+        raise UnlikeError(f"a column has a dot in its name. column=`{unclear[0]}`")
+    with ThreadPoolExecutor(FOOTER_THREADS, "headgate-footers") as pool:
+        return [piece for found in pool.map(lambda path: _pieces(path, columns, time), paths) for piece in found]
+
+
+def open_file(file: SourceFile) -> pq.ParquetFile:
+    """The file for reading, if it is still the same. Raises RetryError."""
+    file.check()
+    try:
+        footer = _footer(file.path, file.size_bytes)
+    except (OSError, InvalidError):
+        footer = b""
+    if crc32c(footer) != file.footer_crc32c:
+        raise RetryError(
+            Reason.INVALID_RECORD, f"a file of the source changed while the flood ran: run the flood again. file=`{file.path}`"
+        )
+    return pq.ParquetFile(file.path, metadata=_metadata(footer), pre_buffer=True)
+
+
+def _state(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def _footer(path: str, size_bytes: int) -> bytes:
+    """The bytes from the metadata to the end of the file. Raises OSError; InvalidError when it is no Parquet file."""
+    with open(path, "rb") as file:
+        file.seek(max(0, size_bytes - FOOTER_GUESS_BYTES))
+        tail = file.read(FOOTER_GUESS_BYTES)
+        size = footer_size(tail, size_bytes)
+        if size > len(tail):
+            file.seek(size_bytes - size)
+            tail = file.read(size)
+    return tail[len(tail) - size :]
+
+
+def _metadata(footer: bytes) -> Any:
+    # Arrow reads from the end, and reads nothing before the footer.
+    return pq.read_metadata(pa.BufferReader(pa.py_buffer(MAGIC + footer)))
+
+
+def _pieces(path: str, columns: Mapping[str, str], time: Node) -> list[Piece]:
+    try:
+        size_bytes, modified_ns = _state(path)
+        footer = _footer(path, size_bytes)
+        metadata = _metadata(footer)
+        schema = metadata.schema.to_arrow_schema()
+    except (OSError, InvalidError, pa.ArrowException) as error:
+        raise UnlikeError(f"a footer cannot be read: {error} file=`{path}`") from error
+    _check_file(path, metadata.metadata or {}, schema, columns)
+    file = SourceFile(path, size_bytes, modified_ns, crc32c(footer))
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    read = [index for index, name in enumerate(paths) if name in columns]
+    if any(metadata.schema.column(index).physical_type == "INT96" for index in read):
+        raise UnlikeError(f"a column has times of 96 bits. file=`{path}`")
+    at = [paths.index(name) for name in time.columns()]
+    pieces = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not group.num_rows:
+            continue
+        chunks = [group.column(index) for index in read]
+        raw = sum(chunk.total_uncompressed_size for chunk in chunks)
+        repeats = any("DICTIONARY" in encoding or encoding.startswith("DELTA_BYTE") for one in chunks for encoding in one.encodings)
+        span = _span(group.column(at[0]).statistics, columns[paths[at[0]]], time) if len(at) == 1 else ALWAYS
+        pieces.append(Piece(file, number, group.num_rows, raw, repeats, *span))
+    return pieces
+
+
+def _check_file(path: str, notes: Mapping[bytes, bytes], schema: pa.Schema, columns: Mapping[str, str]) -> None:
+    version = notes.get(_VERSION, b"9").partition(b".")[0]
+    if any(note in notes for note in _LEGACY) or not version.isdigit() or int(version) < SPARK_MAJOR_MIN:
+        raise UnlikeError(f"a file has times in an old calendar. file=`{path}`")
+    for name, kind in columns.items():
+        found = schema.get_all_field_indices(name)
+        if len(found) != 1 or not _is_kind(schema.field(found[0]).type, kind):
+            there = schema.field(found[0]).type if found else "missing"
+            raise UnlikeError(
+                f"a column is of another type in a file. column=`{name}` type=`{there}` wanted=`{kind}` file=`{path}`"
+            )
+
+
+def _is_kind(found: Any, kind: str) -> bool:
+    """True if Spark reads a column of this Arrow type as `kind`."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if kind == "string":
+        return pa.types.is_string(found) or pa.types.is_large_string(found)
+    if kind == "binary":
+        return pa.types.is_binary(found) or pa.types.is_large_binary(found) or type(found) is pa.FixedSizeBinaryType
+    if kind in ("timestamp", "timestamp_ntz"):
+        zoned = pa.types.is_timestamp(found) and found.tz is not None
+        return pa.types.is_timestamp(found) and found.unit in ("ms", "us") and zoned == (kind == "timestamp")
+    return bool(found == KINDS[kind])
+
+
+def _span(statistics: Any, kind: str, time: Node) -> tuple[int, int]:
+    """The first and the last event time that the rows can have: every expression of a time grows with its column."""
+    if statistics is None or not statistics.has_min_max or not _grows(time):
+        return ALWAYS
+    arrow: Any = pa
+    ends = arrow.array([statistics.min_raw, statistics.max_raw], pa.int32() if kind == "date" else pa.int64())
+    if kind.startswith("timestamp"):
+        unit = _unit(statistics.logical_type)
+        if not unit:
+            return ALWAYS
+        ends = ends.cast(arrow.timestamp(unit, tz=KINDS[kind].tz))
+    ends = ends.cast(KINDS[kind])
+    try:
+        low, high = array_of(time, dict.fromkeys(time.columns(), ends), 2).cast(pa.int64()).to_pylist()
+    except (InvalidError, pa.ArrowInvalid):
+        return ALWAYS
+    return low, high
+
+
+def _unit(logical: Any) -> str:
+    """Arrow's name of a logical time's unit; empty for a unit that Spark does not read."""
+    text = str(logical.to_json())
+    return "ms" if "milliseconds" in text else "us" if "microseconds" in text else ""
+
+
+def _grows(time: Node) -> bool:
+    return time.function == "column" or (time.function in ("cast", "time") and all(_grows(one) for one in time.arguments))

@@ -1,0 +1,145 @@
+"""How the rows of a source are divided among tasks, so that each partition comes out in order of time. Pure.
+
+Row groups that overlap in time form a *stretch* with all others that they overlap. Stretches follow one another: all records of one
+are earlier than those of the next. A small stretch is the work of one task, which reads, sorts and writes it. A large one is
+exchanged: some tasks read it and pass the rows on, and for each *bucket* (some partitions, or a part of one partition's time) one
+task sorts and writes them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headgate.pipelines.columns.layout import Piece
+
+TASK_BYTES = 128 << 20
+"""Raw bytes that one task sorts at once. It needs about four times that in memory: the rows as they arrive, in one piece, in
+order, and as files."""
+TASK_BYTES_MIN = 8 << 20
+"""Less than this is not worth a task of its own."""
+TASKS_PER_SLOT = 2
+"""So many tasks, at least, for each of Spark's slots, if there are bytes enough: the last one to end wastes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Row groups whose rows are earlier than those of the next stretch, or of the same time but in no other one."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.raw_bytes for piece in self.pieces)
+
+
+def task_bytes(total_bytes: int, slots: int) -> int:
+    """Raw bytes for one task of a source of `total_bytes`, when Spark runs `slots` tasks at a time."""
+    return min(max(total_bytes // (slots * TASKS_PER_SLOT), TASK_BYTES_MIN), TASK_BYTES)
+
+
+def stretches(pieces: Iterable[Piece], bytes_max: int) -> list[Stretch]:
+    """The pieces as stretches, by time. Neighbours that do not overlap share a stretch up to `bytes_max`."""
+    found: list[list[Piece]] = []
+    sizes: list[int] = []
+    run: list[Piece] = []
+    high_us = 0
+
+    def close() -> None:
+        size = sum(piece.raw_bytes for piece in run)
+        if found and sizes[-1] + size <= bytes_max:
+            found[-1].extend(run)
+            sizes[-1] += size
+        else:
+            found.append(list(run))
+            sizes.append(size)
+
+    for piece in sorted(pieces, key=lambda one: (one.low_us, one.high_us, one.file.path, one.group)):
+        # At the same time the content decides the order: such pieces overlap.
+        if run and piece.low_us > high_us:
+            close()
+            run.clear()
+        high_us = max(high_us, piece.high_us) if run else piece.high_us
+        run.append(piece)
+    if run:
+        close()
+    return [Stretch(number, tuple(one)) for number, one in enumerate(found)]
+
+
+def readings(stretch: Stretch, bytes_max: int) -> list[tuple[Piece, ...]]:
+    """The pieces of a stretch as tasks that read it, by file."""
+    tasks: list[list[Piece]] = []
+    size = 0
+    for piece in sorted(stretch.pieces, key=lambda one: (one.file.path, one.group)):
+        if not tasks or size + piece.raw_bytes > bytes_max:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(piece)
+        size += piece.raw_bytes
+    return [tuple(one) for one in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The rows of these partitions with times in [low_us, high_us). All but a part of one partition's time has the whole span."""
+
+    partitions: tuple[int, ...]
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Where the rows of a stretch go. `cuts`: for each partition the times, ascending, at which its next bucket begins."""
+
+    buckets: tuple[Bucket, ...]
+    first: dict[int, int]
+    """The number of each partition's first bucket."""
+    cuts: dict[int, tuple[int, ...]]
+
+
+def buckets(rows: Sequence[int], samples: Sequence[Sequence[int]], row_bytes: float, bytes_max: int) -> Buckets:
+    """Divide the rows of a stretch into buckets of about `bytes_max`.
+
+    Args:
+        rows: of each partition.
+        samples: some times of each partition, in microseconds.
+        row_bytes: size of a row.
+    """
+    made: list[Bucket] = []
+    first: dict[int, int] = {}
+    cuts: dict[int, tuple[int, ...]] = {}
+    shared: list[int] = []
+    shared_bytes = 0.0
+
+    def close() -> None:
+        nonlocal shared_bytes
+        if shared:
+            first.update(dict.fromkeys(shared, len(made)))
+            made.append(Bucket(tuple(shared)))
+            shared.clear()
+            shared_bytes = 0.0
+
+    for partition, count in enumerate(rows):
+        size = count * row_bytes
+        if not count:
+            continue
+        if size <= bytes_max:
+            if shared_bytes + size > bytes_max:
+                close()
+            shared.append(partition)
+            shared_bytes += size
+            continue
+        times = sorted(samples[partition])
+        parts = -int(-size // bytes_max)
+        found = sorted({times[len(times) * part // parts] for part in range(1, parts)} - set(times[:1])) if times else []
+        first[partition], cuts[partition] = len(made), tuple(found)
+        made += [Bucket((partition,), part) for part in range(len(found) + 1)]
+    close()
+    return Buckets(tuple(made), first, cuts)
+
+
+def part_of(cuts: Sequence[int], time_us: int) -> int:
+    """The part of a partition's time to which a time belongs."""
+    return bisect_right(cuts, time_us)

@@ -1,0 +1,282 @@
+"""The tasks of a flood on columns, as they run in Spark's Python workers: count, read, exchange, write.
+
+A task holds at most about `CHUNK_BYTES` of rows that it read and `plan.TASK_BYTES` of rows that it sorts. Nothing here calls Spark,
+except for the number of the attempt.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.broker.log.column_partitioner import partitions_for_keys
+from headgate.broker.log.column_schema import TIMESTAMP_MS_MAX
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns.expressions import KINDS, Query, array_of, passes
+from headgate.pipelines.columns.layout import Piece, SourceFile, open_file
+from headgate.pipelines.columns.ordering import in_order
+from headgate.pipelines.columns.plan import Buckets
+from headgate.pipelines.extents import ExtentFiles, attempt_id
+from headgate.pipelines.plan import Job
+
+CHUNK_BYTES = 32 << 20
+"""Bytes of rows that are evaluated at once: enough to keep Arrow busy, few beside what a task sorts."""
+ROWS_MAX = 1 << 16
+ROWS_IF_REPEATED = 1 << 12
+"""Rows that are decoded at once, and that many when values may be far larger than their encoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What every task of a flood knows.
+
+    `ties`: outputs that order records of equal times. `sample_rows`: one of so many rows shows how the rows lie in time.
+    """
+
+    query: Query
+    partitions: int
+    ties: tuple[str, ...]
+    sample_rows: int
+
+
+@dataclass(slots=True)
+class Counted:
+    """The rows that a task counted in one stretch. Times in microseconds."""
+
+    stretch: int
+    rows: list[int]
+    keyless: int = 0
+    nulls: int = 0
+    low_us: int | None = None
+    high_us: int | None = None
+    samples: list[tuple[int, int]] = field(default_factory=list)
+    """(partition, time) of some rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The output of one task for one partition. Parts of a partition follow one another by (stretch, bucket)."""
+
+    stretch: int
+    bucket: int
+    written: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """Rows of one bucket in a file that all tasks can read."""
+
+    path: str
+    position: int
+    size_bytes: int
+
+
+Blob: TypeAlias = bytes | Spilled
+
+
+# -- reading
+
+
+def chunks(pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[SourceFile, int, pa.RecordBatch]]:
+    """(file, number of the first row in its row group, rows) of some pieces, of at most about `CHUNK_BYTES` each."""
+    for piece in pieces:
+        file = open_file(piece.file)
+        most = ROWS_IF_REPEATED if piece.repeats else ROWS_MAX
+        rows = min(max(CHUNK_BYTES * piece.rows // max(piece.raw_bytes, 1), 1), most)
+        waiting: list[pa.RecordBatch] = []
+        size = first = read = 0
+        with file:
+            for batch in file.iter_batches(rows, row_groups=[piece.group], columns=columns, use_threads=False):
+                waiting.append(batch)
+                size += batch.nbytes
+                read += batch.num_rows
+                if size >= CHUNK_BYTES:
+                    yield piece.file, first, _joined(waiting)
+                    waiting, size, first = [], 0, read
+            if waiting:
+                yield piece.file, first, _joined(waiting)
+        piece.file.check()
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    arrow: Any = pa  # the stubs do not know concat_batches
+    joined: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
+    return joined
+
+
+def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int, Any]:
+    """The columns of the rows that pass the filters, their number, and which they are (None: all)."""
+    found: dict[str, Any] = {name: batch.column(name).cast(KINDS[spec.query.source[name]]) for name in batch.schema.names}
+    passed = passes(spec.query.filters, found)
+    if passed is None:
+        return found, batch.num_rows, None
+    passed = passed.fill_null(False)
+    found = {name: column.filter(passed) for name, column in found.items()}
+    return found, passed.true_count, passed
+
+
+def _times(spec: Spec, columns: Mapping[str, Any], rows: int) -> Any:
+    return array_of(spec.query.outputs["timestamp"], columns, rows).cast(pa.int64())
+
+
+# -- counting
+
+
+def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
+    """Count the rows of some pieces by partition, from their keys and times alone."""
+    totals = np.zeros(spec.partitions, np.int64)
+    counted = Counted(stretch, [])
+    names = spec.query.columns("timestamp", "key")
+    seen = 0
+    for _, _, batch in chunks(pieces, names):
+        columns, rows, _ = _columns(spec, batch)
+        if not rows:
+            continue
+        numbers = partitions_for_keys(array_of(spec.query.outputs["key"], columns, rows), spec.partitions)
+        keyed = numbers[numbers >= 0]
+        totals += np.bincount(keyed, minlength=spec.partitions)
+        counted.keyless += rows - len(keyed)
+        times = _times(spec, columns, rows)
+        counted.nulls += times.null_count
+        if times.null_count == rows or counted.keyless:
+            continue
+        low, high = _ends(times)
+        counted.low_us = low if counted.low_us is None else min(counted.low_us, low)
+        counted.high_us = high if counted.high_us is None else max(counted.high_us, high)
+        some = slice(-seen % spec.sample_rows, None, spec.sample_rows)
+        counted.samples += zip(numbers[some].tolist(), np.asarray(times.fill_null(low))[some].tolist(), strict=True)
+        seen += rows
+    counted.rows = totals.tolist()
+    return counted
+
+
+def _ends(times: Any) -> tuple[int, int]:
+    known: Any = np.asarray(times.drop_null())
+    return int(known.min()), int(known.max())
+
+
+# -- records
+
+
+def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, and `ties`."""
+    outputs = ("timestamp", "key", "value", *spec.ties)
+    for file, first, batch in chunks(pieces, spec.query.columns(*outputs)):
+        columns, rows, passed = _columns(spec, batch)
+        if not rows:
+            continue
+        made = {name: array_of(spec.query.outputs[name], columns, rows) for name in outputs}
+        made["timestamp"] = made["timestamp"].cast(pa.int64())
+        _check_times(made["timestamp"], file, first, passed)
+        numbers: Any = partitions_for_keys(made["key"], spec.partitions).astype(np.int32)
+        yield pa.RecordBatch.from_pydict({"partition": pa.array(numbers), **made})
+
+
+def _check_times(times: Any, file: SourceFile, first: int, passed: Any) -> None:
+    """Raise InvalidError for a time that no reader could use, with its place."""
+    low, high = _ends(times)
+    most = TIMESTAMP_MS_MAX * 1000 if TIMESTAMP_MS_MAX < (1 << 63) // 1000 else (1 << 63) - 1
+    if -most <= low and high <= most:
+        return
+    values: Any = np.asarray(times)
+    wrong = int(np.flatnonzero((values < -most) | (values > most))[0])
+    row = first + (wrong if passed is None else int(np.flatnonzero(np.asarray(passed))[wrong]))
+    raise InvalidError(
+        Reason.INVALID_TIMESTAMP, f"a timestamp is out of range. file=`{file.path}` row=`{row}` microseconds=`{values[wrong]}`"
+    )
+
+
+# -- writing
+
+
+def write_stretch(spec: Spec, job: Job, stretch: int, pieces: Iterable[Piece]) -> list[Part]:
+    """Read, sort and write a small stretch."""
+    return _write(spec, job, stretch, 0, list(records(spec, pieces)))
+
+
+def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str | None) -> Iterator[tuple[int, Blob]]:
+    """(bucket, its rows in Arrow's stream format) of some pieces of a large stretch.
+
+    Args:
+        spill: a directory that all tasks share; the rows go there. None: Spark carries the rows.
+    """
+    if spill is None:
+        yield from ((bucket, rows.to_pybytes()) for bucket, rows in _divided(spec, buckets, pieces))
+        return
+    with tempfile.NamedTemporaryFile(dir=spill, delete=False) as file:
+        for bucket, rows in _divided(spec, buckets, pieces):
+            yield bucket, Spilled(file.name, file.tell(), rows.size)
+            file.write(rows)
+
+
+def _divided(spec: Spec, buckets: Buckets, pieces: Iterable[Piece]) -> Iterator[tuple[int, pa.Buffer]]:
+    for batch in records(spec, pieces):
+        numbers = _bucket_numbers(buckets, batch)
+        order: Any = np.argsort(numbers, kind="stable")
+        batch = batch.take(pa.array(order))
+        numbers = numbers[order]
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for begin, end in pairwise(cuts):
+            yield int(numbers[begin]), _packed(batch.slice(begin, end - begin))
+
+
+def _bucket_numbers(buckets: Buckets, batch: pa.RecordBatch) -> npt.NDArray[np.uint16]:
+    partitions: Any = batch.column("partition").to_numpy()
+    firsts = np.zeros(max(buckets.first, default=0) + 1, np.int64)
+    firsts[list(buckets.first)] = list(buckets.first.values())
+    numbers = firsts[partitions]
+    for partition, cuts in buckets.cuts.items():
+        own = np.flatnonzero(partitions == partition)
+        times: Any = batch.column("timestamp").to_numpy()
+        numbers[own] += np.searchsorted(np.array(cuts, np.int64), times[own], side="right")
+    small: npt.NDArray[np.uint16] = numbers.astype(np.uint16)
+    return small
+
+
+def _packed(batch: pa.RecordBatch) -> pa.Buffer:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(batch)
+    return out.getvalue()
+
+
+def write_bucket(spec: Spec, job: Job, stretch: int, number: int, blobs: Iterable[Blob]) -> list[Part]:
+    """Sort and write the rows of one bucket."""
+    batches = [batch for blob in blobs for batch in pa.ipc.open_stream(_unspilled(blob))]
+    return _write(spec, job, stretch, number, batches)
+
+
+def _unspilled(blob: Blob) -> bytes:
+    if isinstance(blob, bytes):
+        return blob
+    with open(blob.path, "rb", buffering=0) as file:
+        file.seek(blob.position)
+        data = file.read(blob.size_bytes)
+    assert len(data) == blob.size_bytes, "the task that wrote the file ended well"
+    return data
+
+
+def _write(spec: Spec, job: Job, stretch: int, bucket: int, batches: list[pa.RecordBatch]) -> list[Part]:
+    if not batches:
+        return []
+    rows = _joined(batches)
+    batches.clear()
+    order = in_order(rows, spec.ties)
+    rows = rows.select(["partition", "timestamp", "key", "value"]).take(order)
+    partitions: Any = rows.column("partition").to_numpy()
+    cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), rows.num_rows]
+    times = rows.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
+    fields = pa.RecordBatch.from_arrays([times, rows.column("key"), rows.column("value")], names=["timestamp", "key", "value"])
+    name = f"{job.name}.{stretch}.{bucket}.{attempt_id()}"
+    with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}) as files:
+        for begin, end in pairwise(cuts):
+            for start in range(begin, end, ROWS_MAX):
+                files.add(int(partitions[begin]), fields.slice(start, min(ROWS_MAX, end - start)))
+        return [Part(stretch, bucket, written.to_dict()) for written in files.finish()]

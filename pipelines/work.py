@@ -1,0 +1,72 @@
+"""The two ways to do a flood's work: Spark moves rows, or its tasks work on columns with Arrow. `counted` chooses."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import TYPE_CHECKING, Protocol
+
+from headgate.pipelines.columns.expressions import UnlikeError
+from headgate.pipelines.columns.job import ColumnWork, read_source
+from headgate.pipelines.extents import FORMAT, ExtentSink, SinkJob, Written
+from headgate.pipelines.murmur2 import has_jvm
+from headgate.pipelines.plan import SPARK, Counts, Job, Rows, count, placed, spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Work(Protocol):
+    """The rows of one source, counted. `engine`: `ARROW` or `SPARK`; `why`: the reason for Spark's rows."""
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def why(self) -> str: ...
+
+    def count(self) -> Counts:
+        """The rows of each partition. Raises InvalidError, RetryError."""
+
+    def write(self, job: Job) -> list[Written]:
+        """Write the files. Returns the output by partition, in the order of offsets. Raises InvalidError, RetryError."""
+
+
+def counted(spark: SparkSession, rows: Rows, partitions: int) -> tuple[Work, Counts]:
+    """Choose the way for these rows and count them."""
+    try:
+        if not has_jvm(spark):
+            raise UnlikeError("Spark Connect shows no plan")
+        columns = ColumnWork(spark, read_source(rows), rows.ties, partitions)
+        return columns, columns.count()
+    except UnlikeError as error:
+        moved = RowWork(spark, rows, partitions, str(error))
+        return moved, moved.count()
+
+
+class RowWork:
+    """Spark reads, partitions and sorts the rows; its Python workers write them."""
+
+    engine = SPARK
+
+    def __init__(self, spark: SparkSession, rows: Rows, partitions: int, why: str) -> None:
+        self.why = why
+        self._spark = spark
+        self._rows = rows
+        self._partitions = partitions
+        self._keyless = False
+
+    def count(self) -> Counts:
+        counts = count(self._spark, self._rows, self._partitions)
+        self._keyless = counts.keyless > 0
+        return counts
+
+    def write(self, job: Job) -> list[Written]:
+        self._spark.dataSource.register(ExtentSink)
+        with tempfile.TemporaryDirectory(prefix="headgate-flood-") as directory, spark_errors("the job failed."):
+            path = os.path.join(directory, "written.json")
+            frame = placed(self._spark, self._rows, self._partitions, self._keyless)
+            frame.write.format(FORMAT).option("job", SinkJob(job, path).to_json()).mode("append").save()
+            with open(path) as file:
+                return sorted((Written.from_dict(row) for row in json.load(file)), key=lambda one: one.partition)

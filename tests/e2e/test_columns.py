@@ -1,0 +1,261 @@
+"""Floods on columns against Spark's rows: the same source, the same expressions, on both ways. Real Spark, no broker.
+
+Compared: the count of each partition, the certificate's sums, and every record in the order of offsets. A mismatch means that the
+way that a flood takes changes what readers see. Sources that cannot take columns must say why, and take Spark's rows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.columns import job as columns_job
+from headgate.pipelines.columns.expressions import UnlikeError
+from headgate.pipelines.columns.job import ColumnWork, read_source
+from headgate.pipelines.extents import Written
+from headgate.pipelines.plan import Counts, Job, Rows, load, records
+from headgate.pipelines.work import RowWork, Work, counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 5
+NOW_MS = 1_750_000_000_000
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def rows_of(spark: SparkSession, path: Path, **changed: Any) -> Rows:
+    usual: dict[str, Any] = {
+        "key": "user", "value": "payload", "event_time": "at", "headers": None, "order_by": (), "where": None, "now_ms": NOW_MS,
+        "options": {},
+    }  # fmt: skip
+    wanted = {**usual, **changed}
+    return records(load(spark, str(path), wanted.pop("format", "parquet"), wanted["options"]), **wanted)
+
+
+def result(work: Work, counts: Counts, store: Path) -> tuple[tuple[int, ...], list[Written], dict[int, list[tuple[Any, ...]]]]:
+    """The counts, the output, and the records by partition, in the order of their offsets."""
+    bases = {number: 1000 * number for number in range(PARTITIONS)}
+    written = work.write(Job(str(store), "topics/t/data/", "job", 64 << 10, bases))
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for one in written:
+        offset = bases[one.partition]
+        for file in one.files:
+            assert (file.partition, file.base_offset) == (one.partition, offset)
+            table = pq.read_table(store / file.path, partitioning=None)
+            assert table.num_rows == file.rows
+            offset += file.rows
+            times = table.column("timestamp").cast(pa.int64()).to_pylist()
+            some = zip(times, table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True)
+            found.setdefault(one.partition, []).extend(some)
+    return counts.rows, written, found
+
+
+def same_on_both_ways(spark: SparkSession, rows: Rows, place: Path) -> Counts:
+    """Write the rows on both ways and compare. Returns the counts."""
+    columns = ColumnWork(spark, read_source(rows), rows.ties, PARTITIONS)
+    moved = RowWork(spark, rows, PARTITIONS, "")
+    counts, spark_counts = columns.count(), moved.count()
+    assert counts == spark_counts
+    ours, theirs = result(columns, counts, place / "columns"), result(moved, spark_counts, place / "rows")
+    assert ours[2] == theirs[2]
+    assert [(one.partition, one.tally) for one in ours[1]] == [(one.partition, one.tally) for one in theirs[1]]
+    return counts
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four files of two row groups: times that overlap and repeat, empty and equal values, nulls, bytes above 127."""
+    dice = random.Random(3)
+    path = tmp_path_factory.mktemp("lake") / "events with a space"
+    path.mkdir()
+    for number in range(4):
+        count = 400
+        day = datetime.date(1999, 12, 30)
+        table = pa.table(
+            {
+                "user": pa.array([f"user-{dice.randrange(40)}é" for _ in range(count)]),
+                "payload": pa.array(
+                    [dice.choice([b"", b"\xff\x00", b"same", dice.randbytes(30)]) for _ in range(count)], pa.binary()
+                ),
+                "at": pa.array([dice.randrange(-1000, 1000) * 1500 for _ in range(count)], pa.timestamp("us", tz="UTC")),
+                "local": pa.array([dice.randrange(10**15) for _ in range(count)], pa.timestamp("us")),
+                "milli": pa.array([dice.randrange(10**12) for _ in range(count)], pa.timestamp("ms", tz="UTC")),
+                "ms": pa.array([dice.randrange(-(10**12), 10**12) for _ in range(count)], pa.int64()),
+                "day": pa.array([day + datetime.timedelta(dice.randrange(9)) for _ in range(count)]),
+                "n": pa.array([dice.choice([None, 0, 1, -7, 2**31 - 1]) for _ in range(count)], pa.int32()),
+                "small": pa.array([dice.choice([-128, 0, 127]) for _ in range(count)], pa.int8()),
+                "good": pa.array([dice.choice([True, False, None]) for _ in range(count)]),
+                "text": pa.array([dice.choice([None, "", "é", "zz", "Z"]) for _ in range(count)]),
+                "price": pa.array([dice.random() for _ in range(count)]),
+            }
+        )
+        pq.write_table(table, path / f"part {number}.parquet", row_group_size=250, use_dictionary=number % 2 == 0)
+    return path
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"key": "coalesce(n, 5)"},
+        {"key": "small"},
+        {"key": "concat(user, '/', small)"},
+        {"key": "cast(ms as string)", "value": "text"},
+        {"key": "user", "value": "good"},
+        {"event_time": "local"},
+        {"event_time": "milli"},
+        {"event_time": "day"},
+        {"event_time": "timestamp_millis(ms)"},
+        {"event_time": "timestamp_seconds(small)"},
+        {"event_time": "timestamp_micros(ms)"},
+        {"order_by": ("n", "text", "good")},
+        {"event_time": "day", "order_by": ("small", "local")},
+        {"where": "n > 0"},
+        {"where": "n is null or not (text = 'zz')"},
+        {"where": "good and text >= '' and small <= 0"},
+        {"where": "text in ('é', 'Z') and n <> 1"},
+        {"where": "user = 'user-1é' or at > timestamp_millis(ms)"},
+        {"where": "n = 12345"},
+    ],
+    ids=str,
+)
+def test_both_ways_give_the_same_records(spark: SparkSession, lake: Path, tmp_path: Path, changed: dict[str, Any]) -> None:
+    counts = same_on_both_ways(spark, rows_of(spark, lake, **changed), tmp_path)
+    assert (counts.total == 0) == (changed.get("where") == "n = 12345")
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 12, 1 << 15])
+def test_large_sources_are_exchanged(
+    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: size)
+    same_on_both_ways(spark, rows_of(spark, lake), tmp_path)
+
+
+def test_files_in_any_order_and_apart_in_time(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small files, one after the other in time: no exchange, and offsets in the order of time."""
+    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 4 << 10)
+    place = tmp_path / "lake"
+    place.mkdir()
+    dice = random.Random(1)
+    for number, hour in enumerate(dice.sample(range(60), 60)):
+        some = 30 if number else 3000
+        at = pa.array([hour * 3_600_000_000 + dice.randrange(3_600_000_000) for _ in range(some)], pa.timestamp("us", tz="UTC"))
+        users = pa.array([dice.choice(["hot", f"u{dice.randrange(9)}"]) for _ in range(some)])
+        pq.write_table(pa.table({"user": users, "at": at, "payload": pa.array([b"x" * 9] * some)}), place / f"{number}.parquet")
+    same_on_both_ways(spark, rows_of(spark, place), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"key": None}, "no key"),
+        ({"key": "text"}, "have no key"),
+        ({"key": "price"}, "double"),
+        ({"value": "upper(text)"}, "Upper"),
+        ({"value": "cast(at as string)"}, "timestamp to string"),
+        ({"value": None}, "the row as JSON"),
+        ({"event_time": None}, "no event time"),
+        ({"headers": "map('a', text)"}, "headers"),
+        ({"where": "small % 2 = 0"}, "Remainder"),
+        ({"options": {"mergeSchema": "true"}}, "options of its own: mergeschema"),
+    ],
+    ids=str,
+)
+def test_what_columns_cannot_do_says_why_and_takes_rows(
+    spark: SparkSession, lake: Path, tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    work, counts = counted(spark, rows_of(spark, lake, **changed), PARTITIONS)
+    assert isinstance(work, RowWork) and re.search(why, work.why)
+    assert sum(map(len, result(work, counts, tmp_path)[2].values())) == counts.total > 0
+
+
+def write(path: Path, **columns: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    usual = {
+        "user": pa.array(["a", "b"]),
+        "payload": pa.array([b"1", b"2"]),
+        "at": pa.array([1, 2], pa.timestamp("us", tz="UTC")),
+    }
+    pq.write_table(pa.table({**usual, **columns}), path)
+
+
+def test_files_of_different_schemas_take_rows(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "lake" / "a.parquet")
+    write(tmp_path / "lake" / "b.parquet", payload=pa.array(["1", "2"]))
+    with pytest.raises(UnlikeError, match="another type in a file"):
+        read_source(rows_of(spark, tmp_path / "lake"))
+
+
+def test_a_partition_column_of_the_path_takes_rows(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    write(tmp_path / "lake" / "day=3" / "a.parquet")
+    with pytest.raises(UnlikeError, match="in the files' paths: day"):
+        read_source(rows_of(spark, tmp_path / "lake", key="day"))
+    same_on_both_ways(spark, rows_of(spark, tmp_path / "lake"), tmp_path)
+
+
+def change(path: Path) -> None:
+    write(path, payload=pa.array([b"3", b"4"]))
+
+
+def grow(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def touch_footer(path: Path) -> None:
+    """Another footer of the same size, at the same time."""
+    before = os.stat(path)
+    data = bytearray(path.read_bytes())
+    data[-12] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("harm", [change, grow, Path.unlink, touch_footer])
+@pytest.mark.parametrize("counted_before", [False, True])
+def test_a_file_that_changes_meanwhile_is_told(spark: SparkSession, tmp_path: Path, harm: Any, counted_before: bool) -> None:
+    path = tmp_path / "lake" / "a.parquet"
+    write(path)
+    work = ColumnWork(spark, read_source(rows_of(spark, path.parent)), (), PARTITIONS)
+    if counted_before:
+        work.count()
+    harm(path)
+    with pytest.raises(RetryError, match=f"(changed|vanished).*file=`{path}`"):
+        if counted_before:
+            work.write(Job(str(tmp_path / "store"), "", "job", 64 << 10, {}))
+        else:
+            work.count()
+
+
+def test_a_time_out_of_range_is_named_with_its_place(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "lake" / "a.parquet"
+    write(path, at=pa.array([1, (1 << 62) - 1], pa.int64()))
+    work, counts = counted(spark, rows_of(spark, path.parent, event_time="timestamp_micros(at)"), PARTITIONS)
+    assert isinstance(work, ColumnWork)
+    work.write(Job(str(tmp_path / "store"), "", "job", 64 << 10, {}))
+    assert counts.total == 2
+    write(path, at=pa.array([1, 1 << 62], pa.int64()))
+    seconds, _ = counted(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)", where="user = 'a'"), PARTITIONS)
+    assert isinstance(seconds, ColumnWork)
+    with pytest.raises(HeadgateError, match=r"no value for a row|overflow|range"):
+        counted(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
+
+
+def test_null_times_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "lake" / "a.parquet", at=pa.array([1, None], pa.timestamp("us", tz="UTC")))
+    with pytest.raises(InvalidError, match=r"event time of some rows is null.*rows=`1` of=`2`") as raised:
+        counted(spark, rows_of(spark, tmp_path / "lake"), PARTITIONS)
+    assert raised.value.reason is Reason.INVALID_RECORD
