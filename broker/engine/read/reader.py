@@ -302,7 +302,7 @@ class StoreReader:
             data = memoryview(await self.stretches.read(located.key, ranges))
         good_bytes, damage = _checked(data, wanted, offset, check_crc=check_crc)
         if damage is None:
-            return [data]
+            return [data] if len(data) else []
         if self.stretches is not None:
             self.stretches.forget(located.key)  # the next read asks the store again: the medium may have healed
         if good_bytes:
