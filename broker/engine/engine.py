@@ -272,6 +272,7 @@ class Engine:
         await self.leads.settled()
         self._life.end()
         await self.proof.close()
+        await self._reader.close()
         await self.history.close()
         await self.references.close()
         await self.running.close()

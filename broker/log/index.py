@@ -39,6 +39,21 @@ class BatchIndex:
         self.positions.append(position)
         self.sizes.append(size_bytes)
 
+    def rows(self, first: int, end: int, bytes_max: int) -> BatchIndex:
+        """A copy of the rows from `first` on, below `end`, whose batches have `bytes_max` together; one row at least."""
+        size = 0
+        for row in range(first, end):
+            size += self.sizes[row]
+            if size > bytes_max and row > first:
+                end = row
+                break
+        copy = BatchIndex()
+        copy.offsets.extend(self.offsets[first:end])
+        copy.timestamps.extend(self.timestamps[first:end])
+        copy.positions.extend(self.positions[first:end])
+        copy.sizes.extend(self.sizes[first:end])
+        return copy
+
     def find(self, offset: int, first: int = 0) -> int:
         """The row of the batch with `offset`: the last one whose base is not greater."""
         return max(bisect_right(self.offsets, offset, first) - 1, first)
@@ -60,7 +75,7 @@ class BatchIndex:
         return b"".join(column.tobytes() for column in columns)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> BatchIndex:
+    def decode(cls, data: bytes | bytearray | memoryview) -> BatchIndex:
         """Rows from a chunk's index section. Raises CorruptError."""
         view = memoryview(data)
         if len(view) % ROW_BYTES:

@@ -205,7 +205,12 @@ class Settings:
 
     # -- memory
     tail_bytes: int = _size(256 * MIB, MIB, 1024 * GIB, "memory for the newest records; consumers that keep up are served from it")
-    read_cache_bytes: int = _size(64 * MIB, 0, 1024 * GIB, "cache of older records, read from the store")
+    read_cache_bytes: int = _size(
+        64 * MIB,
+        0,
+        1024 * GIB,
+        "cache of older records, read from the store: index sections, and on S3 stretches of chunks that readers share",
+    )
     history_cache_bytes: int = _size(
         128 * MIB,
         0,

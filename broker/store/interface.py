@@ -10,7 +10,7 @@ bytes of ``[A-Za-z0-9._=-]`` and ``/``, lengths as in keys.py). A key is never t
   means *unknown*: the object may or may not be there.
 - A returned `put` or `put_if_absent` is **durable**: it survives the loss of the process and, as far as the medium can tell, of
   the machine.
-- Read after write, for `get`, `get_range` and `list` alike. No partial object is ever visible.
+- Read after write, for `get`, `get_range`, `get_ranges` and `list` alike. No partial object is ever visible.
 - `list` returns keys in byte order. `delete` of a missing object is not an error.
 
 It does not guarantee:
@@ -23,9 +23,9 @@ It does not guarantee:
 - that a `delete` survives the loss of the machine: the object may be there again;
 - that a listing of several requests shows one instant. It contains every key that existed throughout.
 
-Errors: `InvalidError(NOT_FOUND)` from `get`/`get_range`, `InvalidError(INVALID_REQUEST)` for an illegal key, prefix or range;
-`RetryError(STORE_UNAVAILABLE | STORE_FULL)` when a retry may help; `FatalError(STORE_MISCONFIGURED)` when it will not (no such
-bucket, no permission, vanished directory); `ClosedError` after `close`.
+Errors: `InvalidError(NOT_FOUND)` from `get`, `get_range` and `get_ranges`, `InvalidError(INVALID_REQUEST)` for an illegal key,
+prefix or range; `RetryError(STORE_UNAVAILABLE | STORE_FULL)` when a retry may help; `FatalError(STORE_MISCONFIGURED)` when it will
+not (no such bucket, no permission, vanished directory); `ClosedError` after `close`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Ranges: TypeAlias = Sequence[tuple[int, int]]
+"""Parts of one object: (start, length) in bytes, ascending, without an overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,13 @@ class Store(Protocol):
         """The optional append capability, or None when objects can only be written whole (S3)."""
         ...
 
+    @property
+    def read_unit_bytes(self) -> int:
+        """Bytes that arrive in about the time of one request. Reading fewer is no quicker, so readers read whole units and share
+        them. 0: small reads are quick, because the operating system keeps what was read. Stores with an appender return 0: kept
+        units of a growing object would be too short."""
+        ...
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         """Create an object. True: this call created it. False: the key exists."""
         ...
@@ -73,6 +82,14 @@ class Store(Protocol):
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`; fewer only at the object's end. Raises InvalidError(NOT_FOUND)."""
+        ...
+
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+        """The bytes of ranges (start, length) of one object, one behind the other; fewer only if the object ends before them.
+
+        The ranges must ascend without an overlap. One call costs less than `get_range` for each of them. Raises
+        InvalidError(NOT_FOUND).
+        """
         ...
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:

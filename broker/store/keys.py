@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.broker.store.interface import Buffer
+from headgate.broker.store.interface import Buffer, Ranges
 
 KEY_BYTES_MAX = 800
 """S3 allows 1024; the difference is room for the prefix of the store's URL."""
@@ -39,6 +39,17 @@ def check_range(start: int, length: int) -> None:
     """Raises InvalidError(INVALID_REQUEST) unless both are at least 0 bytes."""
     if start < 0 or length < 0:
         raise InvalidError(Reason.INVALID_REQUEST, f"not a range of bytes. start=`{start}` length=`{length}`")
+
+
+def check_ranges(ranges: Ranges) -> None:
+    """Raises InvalidError(INVALID_REQUEST) unless the ranges ascend without an overlap."""
+    end = 0
+    for start, length in ranges:
+        if start < end or length < 0:
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"ranges do not ascend. start=`{start}` length=`{length}` end_of_previous=`{end}`"
+            )
+        end = start + length
 
 
 def check_listing(prefix: str, start_after: str, limit: int) -> None:

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from headgate.broker.runtime.errors import ClosedError, Reason
 from headgate.broker.runtime.threads import Pool
-from headgate.broker.store.interface import Appender, Buffer, ObjectInfo
-from headgate.broker.store.keys import check_key, check_listing, check_range, views
+from headgate.broker.store.interface import Appender, Buffer, ObjectInfo, Ranges
+from headgate.broker.store.keys import check_key, check_listing, check_range, check_ranges, views
 from headgate.broker.store.local_append import Fsync, LocalAppender
 from headgate.broker.store.local_files import LocalFiles
 
@@ -63,6 +63,10 @@ class LocalStore:
     def appender(self) -> Appender | None:
         return self._appender
 
+    @property
+    def read_unit_bytes(self) -> int:
+        return 0
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         check_key(key)
         return await self._run(lambda: self._files.put_if_absent(key, views(data)))
@@ -79,6 +83,11 @@ class LocalStore:
         check_key(key)
         check_range(start, length)
         return await self._run(lambda: self._files.get_range(key, start, length))
+
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+        check_key(key)
+        check_ranges(ranges)
+        return await self._run(lambda: self._files.get_ranges(key, ranges))
 
     async def open_file(self, key: str) -> int:
         """A descriptor of an object, for another process to read from. The caller closes it."""

@@ -14,8 +14,11 @@ from collections.abc import Sequence
 
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason
-from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo
-from headgate.broker.store.keys import check_key, check_listing, check_range, key_conflict, not_found, views
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Ranges
+from headgate.broker.store.keys import check_key, check_listing, check_range, check_ranges, key_conflict, not_found, views
+
+READ_UNIT_BYTES = 4 << 10
+"""Unit of reads, in bytes, of a store without append. It is small, so that tests reach the borders of units."""
 
 
 class MemoryObjects:
@@ -85,6 +88,10 @@ class MemoryStore:
     def appender(self) -> Appender | None:
         return self._appender
 
+    @property
+    def read_unit_bytes(self) -> int:
+        return 0 if self._appender is not None else READ_UNIT_BYTES
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         check_key(key)
         await self._turn()
@@ -112,6 +119,14 @@ class MemoryStore:
         await self._turn()
         with self._objects.lock:
             return bytes(self._find(key)[start : start + length])
+
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+        check_key(key)
+        check_ranges(ranges)
+        await self._turn()
+        with self._objects.lock:
+            data = self._find(key)
+            return b"".join([data[start : start + length] for start, length in ranges])
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         check_listing(prefix, start_after, limit)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.metrics import Labels, Metrics
-from headgate.broker.store.interface import Appender, Buffer, Files, ObjectInfo, Store
+from headgate.broker.store.interface import Appender, Buffer, Files, ObjectInfo, Ranges, Store
 from headgate.broker.store.keys import views
 
 RETRY_PAUSE_S_MIN = 0.05
@@ -66,6 +66,10 @@ class RetryingStore:
     def appender(self) -> Appender | None:
         return self._store.appender
 
+    @property
+    def read_unit_bytes(self) -> int:
+        return self._store.read_unit_bytes
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         attempts = _Attempts(self)
 
@@ -93,6 +97,9 @@ class RetryingStore:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return await _Attempts(self).run(lambda: self._store.get_range(key, start, length))
+
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+        return await _Attempts(self).run(lambda: self._store.get_ranges(key, ranges))
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         return await _Attempts(self).run(lambda: self._store.list(prefix, start_after, limit))
@@ -147,7 +154,7 @@ class OperationCounts:
     seconds: float = 0.0
 
 
-OPERATIONS = ("put_if_absent", "put", "get", "get_range", "open_file", "list", "delete")
+OPERATIONS = ("put_if_absent", "put", "get", "get_range", "get_ranges", "open_file", "list", "delete")
 
 
 class MeteredStore:
@@ -181,6 +188,10 @@ class MeteredStore:
     def appender(self) -> Appender | None:
         return self._store.appender
 
+    @property
+    def read_unit_bytes(self) -> int:
+        return self._store.read_unit_bytes
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         created = await self._count("put_if_absent", self._store.put_if_absent(key, data))
         if created:
@@ -199,6 +210,11 @@ class MeteredStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         data = await self._count("get_range", self._store.get_range(key, start, length))
         self.counts["get_range"].bytes += len(data)
+        return data
+
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+        data = await self._count("get_ranges", self._store.get_ranges(key, ranges))
+        self.counts["get_ranges"].bytes += len(data)
         return data
 
     async def open_file(self, key: str) -> int | None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import TypeVar
 
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
-from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Ranges, Store
 from headgate.broker.store.keys import views
 
 LATE_CALLS_MAX = 8
@@ -49,6 +49,7 @@ POSSIBLE: Mapping[str, frozenset[Fault]] = {
     "put": _WRITES,
     "get": _READS,
     "get_range": _READS,
+    "get_ranges": _READS,
     "list": _READS,
     "delete": _WRITES - {Fault.FULL},
     "appender.create": frozenset({Fault.REFUSED, Fault.FULL}),
@@ -130,6 +131,10 @@ class FaultStore:
     def appender(self) -> Appender | None:
         return self._appender
 
+    @property
+    def read_unit_bytes(self) -> int:
+        return self._store.read_unit_bytes
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         copy = b"".join(views(data))
         return await self._write("put_if_absent", key, lambda: self._store.put_if_absent(key, copy))
@@ -143,6 +148,9 @@ class FaultStore:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return await self._read("get_range", key, lambda: self._store.get_range(key, start, length))
+
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+        return await self._read("get_ranges", key, lambda: self._store.get_ranges(key, ranges))
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         return await self._read("list", prefix, lambda: self._store.list(prefix, start_after, limit))

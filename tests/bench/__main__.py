@@ -23,6 +23,7 @@ TITLES = {
     "noise": "Noise floor: the bare C peer of itself (100 % ± what single pairs stray)",
     "produce": "Produce, of the ceiling (a bare C peer, pinned, adjacent pairs)",
     "fetch": "Fetch, of the ceiling",
+    "cold": "Cold reads of live records by librdkafka, of hot reads (wal.fsync=always; S3 is moto on this machine)",
     "durable": "Durable produce (wal.fsync=always), of the raw O_DSYNC stream of the same disk",
     "librdkafka": "librdkafka at full speed (local store, wal.fsync=never; s/GB is the broker's CPU per GB of values)",
     "latency": "Latency from produce() to the ack, librdkafka, 1 KB values",

@@ -35,6 +35,7 @@ calls: st.SearchStrategy[Call] = st.one_of(
     st.tuples(st.just("put_if_absent"), keys, st.lists(data, max_size=3)),
     st.tuples(st.just("get"), wild_keys),
     st.tuples(st.just("get_range"), wild_keys, few_bytes, few_bytes),
+    st.tuples(st.just("get_ranges"), wild_keys, st.lists(st.tuples(few_bytes, few_bytes), max_size=4)),
     st.tuples(st.just("list"), prefixes, prefixes, st.integers(0, 5)),
     st.tuples(st.just("list"), prefixes, st.just(""), st.just(1000)),
     st.tuples(st.just("delete"), wild_keys),

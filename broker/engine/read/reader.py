@@ -1,7 +1,7 @@
-"""Reads records that are no longer in memory: rows of the index, then ranges of chunks, then slices of batches.
+"""Reads records that are no longer in memory: rows of the index, then the ranges of their batches in a chunk.
 
 A chunk has the batches of all partitions in the order of their commits, so batches of one partition are apart from each other.
-The reader reads ranges that are near each other together. So a read is bounded by the requested bytes plus the accepted gaps.
+From a directory, one call reads all of them, without the gaps. From S3, whole stretches are read and shared (`stretches.py`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from headgate.broker.engine import keys
 from headgate.broker.engine.partition.log import ChunkRef, PartitionLog, Reach
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.mend import rebuild_index
+from headgate.broker.engine.read.stretches import Stretches
 from headgate.broker.log.batch import HEADER_BYTES, crc_matches, parse_header
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.store.interface import Store
+from headgate.broker.store.interface import Buffer, Store
 
 logger = get_logger("reader")
 
 _T = TypeVar("_T")
 
-GAP_BYTES_MAX = 64 << 10
-"""Largest gap, in bytes, between two wanted batches that is read and dropped. That is cheaper than another round trip."""
-RANGE_BYTES_MAX = 8 << 20
-"""Largest range, in bytes, of one read from the store; only a single larger batch may exceed it."""
+SECTIONS_SHARE = 4
+"""Index sections may fill this part (a fourth) of the cache where stretches of chunks fill the rest."""
 BROKEN_MAX = 1000
 """Error messages that the reader remembers, so that it logs each of them once."""
 TRIES = 5
@@ -57,7 +56,7 @@ async def read_index(store: Store, incarnation_id: str, chunk: Chunk, extent: Ex
     return parse_index(data, incarnation_id, chunk, extent)
 
 
-def parse_index(data: bytes | memoryview, incarnation_id: str, chunk: Chunk, extent: Extent) -> BatchIndex:
+def parse_index(data: Buffer, incarnation_id: str, chunk: Chunk, extent: Extent) -> BatchIndex:
     """The rows of one extent. `data`: its section of the chunk's index. Raises CorruptError."""
     key = keys.index_object(incarnation_id, chunk)
     if len(data) != extent.length_bytes:
@@ -112,7 +111,7 @@ class StoreReader:
     """Batches of a partition from the store.
 
     Args:
-        cache_bytes_max: bytes of index sections in memory; the least recently used section is dropped first.
+        cache_bytes_max: bytes of index sections and of stretches of chunks in memory; the least recently used is dropped first.
         history: reads the extents of Parquet files.
     """
 
@@ -122,6 +121,11 @@ class StoreReader:
         self._incarnation_id = incarnation_id
         self._cache: OrderedDict[tuple[str, int], tuple[BatchIndex, int]] = OrderedDict()
         self._cache_bytes = 0
+        self.stretches: Stretches | None = None
+        """What readers share of objects; None where the operating system does that."""
+        if store.read_unit_bytes:
+            self.stretches = Stretches(store, cache_bytes_max - cache_bytes_max // SECTIONS_SHARE)
+            cache_bytes_max //= SECTIONS_SHARE
         self._cache_bytes_max = cache_bytes_max
         self._broken: OrderedDict[str, None] = OrderedDict()
         """Error messages that were already logged, oldest first."""
@@ -133,7 +137,7 @@ class StoreReader:
     async def read(
         self, log: PartitionLog, offset: int, max_bytes: int, reached: Reach | None = None, *, check_crc: bool = True
     ) -> list[memoryview]:
-        """Whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
+        """Slices of whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
 
         `log_start <= offset < high_watermark` must hold at the call. Returns [] only if retention deletes the records during the
         read.
@@ -155,6 +159,11 @@ class StoreReader:
             return [] if located is None else await self._read_rows(located, offset, max_bytes, check_crc=check_crc)
 
         return await self._told(log, offset, read)
+
+    async def close(self) -> None:
+        """End the reads under way of stretches; their readers fail with ClosedError."""
+        if self.stretches is not None:
+            await self.stretches.close()
 
     async def _told(self, log: PartitionLog, offset: int, call: Callable[[], Awaitable[_T]]) -> _T:
         """Call `call` through `again`. Rebuilds a lost index. Logs each error that needs an operator only once."""
@@ -209,7 +218,9 @@ class StoreReader:
             return True
 
     def _forget(self, key: str, position: int) -> None:
-        """Drop a section of an index from the cache."""
+        """Drop a section of an index from the cache, and what was read of its object."""
+        if self.stretches is not None:
+            self.stretches.forget(key)
         cached = self._cache.pop((key, position), None)
         if cached is not None:
             self._cache_bytes -= cached[1]
@@ -265,7 +276,15 @@ class StoreReader:
         if cached is not None:
             self._cache.move_to_end(cache_key)
             return cached[0]
-        index = await read_index(self._store, ref.incarnation_id, ref.chunk, extent)
+        if self.stretches is None:
+            index = await read_index(self._store, ref.incarnation_id, ref.chunk, extent)
+        else:
+            section = await self.stretches.read(cache_key[0], [(extent.position, extent.length_bytes)])
+            try:
+                index = parse_index(section, ref.incarnation_id, ref.chunk, extent)
+            except CorruptError:
+                self.stretches.forget(cache_key[0])
+                raise
         if cache_key not in self._cache:
             self._cache[cache_key] = index, extent.length_bytes
             self._cache_bytes += extent.length_bytes
@@ -275,45 +294,41 @@ class StoreReader:
 
     async def _read_rows(self, located: Located, offset: int, max_bytes: int, *, check_crc: bool) -> list[memoryview]:
         # Copy the rows first: the rows of an open chunk may leave memory while the store is read.
-        index = located.index
-        wanted = BatchIndex()
-        size = 0
-        for row in range(located.first, located.end):
-            size += index.sizes[row]
-            if len(wanted) and size > max_bytes:
-                break
-            wanted.add(index.offsets[row], index.timestamps[row], index.positions[row], index.sizes[row])
-        positions, sizes = wanted.positions, wanted.sizes
-        batches: list[memoryview] = []
-        start = 0
-        while start < len(wanted):
-            end = start + 1
-            first = positions[start]
-            while (
-                end < len(wanted)
-                and positions[end] - (positions[end - 1] + sizes[end - 1]) <= GAP_BYTES_MAX
-                and positions[end] + sizes[end] - first <= RANGE_BYTES_MAX
-            ):
-                end += 1
-            length = positions[end - 1] + sizes[end - 1] - first
-            data = memoryview(await self._store.get_range(located.key, first, length))
-            is_sparse = sum(sizes[start:end]) * 2 < length
-            for row in range(start, end):
-                batch = data[positions[row] - first : positions[row] - first + sizes[row]]
-                damage = "chunk is cut off" if len(batch) != sizes[row] else damage_of(batch, wanted, row)
-                if damage is None and not batches and parse_header(batch).next_offset <= offset:
-                    damage = "an index lacks the batch that has an offset"
-                # The broker checks the CRC because some clients do not: librdkafka's `check.crcs` is off by default.
-                if damage is None and check_crc and not crc_matches(batch):
-                    damage = "a batch is not what was written"
-                if damage is not None:
-                    if batches:
-                        return batches  # the next read begins at this batch, and raises the error
-                    raise CorruptError(
-                        Reason.CORRUPT_STORE,
-                        f"{damage}. key=`{located.key}` position=`{positions[row]}` offset=`{wanted.offsets[row]}`",
-                    )
-                # Copy a batch of a sparse range: otherwise the batch would keep the whole range in memory.
-                batches.append(memoryview(bytes(batch)) if is_sparse else batch)
-            start = end
-        return batches
+        wanted = located.index.rows(located.first, located.end, max_bytes)
+        ranges = list(zip(wanted.positions, wanted.sizes, strict=True))
+        if self.stretches is None:
+            data = memoryview(await self._store.get_ranges(located.key, ranges))
+        else:
+            data = memoryview(await self.stretches.read(located.key, ranges))
+        good_bytes, damage = _checked(data, wanted, offset, check_crc=check_crc)
+        if damage is None:
+            return [data] if len(data) else []
+        if self.stretches is not None:
+            self.stretches.forget(located.key)  # the next read asks the store again: the medium may have healed
+        if good_bytes:
+            return [data[:good_bytes]]  # the next read begins at the damaged batch, and raises the error
+        raise CorruptError(
+            Reason.CORRUPT_STORE,
+            f"{damage}. key=`{located.key}` position=`{wanted.positions[0]}` offset=`{wanted.offsets[0]}`",
+        )
+
+
+def _checked(data: memoryview, rows: BatchIndex, offset: int, *, check_crc: bool) -> tuple[int, str | None]:
+    """Compare batches, one behind the other, with their rows: (bytes of the good ones in front, damage of the next one or None).
+
+    Args:
+        offset: the first batch must reach beyond it.
+    """
+    position = 0
+    for row, size in enumerate(rows.sizes):
+        batch = data[position : position + size]
+        damage = "chunk is cut off" if len(batch) != size else damage_of(batch, rows, row)
+        if damage is None and not row and parse_header(batch).next_offset <= offset:
+            damage = "an index lacks the batch that has an offset"
+        # The broker checks the CRC because some clients do not: librdkafka's `check.crcs` is off by default.
+        if damage is None and check_crc and not crc_matches(batch):
+            damage = "a batch is not what was written"
+        if damage is not None:
+            return position, damage
+        position += size
+    return position, None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader
-from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header
+from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header, split
 from headgate.broker.log.check import RecordError, check_sample
 from headgate.broker.runtime.errors import InvalidError, Reason
 
@@ -78,7 +78,7 @@ async def find_unreadable(reader: StoreReader, partition: PartitionLog, first_of
         read = await reader.read(partition, offset, READ_BYTES, check_crc=False)
         if not read:
             offset = end_offset
-        for batch in read:
+        for batch in [one for part in read for one in split(part)]:
             header = parse_header(batch)
             if header.base_offset >= end_offset:
                 offset = end_offset

@@ -14,9 +14,9 @@ from random import Random
 from typing import Any
 
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
-from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo
-from headgate.broker.store.keys import check_key, check_listing, check_range, not_found, views
-from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Ranges
+from headgate.broker.store.keys import check_key, check_listing, check_range, check_ranges, not_found, views
+from headgate.broker.store.memory import READ_UNIT_BYTES, MemoryObjects, MemoryStore
 from headgate.broker.testing.simulation.clock import SimulatedClock, WallClock
 from headgate.broker.testing.simulation.loop import WORLD, Process, VirtualLoop
 from headgate.broker.testing.simulation.trace import Trace
@@ -77,6 +77,10 @@ class StoreView:
     def appender(self) -> Appender | None:
         return self._appender
 
+    @property
+    def read_unit_bytes(self) -> int:
+        return 0 if self._appender is not None else READ_UNIT_BYTES
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         check_key(key)
         copy = b"".join(views(data))
@@ -103,6 +107,11 @@ class StoreView:
         check_range(start, length)
         return bytes(await self._call("get_range", key, lambda: bytes(self._find(key)[start : start + length]), False))
 
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes:
+        check_key(key)
+        check_ranges(ranges)
+        return bytes(await self._call("get_ranges", key, lambda: self._joined(key, ranges), False))
+
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         check_listing(prefix, start_after, limit)
         listing: list[ObjectInfo] = await self._call(
@@ -116,6 +125,10 @@ class StoreView:
 
     async def close(self) -> None:
         pass
+
+    def _joined(self, key: str, ranges: Ranges) -> bytes:
+        data = self._find(key)
+        return b"".join([data[start : start + length] for start, length in ranges])
 
     def _find(self, key: str) -> bytearray:
         data = self._medium.objects.find(key)

@@ -2,6 +2,7 @@
 
 from tests.bench.cases import (
     cluster,
+    cold,
     durable,
     fetch,
     fleet,
@@ -24,6 +25,7 @@ ALL: list[Case] = [
     *noise.CASES,
     *produce.CASES,
     *fetch.CASES,
+    *cold.CASES,
     *durable.CASES,
     *librdkafka.CASES,
     *latency.CASES,

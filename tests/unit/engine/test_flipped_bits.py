@@ -13,6 +13,7 @@ import re
 
 import pytest
 
+from headgate.broker.log.batch import split
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import CorruptError, FatalError, HeadgateError
 from tests.unit.engine.conftest import MakeMachine
@@ -70,7 +71,7 @@ async def outcome(machine: Machine, broker: Incarnation) -> str:
             offset = log.log_start
             assert log.high_watermark >= len(acked)
             while offset < log.high_watermark:
-                batches = await broker.engine.read(log, offset, 1 << 20)
+                batches = [one for part in await broker.engine.read(log, offset, 1 << 20) for one in split(part)]
                 records = [record for batch in batches for record in iter_records(batch) if record.offset >= offset]
                 assert records[0].offset == offset, "records are missing"
                 for record in records:

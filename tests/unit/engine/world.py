@@ -27,7 +27,7 @@ from headgate.broker.node import Node
 from headgate.broker.runtime.clock import Clock, ManualClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
-from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Ranges, Store
 from headgate.broker.testing.faults import Fault, FaultStore
 from tests.support import nodes
 
@@ -108,6 +108,10 @@ class MortalStore:
     def appender(self) -> Appender | None:
         return self._appender
 
+    @property
+    def read_unit_bytes(self) -> int:
+        return self._store.read_unit_bytes
+
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
         await self.passed("put_if_absent")
         return await self._store.put_if_absent(key, data)
@@ -123,6 +127,10 @@ class MortalStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         await self.passed("get_range")
         return await self._store.get_range(key, start, length)
+
+    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+        await self.passed("get_ranges")
+        return await self._store.get_ranges(key, ranges)
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         await self.passed("list")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import asyncio
 import os
+import random
 from collections.abc import Coroutine
 from typing import Any
 
@@ -107,6 +108,38 @@ async def test_ranges(store: Store) -> None:
     await store.put("a/b", b"0123456789")
     for start, length, expected in RANGES:
         assert await store.get_range("a/b", start, length) == expected, (start, length)
+
+
+SETS_OF_RANGES: list[tuple[list[tuple[int, int]], bytes]] = [
+    ([], b""),
+    ([(0, 10)], b"0123456789"),
+    ([(0, 2), (2, 3), (5, 5)], b"0123456789"),
+    ([(0, 1), (3, 2), (9, 1)], b"0349"),
+    ([(1, 0), (4, 0), (5, 1), (7, 0)], b"5"),
+    ([(0, 2), (8, 5), (20, 3)], b"0189"),
+    ([(10, 1)], b""),
+    ([(1 << 40, 1)], b""),
+]
+
+
+async def test_sets_of_ranges(store: Store) -> None:
+    await store.put("a/b", b"0123456789")
+    for ranges, expected in SETS_OF_RANGES:
+        assert await store.get_ranges("a/b", ranges) == expected, ranges
+    assert await not_found(store.get_ranges("a/c", [(0, 1)])) and await not_found(store.get_ranges("a/c", []))
+    for ranges in ([(-1, 2)], [(0, -1)], [(4, 2), (5, 1)], [(4, 2), (0, 1)]):
+        with pytest.raises(InvalidError) as caught:
+            await store.get_ranges("a/b", ranges)
+        assert caught.value.reason is Reason.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(("length", "gap"), [(1, 1), (700, 0), (700, 900), (5_000, 20_000)])
+async def test_many_ranges(store: Store, length: int, gap: int) -> None:
+    """As many as the batches of a fetch, with gaps that are read and gaps that are skipped, and beyond the object's end."""
+    data = random.Random(7).randbytes(20 * (length + gap) + length // 2)
+    await store.put("many", data)
+    ranges = [(at, length) for at in range(0, 30 * (length + gap), length + gap)]
+    assert await store.get_ranges("many", ranges) == b"".join(data[start : start + length] for start, _ in ranges)
 
 
 async def test_ranges_of_an_empty_object(store: Store) -> None:

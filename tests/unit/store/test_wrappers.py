@@ -119,6 +119,7 @@ async def test_every_operation_is_repeated() -> None:
         "put": (lambda: bench.store.put("b", b"1"), None),
         "get": (lambda: bench.store.get("a"), b"0123"),
         "get_range": (lambda: bench.store.get_range("a", 1, 2), b"12"),
+        "get_ranges": (lambda: bench.store.get_ranges("a", [(0, 1), (2, 2)]), b"023"),
         "list": (lambda: bench.store.list("zz"), []),
         "delete": (lambda: bench.store.delete("b"), None),
     }
@@ -196,6 +197,7 @@ async def test_counters() -> None:
     await store.put("b", b"1")
     assert await store.get("a") == b"12345"
     assert await store.get_range("a", 1, 3) == b"234"
+    assert await store.get_ranges("a", [(0, 1), (3, 9)]) == b"145"
     with pytest.raises(InvalidError):
         await store.get("nothing")
     faults.script("get", REFUSED, Fault.DELAYED)
@@ -210,6 +212,7 @@ async def test_counters() -> None:
         "put": (1, 0, 1, 0.0),
         "get": (4, 1, 10, 0.25),
         "get_range": (1, 0, 3, 0.0),
+        "get_ranges": (1, 0, 3, 0.0),
         "open_file": (0, 0, 0, 0.0),
         "list": (1, 0, 0, 0.0),
         "delete": (1, 0, 0, 0.0),
@@ -227,3 +230,4 @@ async def test_a_counting_store_passes_all_else_through() -> None:
     inner: Store = MemoryStore()
     store = MeteredStore(inner, ManualClock())
     assert store.url == inner.url and store.appender is inner.appender
+    assert store.read_unit_bytes == inner.read_unit_bytes
