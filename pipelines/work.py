@@ -7,7 +7,7 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Protocol
 
-from headgate.pipelines.columns.expressions import UnlikeError
+from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.extents import FORMAT, ExtentSink, SinkJob, Written
 from headgate.pipelines.murmur2 import has_jvm
@@ -38,11 +38,39 @@ def counted(spark: SparkSession, rows: Rows, partitions: int) -> tuple[Work, Cou
     try:
         if not has_jvm(spark):
             raise UnlikeError("Spark Connect shows no plan")
-        columns = ColumnWork(spark, read_source(rows), rows.ties, partitions)
+        columns = _Columns(spark, rows, partitions)
         return columns, columns.count()
     except UnlikeError as error:
         moved = RowWork(spark, rows, partitions, str(error))
         return moved, moved.count()
+
+
+class _Columns:
+    """Work on columns, and on Spark's rows after all if a task meets a value that Arrow treats in another way."""
+
+    def __init__(self, spark: SparkSession, rows: Rows, partitions: int) -> None:
+        self._work: ColumnWork | RowWork = ColumnWork(spark, read_source(rows), rows.ties, partitions)
+        self._spark = spark
+        self._rows = rows
+        self._partitions = partitions
+
+    @property
+    def engine(self) -> str:
+        return self._work.engine
+
+    @property
+    def why(self) -> str:
+        return self._work.why
+
+    def count(self) -> Counts:
+        return self._work.count()
+
+    def write(self, job: Job) -> list[Written]:
+        try:
+            return self._work.write(job)
+        except UnlikeError as error:
+            self._work = RowWork(self._spark, self._rows, self._partitions, str(error))
+            return self._work.write(job)
 
 
 class RowWork:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.json_text import json_rows
 
 arrow: Any = pa
 pc: Any = pyarrow.compute
@@ -38,13 +40,9 @@ KINDS: dict[str, Any] = {
 }
 """Spark's types with an equal Arrow type. Decimals and floating-point numbers are not among them: Java prints them differently."""
 
-_INTEGERS = ("byte", "short", "integer", "long")
+INTEGERS = ("byte", "short", "integer", "long")
 _UTC = frozenset(("UTC", "GMT", "Z", "Etc/UTC", "+00:00"))
 _PREFIX = "org.apache.spark.sql.catalyst."
-
-
-class UnlikeError(Exception):
-    """The source, or an expression, has no provably equal meaning in Arrow. The message says why, in a user's terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,13 @@ class Node:
         """The columns that the expression reads."""
         own = frozenset((self.name,)) if self.function == "column" else frozenset[str]()
         return own.union(*(one.columns() for one in self.arguments))
+
+    def printed_times(self) -> frozenset[str]:
+        """The columns whose dates or times the expression prints."""
+        own = frozenset[str]()
+        if self.function == "json":
+            own = frozenset(one.name for one in self.arguments if one.kind in ("date", "timestamp", "timestamp_ntz"))
+        return own.union(*(one.printed_times() for one in self.arguments))
 
     def of(self, columns: Mapping[str, Value]) -> Value:
         """The expression's value. `columns`: arrays of equal length. Raises InvalidError when it has none, as Spark would."""
@@ -171,6 +176,8 @@ def _expression(tree: Sequence[Mapping[str, Any]], known: Mapping[int, Node]) ->
 def _read(rows: Any, known: Mapping[int, Node]) -> Node:
     row = next(rows)
     name = _class(row)
+    if name == "Invoke":
+        return _json(row, rows, known)
     arguments = tuple(_read(rows, known) for _ in range(row["num-children"]))
     if name == "AttributeReference":
         found = known[_identity(row)]
@@ -190,7 +197,7 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
         return reduce(lambda left, right: Node("or", "boolean", (left, right)), equal)
     if name == "Cast":
         return _cast(row, arguments[0])
-    if name in _TIMES and arguments[0].kind in _INTEGERS:
+    if name in _TIMES and arguments[0].kind in INTEGERS:
         return Node("time", "timestamp", arguments, value=_TIMES[name])
     if name == "Coalesce":
         return Node("coalesce", arguments[0].kind, arguments)
@@ -201,19 +208,35 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
 
 def _constant(row: Mapping[str, Any]) -> Node:
     kind, text = _kind(row), row["value"]
-    if str(text).startswith("StructsToJsonEvaluator("):
-        raise UnlikeError("Spark makes the row as JSON")
     if kind not in KINDS:
         raise UnlikeError(f"a constant is of type {kind}")
     if text is None:
         return Node("constant", kind)
-    if kind in _INTEGERS:
+    if kind in INTEGERS:
         return Node("constant", kind, value=int(text))
     if kind == "boolean":
         return Node("constant", kind, value=str(text) == "true")
     if kind == "string":
         return Node("constant", kind, value=str(text))
     raise UnlikeError(f"a constant is of type {kind}")
+
+
+def _json(row: Mapping[str, Any], rows: Any, known: Mapping[int, Node]) -> Node:
+    """`to_json` of a struct of columns, without options. `rows`: the nodes behind the call's own."""
+    evaluator = next(rows)
+    text = str(evaluator.get("value"))
+    if row["num-children"] != 2 or not text.startswith("StructsToJsonEvaluator(Map(),"):
+        raise UnlikeError(f"Spark's {row.get('functionName')} is not computed on columns")
+    if not any(text.endswith(f",Some({zone}))") for zone in _UTC):
+        raise UnlikeError("times are printed in the session's zone")
+    struct = next(rows)
+    if _class(struct) != "CreateNamedStruct":
+        raise UnlikeError("Spark makes the JSON of a nested column")
+    parts = [_read(rows, known) for _ in range(struct["num-children"])]
+    names, fields = parts[::2], parts[1::2]
+    if any(one.function != "column" for one in fields):
+        raise UnlikeError("Spark makes the JSON of an expression")
+    return Node("json", "string", tuple(fields), value=tuple(one.value for one in names))
 
 
 def _cast(row: Mapping[str, Any], argument: Node) -> Node:
@@ -224,8 +247,8 @@ def _cast(row: Mapping[str, Any], argument: Node) -> Node:
         if row.get("timeZoneId") not in _UTC and "timestamp" in (before, after):
             raise UnlikeError(f"a time without a zone is in the session's zone. zone=`{row.get('timeZoneId')}`")
         return Node("cast", after, (argument,))
-    widens = before in _INTEGERS and after in _INTEGERS and _INTEGERS.index(before) < _INTEGERS.index(after)
-    prints = after == "string" and before in (*_INTEGERS, "boolean")
+    widens = before in INTEGERS and after in INTEGERS and INTEGERS.index(before) < INTEGERS.index(after)
+    prints = after == "string" and before in (*INTEGERS, "boolean")
     if widens or prints or (before, after) == ("string", "binary"):
         return Node("cast", after, (argument,))
     raise UnlikeError(f"a cast of {before} to {after} is not computed on columns")
@@ -273,6 +296,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "time": _time,
     "coalesce": lambda _, *values: pc.coalesce(*values),
     "concat": _concat,
+    "json": lambda node, *values: json_rows(node.value, values),
 }
 
 

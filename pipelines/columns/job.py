@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks
-from headgate.pipelines.columns.expressions import Query, UnlikeError, read_query
+from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.expressions import Query, read_query
 from headgate.pipelines.columns.layout import Piece, read_layout
 from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes
 from headgate.pipelines.columns.tasks import Counted, Part, Spec
@@ -27,6 +29,7 @@ _LISTING = frozenset(("path", "paths", "recursivefilelookup", "pathglobfilter", 
 """Options of Spark's Parquet reader that only choose the files."""
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
+_UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
 _PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 
 
@@ -47,6 +50,8 @@ def read_source(rows: Rows) -> Source:
         raise UnlikeError("the flood has headers")
     if "_tie_source" in rows.ties:
         raise UnlikeError("the flood has no event time")
+    if frame.sparkSession.conf.get("spark.sql.jsonGenerator.ignoreNullFields") != "true":
+        raise UnlikeError("the session keeps null fields in JSON")
     plan = frame._jdf.queryExecution().optimizedPlan()
     leaves = plan.collectLeaves()
     if leaves.size() != 1 or leaves.head().getClass().getSimpleName() != "LogicalRelation":
@@ -63,7 +68,7 @@ def read_source(rows: Rows) -> Source:
     if not set(columns) <= inside:
         raise UnlikeError(f"a column is in the files' paths: {', '.join(sorted(set(columns) - inside))}")
     paths = sorted(_local_path(url) for url in relation.location().inputFiles())
-    pieces = read_layout(paths, {name: query.source[name] for name in columns}, query.outputs["timestamp"])
+    pieces = read_layout(paths, query)
     return Source(query, tuple(pieces))
 
 
@@ -113,7 +118,8 @@ class ColumnWork:
         return Counts(totals, 0, min(lows, default=None), max(highs, default=None))
 
     def write(self, job: Job) -> list[Written]:
-        """Write the files. Returns the output by partition, in the order of offsets."""
+        """Write the files. Returns the output by partition, in the order of offsets. Raises UnlikeError for rows that only Spark
+        can do."""
         small = [one for one in self._stretches if one.raw_bytes <= self._task_bytes]
         large = [one for one in self._stretches if one.raw_bytes > self._task_bytes]
         spec = self._spec
@@ -122,8 +128,21 @@ class ColumnWork:
             if small:
                 work = [(one.number, one.pieces) for one in small]
                 jobs.append(self._tasks(work).flatMap(lambda task: tasks.write_stretch(spec, job, *task)))
-            parts: list[Part] = self._context.union(jobs).collect() if jobs else []
+            parts = self._collect(jobs)
         return _in_offset_order(parts, job.bases)
+
+    def _collect(self, jobs: list[RDD[Part]]) -> list[Part]:
+        """The output of all jobs, as one job. Raises UnlikeError when a task finds that the rows are not for columns."""
+        if not jobs:
+            return []
+        try:
+            found: list[Part] = self._context.union(jobs).collect()
+        except Exception as error:  # of several classes; only the message has the task's own
+            unlike = _UNLIKE.search(str(error))
+            if unlike is not None:
+                raise UnlikeError(unlike.group(1)) from error
+            raise
+        return found
 
     @contextmanager
     def _spill(self) -> Iterator[str | None]:

@@ -14,12 +14,18 @@ import pyarrow.parquet as pq
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, MAGIC, footer_size
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
-from headgate.pipelines.columns.expressions import KINDS, Node, UnlikeError, array_of
+from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.expressions import INTEGERS, KINDS, Node, Query, array_of
 
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 SPARK_MAJOR_MIN = 3
 """Older Sparks wrote dates before 1582 in another calendar."""
+
+DAY_US = 86_400_000_000
+YEAR_1_US = -62_135_596_800_000_000
+YEAR_10000_US = 253_402_300_800_000_000
+"""Java and Arrow print times from the first year to 9999 alike."""
 
 _VERSION = b"org.apache.spark.version"
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
@@ -67,18 +73,14 @@ ALWAYS = (-(1 << 63), (1 << 63) - 1)
 """The span of a row group whose footer states no times."""
 
 
-def read_layout(paths: Iterable[str], columns: Mapping[str, str], time: Node) -> list[Piece]:
-    """The row groups of these files. Raises UnlikeError when Arrow may read a file in another way than Spark.
-
-    Args:
-        columns: the columns that are read: name, and Spark's name of the type.
-        time: the expression of the event time.
-    """
+def read_layout(paths: Iterable[str], query: Query) -> list[Piece]:
+    """The row groups of these files. Raises UnlikeError when Arrow may read a file, or print a time of it, as Spark does not."""
+    columns = {name: query.source[name] for name in query.columns(*query.outputs)}
     unclear = sorted(name for name in columns if "." in name)
     if unclear:
         raise UnlikeError(f"a column has a dot in its name. column=`{unclear[0]}`")
     with ThreadPoolExecutor(FOOTER_THREADS, "headgate-footers") as pool:
-        return [piece for found in pool.map(lambda path: _pieces(path, columns, time), paths) for piece in found]
+        return [piece for found in pool.map(lambda path: _pieces(path, columns, query), paths) for piece in found]
 
 
 def open_file(file: SourceFile) -> pq.ParquetFile:
@@ -117,7 +119,9 @@ def _metadata(footer: bytes) -> Any:
     return pq.read_metadata(pa.BufferReader(pa.py_buffer(MAGIC + footer)))
 
 
-def _pieces(path: str, columns: Mapping[str, str], time: Node) -> list[Piece]:
+def _pieces(path: str, columns: Mapping[str, str], query: Query) -> list[Piece]:
+    time = query.outputs["timestamp"]
+    printed = frozenset[str]().union(*(one.printed_times() for one in query.outputs.values()))
     try:
         size_bytes, modified_ns = _state(path)
         footer = _footer(path, size_bytes)
@@ -140,6 +144,10 @@ def _pieces(path: str, columns: Mapping[str, str], time: Node) -> list[Piece]:
         chunks = [group.column(index) for index in read]
         raw = sum(chunk.total_uncompressed_size for chunk in chunks)
         repeats = any("DICTIONARY" in encoding or encoding.startswith("DELTA_BYTE") for one in chunks for encoding in one.encodings)
+        for name in printed:
+            low, high = _ends(group.column(paths.index(name)).statistics, columns[name])
+            if not YEAR_1_US <= low <= high < YEAR_10000_US:
+                raise UnlikeError(f"a footer does not say that times are in the years 1 to 9999. column=`{name}` file=`{path}`")
         span = _span(group.column(at[0]).statistics, columns[paths[at[0]]], time) if len(at) == 1 else ALWAYS
         pieces.append(Piece(file, number, group.num_rows, raw, repeats, *span))
     return pieces
@@ -174,21 +182,31 @@ def _is_kind(found: Any, kind: str) -> bool:
 
 def _span(statistics: Any, kind: str, time: Node) -> tuple[int, int]:
     """The first and the last event time that the rows can have: every expression of a time grows with its column."""
-    if statistics is None or not statistics.has_min_max or not _grows(time):
+    if not _grows(time):
+        return ALWAYS
+    if kind in INTEGERS:
+        ends = None if statistics is None or not statistics.has_min_max else [statistics.min_raw, statistics.max_raw]
+    else:
+        ends = list(_ends(statistics, kind))
+    if ends is None or tuple(ends) == ALWAYS:
         return ALWAYS
     arrow: Any = pa
-    ends = arrow.array([statistics.min_raw, statistics.max_raw], pa.int32() if kind == "date" else pa.int64())
-    if kind.startswith("timestamp"):
-        unit = _unit(statistics.logical_type)
-        if not unit:
-            return ALWAYS
-        ends = ends.cast(arrow.timestamp(unit, tz=KINDS[kind].tz))
-    ends = ends.cast(KINDS[kind])
+    values = arrow.array(ends, pa.int64())
+    if kind not in INTEGERS:
+        values = values.cast(KINDS["timestamp"] if kind == "date" else KINDS[kind])
     try:
-        low, high = array_of(time, dict.fromkeys(time.columns(), ends), 2).cast(pa.int64()).to_pylist()
+        low, high = array_of(time, dict.fromkeys(time.columns(), values.cast(KINDS[kind])), 2).cast(pa.int64()).to_pylist()
     except (InvalidError, pa.ArrowInvalid):
         return ALWAYS
     return low, high
+
+
+def _ends(statistics: Any, kind: str) -> tuple[int, int]:
+    """The least and the greatest time of a column of dates or times, in microseconds; `ALWAYS` if the footer does not say."""
+    if statistics is None or not statistics.has_min_max:
+        return ALWAYS
+    factor = DAY_US if kind == "date" else {"ms": 1000, "us": 1}.get(_unit(statistics.logical_type))
+    return ALWAYS if factor is None else (statistics.min_raw * factor, statistics.max_raw * factor)
 
 
 def _unit(logical: Any) -> str:
