@@ -7,6 +7,7 @@ from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.session import session
 from headgate.pipelines.source import HeadgateDataSource, register
+from headgate.pipelines.topic import read_topic
 from headgate.pipelines.verify import verify
 
-__all__ = ["Backfill", "Certificate", "HeadgateDataSource", "register", "run", "session", "verify"]
+__all__ = ["Backfill", "Certificate", "HeadgateDataSource", "read_topic", "register", "run", "session", "verify"]

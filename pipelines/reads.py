@@ -1,25 +1,29 @@
 """The reads of a Spark task: pieces of Parquet extents straight from the store, other records from the brokers.
 
-`plan` is pure. An extent's rows never pass a broker: a task opens the file, takes the row groups that may hold wanted rows, and
-of these the wanted columns. Records outside extents (the live ones) are fetched from the lead of their partition and decoded by
-column.
+`pieces` and `tasks` are pure. An extent's rows never pass a broker: a task opens the file, takes the row groups that may hold
+wanted rows, and of these the wanted columns. Records outside extents (the live ones) are fetched from the lead of their partition
+and decoded by column.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
 
 from headgate.broker.client.gate_admin import FileRef, Layout, PartitionLayout
 from headgate.broker.client.types import DEFAULT_CLUSTER
+from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, ExtentFile, footer_size, read_footer, read_group
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.offsets import Narrowed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from headgate.broker.store.interface import Readable
 
 PIECE_BYTES = 64 << 20
 """Target size of the extents that one task reads, in bytes."""
@@ -66,39 +70,43 @@ class Wanted:
     cluster: str = DEFAULT_CLUSTER
 
 
-def plan(
-    layout: Layout,
-    ranges: dict[int, tuple[int, int]],
-    narrowed: Narrowed,
-    *,
-    piece_bytes: int = PIECE_BYTES,
-    open_gates: str = "error",
-    tasks_min: int = 1,
-) -> list[Work]:
-    """The tasks that read the records of a topic.
+def pieces(
+    layout: Layout, ranges: dict[int, tuple[int, int]], narrowed: Narrowed, *, open_gates: str = "error", tasks_min: int = 1
+) -> list[Piece]:
+    """The files, and the offsets outside files, that have the records of a topic.
 
     Args:
         ranges: offsets [start, end) by partition.
-        piece_bytes: target size of the extents that one task reads.
         open_gates: action at an open gate inside a range: ``error``; ``stop`` there, as a consumer does; ``skip`` it.
-        tasks_min: split further, until there are this many tasks.
+        tasks_min: divide the offsets outside files so that this many tasks can share them.
 
     Raises:
         RetryError(GATE_CONFLICT): an open gate, with ``error``.
     """
     # The bytes of fetched records are unknown; their number replaces them.
     rows_max = max(min(FETCH_ROWS, sum(stop - start for start, stop in ranges.values()) // tasks_min), 1)
-    pieces: list[Piece] = []
+    found: list[Piece] = []
     for part in layout.partitions:
         if part.partition in ranges and narrowed.reads(layout.topic, part.partition):
             start, end = ranges[part.partition]
             end = _end(layout.topic, part, start, min(end, narrowed.last + 1), open_gates)
-            pieces.extend(_pieces(layout.topic, part, max(start, narrowed.first), end, narrowed, rows_max))
-    return _grouped(layout.store_url, pieces, piece_bytes, min(rows_max, FETCH_ROWS_SHARED), tasks_min)
+            found.extend(_pieces(layout.topic, part, max(start, narrowed.first), end, narrowed, rows_max))
+    return found
+
+
+def narrowed_pieces(found: Iterable[Piece], narrowed: Narrowed) -> list[Piece]:
+    """The pieces, or their parts, that may have records in the range that filters leave."""
+    left = []
+    for piece in found:
+        start, end = max(piece.start, narrowed.first), min(piece.end, narrowed.last + 1)
+        in_time = piece.file is None or _in_time(piece.file, narrowed)
+        if start < end and in_time and narrowed.reads(piece.topic, piece.partition):
+            left.append(replace(piece, start=start, end=end))
+    return left
 
 
 def _end(topic: str, part: PartitionLayout, start: int, end: int, open_gates: str) -> int:
-    """The end offset of a range, or of its part in front of an open gate. Raises RetryError(GATE_CONFLICT) as `plan` does."""
+    """The end offset of a range, or of its part in front of an open gate. Raises RetryError(GATE_CONFLICT) as `pieces` does."""
     for hole in part.holes:
         if hole.open and max(start, hole.base_offset) < min(end, hole.end_offset):
             if open_gates == "stop":
@@ -149,15 +157,23 @@ def _in_time(file: FileRef, narrowed: Narrowed) -> bool:
     return (first is None or file.timestamp_max_ms * 1000 + 999 >= first) and (last is None or file.timestamp_min_ms * 1000 <= last)
 
 
-def _grouped(store_url: str, pieces: Sequence[Piece], piece_bytes: int, fetch_rows: int, tasks_min: int) -> list[Work]:
-    """Join small pieces and split large ones. A task is full with `piece_bytes` of files, or `fetch_rows` records of a broker."""
+def tasks(store_url: str, found: Sequence[Piece], *, piece_bytes: int = PIECE_BYTES, tasks_min: int = 1) -> list[Work]:
+    """The tasks that read these pieces. Joins small pieces and splits large files.
+
+    A task is full with `piece_bytes` of files, or `FETCH_ROWS_SHARED` records of a broker.
+
+    Args:
+        piece_bytes: target size of the files that one task reads.
+        tasks_min: split further, until there are this many tasks.
+    """
+    fetch_rows = max(min(FETCH_ROWS_SHARED, sum(piece.end - piece.start for piece in found) // tasks_min), 1)
     if tasks_min > 1:
-        total = sum(piece.size_bytes for piece in pieces)
+        total = sum(piece.size_bytes for piece in found)
         piece_bytes = max(min(piece_bytes, total // tasks_min), 1)
     work: list[Work] = []
     waiting: list[Piece] = []
     full = 0.0
-    for whole in pieces:
+    for whole in found:
         for piece in _split(whole, piece_bytes):
             part = (piece.end - piece.start) / fetch_rows if piece.file is None else piece.size_bytes / piece_bytes
             if waiting and (full + part > 1 or len(waiting) == PIECES_MAX):
@@ -219,16 +235,9 @@ class ExtentReader:
 
     def read(self, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(offset of the first row, rows without the column `offset`) by row group."""
-        from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, read_footer, read_group
-
         file = piece.file
         assert file is not None
-        guess = min(FOOTER_GUESS_BYTES, file.size_bytes)
-        tail = self._get(file, file.size_bytes - guess, guess)
-        size = footer_size(tail, file.size_bytes)
-        if size > len(tail):
-            tail = self._get(file, file.size_bytes - size, size)
-        footer = read_footer(tail[len(tail) - size :], file.size_bytes)
+        footer = self._loop.run_until_complete(footer_of(self._store, file))
         # In the order of the file, which is also the order of the result.
         columns = tuple(name for name in footer.columns if name in wanted.columns)
         for group in footer.groups:
@@ -249,6 +258,16 @@ class ExtentReader:
         return data
 
 
+async def footer_of(store: Readable, file: FileRef) -> ExtentFile:
+    """The content of a file's footer. Raises HeadgateError: NOT_FOUND without the file, INVALID_RECORD for another kind of file."""
+    guess = min(FOOTER_GUESS_BYTES, file.size_bytes)
+    tail = await store.get_range(file.path, file.size_bytes - guess, guess)
+    size = footer_size(tail, file.size_bytes)
+    if size > len(tail):
+        tail = await store.get_range(file.path, file.size_bytes - size, size)
+    return read_footer(tail[len(tail) - size :], file.size_bytes)
+
+
 async def _opened(what: Callable[[str], Any], where: str) -> Any:
     """Open a store or a client while the loop runs, as they require."""
     return what(where)
@@ -263,7 +282,6 @@ def _group_in_time(group: Any, narrowed: Narrowed) -> bool:
 
 def _rows_only(count: int) -> pa.RecordBatch:
     """Rows of which only the number is wanted."""
-    import pyarrow as pa
 
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
 
@@ -305,7 +323,6 @@ class Repeated:
 
     def column(self, name: str, value: object, kind: Any, count: int) -> Any:
         """`count` rows of `value`."""
-        import pyarrow as pa
 
         known = self._columns.get((name, value))
         if known is None or len(known) < count:
@@ -315,8 +332,6 @@ class Repeated:
 
 def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Sequence[str], repeated: Repeated) -> pa.RecordBatch:
     """Rows for Spark: these columns in this order, with exactly the types of the schema."""
-    import numpy as np
-    import pyarrow as pa
 
     count = rows.num_rows
     names = set(rows.schema.names)
@@ -335,6 +350,8 @@ def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Seque
             case "offset" if "offset" not in names or piece.file is not None:
                 # A file's own column has the same offsets; the broker refuses any other file.
                 arrays.append(pa.array(np.arange(first_offset, first_offset + count, dtype=np.int64)))
+            case "timestamp" if piece.file is not None:
+                arrays.append(microseconds(rows.column(name)))
             case _ if name in names:
                 column = rows.column(name)
                 arrays.append(column if column.type == kind else column.cast(kind))
@@ -343,9 +360,19 @@ def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Seque
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(name, fields[name]) for name in columns]))
 
 
+def microseconds(column: Any) -> Any:
+    """A file's times for Spark, as the broker reads them: an integer is ms, and parts of a microsecond are rounded down."""
+
+    if pa.types.is_int64(column.type):
+        column = column.cast(pa.timestamp("ms"))
+    elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        numbers = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        column = pa.array(np.floor_divide(numbers, 1000)).cast(pa.timestamp("us"))
+    return column.cast(arrow_fields()["timestamp"])
+
+
 def arrow_fields() -> dict[str, Any]:
     """The types of all columns, by name, for Spark."""
-    import pyarrow as pa
 
     return {
         "key": pa.binary(),

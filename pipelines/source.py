@@ -33,7 +33,7 @@ from headgate.pipelines import offsets as places
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.offsets import Narrowed, Offsets, Place, Topics
 from headgate.pipelines.options import check_options, cluster_of, flag_option, number_option, option, words_option
-from headgate.pipelines.reads import PIECE_BYTES, Wanted, Work, plan, read
+from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, Work, pieces, read, tasks
 from headgate.pipelines.session import activate
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 POLL_S = 0.2
 """Longest age of the ends that a stream knows, in seconds: Spark asks a hundred times a second."""
 
-_TYPES = {
+TYPES = {
     "key": "binary",
     "value": "binary",
     "topic": "string",
@@ -97,7 +97,7 @@ class HeadgateDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return ", ".join(f"{name} {_TYPES[name]}" for name in columns_of(self.options))
+        return schema_of(columns_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(dict(self.options))
@@ -124,11 +124,16 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of the result, in order. Raises InvalidError for an unknown column."""
     named = tuple(words_option(options, "columns"))
     for name in named:
-        if name not in _TYPES:
-            raise InvalidError(Reason.INVALID_REQUEST, f"no such column. column=`{name}` columns=`{', '.join(_TYPES)}`")
+        if name not in TYPES:
+            raise InvalidError(Reason.INVALID_REQUEST, f"no such column. column=`{name}` columns=`{', '.join(TYPES)}`")
     if named:
         return tuple(dict.fromkeys(named))
     return (*COLUMNS, "headers") if flag_option(options, "includeHeaders", False) else COLUMNS
+
+
+def schema_of(columns: Iterable[str]) -> str:
+    """The schema of these columns, in Spark's DDL."""
+    return ", ".join(f"{name} {TYPES[name]}" for name in columns)
 
 
 @dataclass
@@ -187,7 +192,17 @@ class _Reading:
         return offsets
 
     def _planned(self, connection: Connection, start: Offsets, end: Offsets, ids: Mapping[str, str], open_gates: str) -> list[Task]:
-        tasks: list[Task] = []
+        share = max(self._tasks_min // max(len(end), 1), 1)
+        return [
+            Task(work)
+            for store_url, found in self._pieces(connection, start, end, ids, open_gates)
+            for work in tasks(store_url, found, piece_bytes=self._piece_bytes, tasks_min=share)
+        ]
+
+    def _pieces(
+        self, connection: Connection, start: Offsets, end: Offsets, ids: Mapping[str, str], open_gates: str
+    ) -> Iterator[tuple[str, list[Piece]]]:
+        """The store and the pieces of each topic with records between `start` and `end`."""
         share = max(self._tasks_min // max(len(end), 1), 1)
         for topic, ends in end.items():
             ranges = {number: (start.get(topic, {}).get(number, 0), stop) for number, stop in ends.items()}
@@ -208,9 +223,7 @@ class _Reading:
                             f"topic=`{topic}` partition=`{part.partition}` offset=`{span[0]}` log_start=`{part.log_start}`",
                         )
                     ranges[part.partition] = (part.log_start, max(span[1], part.log_start))
-            work = plan(layout, ranges, self._narrowed, piece_bytes=self._piece_bytes, open_gates=open_gates, tasks_min=share)
-            tasks.extend(Task(one) for one in work)
-        return tasks
+            yield layout.store_url, pieces(layout, ranges, self._narrowed, open_gates=open_gates, tasks_min=share)
 
     def _lost(self, topic: str) -> None:
         """Records that the query was to read were deleted with their topic. Raises InvalidError unless that does not matter."""
@@ -247,10 +260,16 @@ class BatchReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[Task]:
         with Connection(self._cluster) as connection:
-            chosen, ids = self._chosen(connection)
-            start = self._offsets(connection, chosen, self._start)
-            end = self._offsets(connection, chosen, self._end)
-            return self._planned(connection, start, end, ids, self._open_gates)
+            return self._planned(connection, *self._range(connection), self._open_gates)
+
+    def cut(self, connection: Connection) -> list[tuple[str, list[Piece]]]:
+        """The store and the pieces of each topic with records to read. Asks the cluster once; later records are not in it."""
+        return list(self._pieces(connection, *self._range(connection), self._open_gates))
+
+    def _range(self, connection: Connection) -> tuple[Offsets, Offsets, dict[str, str]]:
+        """The offsets at which the read starts and ends, and the ids of their topics."""
+        chosen, ids = self._chosen(connection)
+        return self._offsets(connection, chosen, self._start), self._offsets(connection, chosen, self._end), ids
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self._read(partition)

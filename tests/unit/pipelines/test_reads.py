@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from headgate.broker.client.gate_admin import FileRef, Hole, Layout, PartitionLayout
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.offsets import Narrowed
-from headgate.pipelines.reads import FETCH_ROWS_SHARED, PIECES_MAX, Work, plan
+from headgate.pipelines.reads import FETCH_ROWS_SHARED, PIECE_BYTES, PIECES_MAX, Piece, Work, narrowed_pieces, pieces, tasks
 
 
 def file(base: int, rows: int, *, size: int = 1000, first_ms: int = 0, last_ms: int = 0, partition: int = 0) -> FileRef:
@@ -40,6 +41,20 @@ def layout(files: list[FileRef], holes: list[Hole], *, log_start: int = 0, end: 
 
 def hole(base: int, end: int, *, is_open: bool) -> Hole:
     return Hole(gate_id="g", base_offset=base, end_offset=end, open=is_open)
+
+
+def plan(
+    one: Layout,
+    ranges: dict[int, tuple[int, int]],
+    narrowed: Narrowed,
+    *,
+    piece_bytes: int = PIECE_BYTES,
+    open_gates: str = "error",
+    tasks_min: int = 1,
+) -> list[Work]:
+    """The tasks of a read."""
+    found = pieces(one, ranges, narrowed, open_gates=open_gates, tasks_min=tasks_min)
+    return tasks(one.store_url, found, piece_bytes=piece_bytes, tasks_min=tasks_min)
 
 
 def spans(work: list[Work]) -> list[tuple[int, int, str | None]]:
@@ -73,6 +88,22 @@ def test_a_file_of_another_time_is_not_opened() -> None:
     assert spans(plan(one, {0: (0, 20)}, Narrowed(first_us=9_999))) == [(0, 10, "f0"), (10, 20, "f10")], "9.9 ms is stated as 9"
     assert spans(plan(one, {0: (0, 20)}, Narrowed(first_us=10_000))) == [(10, 20, "f10")]
     assert spans(plan(one, {0: (0, 20)}, Narrowed(last_us=9_999))) == [(0, 10, "f0")]
+
+
+def test_filters_cut_known_pieces_as_they_cut_a_plan() -> None:
+    known = [
+        Piece("t", 0, 0, 10, file(0, 10, first_ms=0, last_ms=9)), Piece("t", 0, 10, 20, file(10, 10, first_ms=10, last_ms=19)),
+        Piece("t", 0, 20, 30), Piece("t", 1, 0, 5),
+    ]  # fmt: skip
+
+    def left(**narrowed: Any) -> list[tuple[int, int, int]]:
+        return [(piece.partition, piece.start, piece.end) for piece in narrowed_pieces(known, Narrowed(**narrowed))]
+
+    assert left() == [(0, 0, 10), (0, 10, 20), (0, 20, 30), (1, 0, 5)]
+    assert left(first=5, last=24) == [(0, 5, 10), (0, 10, 20), (0, 20, 25)]
+    assert left(first_us=10_000) == [(0, 10, 20), (0, 20, 30), (1, 0, 5)]
+    assert left(partitions=frozenset({1})) == [(1, 0, 5)]
+    assert left(topics=frozenset({"other"})) == []
 
 
 def test_an_open_gate() -> None:
