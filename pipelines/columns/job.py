@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 
 _LISTING = frozenset(("path", "paths", "recursivefilelookup", "pathglobfilter", "basepath"))
 """Options of Spark's Parquet reader that only choose the files."""
+_SETTINGS = {
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.jsonGenerator.ignoreNullFields": "true",
+    "spark.sql.legacy.timeParserPolicy": "corrected",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+}
+"""Settings that change what Spark reads or prints, with the values that have the meaning of columns."""
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
 _UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
@@ -50,8 +59,9 @@ def read_source(rows: Rows) -> Source:
         raise UnlikeError("the flood has headers")
     if "_tie_source" in rows.ties:
         raise UnlikeError("the flood has no event time")
-    if frame.sparkSession.conf.get("spark.sql.jsonGenerator.ignoreNullFields") != "true":
-        raise UnlikeError("the session keeps null fields in JSON")
+    for name, usual in _SETTINGS.items():
+        if frame.sparkSession.conf.get(name).lower() != usual:
+            raise UnlikeError(f"the session has a setting of its own: {name}")
     plan = frame._jdf.queryExecution().optimizedPlan()
     leaves = plan.collectLeaves()
     if leaves.size() != 1 or leaves.head().getClass().getSimpleName() != "LogicalRelation":
@@ -94,12 +104,12 @@ class ColumnWork:
 
     def __init__(self, spark: SparkSession, source: Source, ties: tuple[str, ...], partitions: int) -> None:
         self._context: Any = spark.sparkContext
-        total = sum(piece.raw_bytes for piece in source.pieces)
         rows = sum(piece.rows for piece in source.pieces)
         self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1))
-        self._row_bytes = total / max(rows, 1)
-        self._task_bytes = task_bytes(total, self._context.defaultParallelism)
-        self._stretches = stretches(source.pieces, self._task_bytes)
+        self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
+        pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
+        self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), self._context.defaultParallelism)
+        self._stretches = stretches(pieces, self._task_bytes)
         self._counted: list[Counted] = []
 
     def count(self) -> Counts:
@@ -150,7 +160,9 @@ class ColumnWork:
         if not str(self._context.master).startswith("local["):
             yield None
             return
-        with tempfile.TemporaryDirectory(prefix="headgate-rows-", dir=self._context.getConf().get("spark.local.dir")) as directory:
+        place = self._context.getConf().get("spark.local.dir")
+        # A task that was cancelled may still write.
+        with tempfile.TemporaryDirectory(prefix="headgate-rows-", dir=place, ignore_cleanup_errors=True) as directory:
             yield directory
 
     def _tasks(self, work: list[Any]) -> RDD[Any]:

@@ -1,13 +1,13 @@
 """The tasks of a flood on columns, as they run in Spark's Python workers: count, read, exchange, write.
 
-A task holds at most about `CHUNK_BYTES` of rows that it read and `plan.TASK_BYTES` of rows that it sorts. Nothing here calls Spark,
-except for the number of the attempt.
+A task holds at most about `CHUNK_BYTES` of rows that it read and `SORT_BYTES_MAX` of rows that it sorts, usually
+`plan.TASK_BYTES`. Nothing here calls Spark, except for the number of the attempt.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -19,15 +19,21 @@ import pyarrow as pa
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.log.column_schema import TIMESTAMP_MS_MAX
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import KINDS, Query, array_of, passes
 from headgate.pipelines.columns.layout import Piece, SourceFile, open_file
 from headgate.pipelines.columns.ordering import in_order
-from headgate.pipelines.columns.plan import Buckets
+from headgate.pipelines.columns.plan import TASK_BYTES, Buckets
 from headgate.pipelines.extents import ExtentFiles, attempt_id
 from headgate.pipelines.plan import Job
 
 CHUNK_BYTES = 32 << 20
 """Bytes of rows that are evaluated at once: enough to keep Arrow busy, few beside what a task sorts."""
+SORT_BYTES_MAX = 4 * TASK_BYTES
+"""Bytes of rows that one task may sort. Rows can be larger than those of the sample, and no cut divides rows of one time."""
+SAMPLED_PIECES = 8
+SAMPLED_ROWS = 256
+"""Row groups, and rows of each, that show the size of a row."""
 ROWS_MAX = 1 << 16
 ROWS_IF_REPEATED = 1 << 12
 """Rows that are decoded at once, and that many when values may be far larger than their encoding."""
@@ -44,6 +50,11 @@ class Spec:
     partitions: int
     ties: tuple[str, ...]
     sample_rows: int
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The columns of a record and of its order."""
+        return ("timestamp", "key", "value", *self.ties)
 
 
 @dataclass(slots=True)
@@ -126,6 +137,26 @@ def _times(spec: Spec, columns: Mapping[str, Any], rows: int) -> Any:
     return array_of(spec.query.outputs["timestamp"], columns, rows).cast(pa.int64())
 
 
+def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
+    """The size of a record, from some rows of some pieces. What the columns take in their files says little: values may repeat
+    there, and JSON repeats the names of the columns."""
+    size = rows = 0
+    names = spec.query.columns(*spec.outputs)
+    for piece in pieces[:: max(len(pieces) // SAMPLED_PIECES, 1)]:
+        try:
+            with open_file(piece.file) as file:
+                batch = next(file.iter_batches(SAMPLED_ROWS, row_groups=[piece.group], columns=names, use_threads=False))
+        except (OSError, pa.ArrowException) as error:
+            raise UnlikeError(f"a row group cannot be read: {error} file=`{piece.file.path}`") from error
+        columns, count, _ = _columns(spec, batch)
+        if count:
+            size += sum(array_of(spec.query.outputs[name], columns, count).nbytes for name in spec.outputs)
+            rows += count
+    if rows:
+        return size / rows
+    return sum(piece.raw_bytes for piece in pieces) / max(sum(piece.rows for piece in pieces), 1)
+
+
 # -- counting
 
 
@@ -167,12 +198,11 @@ def _ends(times: Any) -> tuple[int, int]:
 
 def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
     """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, and `ties`."""
-    outputs = ("timestamp", "key", "value", *spec.ties)
-    for file, first, batch in chunks(pieces, spec.query.columns(*outputs)):
+    for file, first, batch in chunks(pieces, spec.query.columns(*spec.outputs)):
         columns, rows, passed = _columns(spec, batch)
         if not rows:
             continue
-        made = {name: array_of(spec.query.outputs[name], columns, rows) for name in outputs}
+        made = {name: array_of(spec.query.outputs[name], columns, rows) for name in spec.outputs}
         made["timestamp"] = made["timestamp"].cast(pa.int64())
         _check_times(made["timestamp"], file, first, passed)
         numbers: Any = partitions_for_keys(made["key"], spec.partitions).astype(np.int32)
@@ -198,7 +228,7 @@ def _check_times(times: Any, file: SourceFile, first: int, passed: Any) -> None:
 
 def write_stretch(spec: Spec, job: Job, stretch: int, pieces: Iterable[Piece]) -> list[Part]:
     """Read, sort and write a small stretch."""
-    return _write(spec, job, stretch, 0, list(records(spec, pieces)))
+    return _write(spec, job, stretch, 0, _bounded(records(spec, pieces)))
 
 
 def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str | None) -> Iterator[tuple[int, Blob]]:
@@ -249,8 +279,19 @@ def _packed(batch: pa.RecordBatch) -> pa.Buffer:
 
 def write_bucket(spec: Spec, job: Job, stretch: int, number: int, blobs: Iterable[Blob]) -> list[Part]:
     """Sort and write the rows of one bucket."""
-    batches = [batch for blob in blobs for batch in pa.ipc.open_stream(_unspilled(blob))]
-    return _write(spec, job, stretch, number, batches)
+    return _write(spec, job, stretch, number, _bounded(batch for blob in blobs for batch in pa.ipc.open_stream(_unspilled(blob))))
+
+
+def _bounded(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The batches, if a task may sort so many bytes. Raises UnlikeError."""
+    found: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > SORT_BYTES_MAX:
+            raise UnlikeError("many large rows have the same time, or rows are far larger than those of a sample")
+        found.append(batch)
+    return found
 
 
 def _unspilled(blob: Blob) -> bytes:

@@ -139,6 +139,34 @@ def flood(spark: SparkSession, path: str, cluster: str, topic: str, partitions: 
     return {"rows": done.added_rows, "files": done.files, "size_bytes": done.size_bytes, **done.seconds}
 
 
+def alone(spark: SparkSession, path: str, out: str, partitions: int) -> None:
+    """The work of a flood on its rows in one thread, without Spark: count, read, partition, sort, write, with the project's own
+    partitioner and uploader."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from headgate.broker.client.upload import Uploader
+    from headgate.broker.log.column_partitioner import partitions_for_keys
+
+    def numbers_of(table: pa.Table) -> Any:
+        keys: Any = table.column("key").combine_chunks()
+        return partitions_for_keys(keys, partitions)
+
+    files = sorted(Path(path).glob("*.parquet"))
+    counts = sum(np.bincount(numbers_of(pq.read_table(file, columns=["key"])), minlength=partitions) for file in files)
+    table = pa.concat_tables(pq.read_table(file, use_threads=False) for file in files).rename_columns(["key", "value", "timestamp"])
+    table = table.combine_chunks()
+    times: Any = table.column("timestamp").cast(pa.int64()).to_numpy()
+    numbers = numbers_of(table)
+    with Uploader(out) as uploader:
+        for partition in range(partitions):
+            own = np.flatnonzero(numbers == partition)
+            assert len(own) == counts[partition]
+            rows = table.take(own[np.argsort(times[own])])
+            uploader.write(f"partition={partition}/0.parquet", rows, partition, 0)
+
+
 def read_topic(spark: SparkSession, cluster: str, topic: str) -> None:
     """Read the whole topic through the data source."""
     from headgate.pipelines.source import register
@@ -146,6 +174,13 @@ def read_topic(spark: SparkSession, cluster: str, topic: str) -> None:
     register(spark)
     reader = spark.read.format("headgate").option("cluster", cluster).option("subscribe", topic)
     _drain(reader.option("columns", "timestamp,key,value").load())
+
+
+def read_natively(spark: SparkSession, cluster: str, topic: str) -> None:
+    """Read the whole topic with `read_topic`."""
+    from headgate.pipelines.topic import read_topic as natively
+
+    _drain(natively(spark, topic, cluster=cluster, columns="timestamp,key,value"))
 
 
 def read_parquet(spark: SparkSession, path: str, arrow: bool) -> None:
@@ -163,7 +198,9 @@ WORK: dict[str, Callable[..., dict[str, Any] | None]] = {
     "source": source,
     "plain": plain,
     "flood": flood,
+    "alone": alone,
     "read_topic": read_topic,
+    "read_natively": read_natively,
     "read_parquet": read_parquet,
 }
 

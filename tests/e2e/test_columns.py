@@ -19,6 +19,7 @@ import pytest
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.columns import job as columns_job
+from headgate.pipelines.columns import tasks
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.extents import Written
@@ -210,6 +211,20 @@ def test_files_in_any_order_and_apart_in_time(spark: SparkSession, tmp_path: Pat
         users = pa.array([dice.choice(["hot", f"u{dice.randrange(9)}"]) for _ in range(some)])
         pq.write_table(pa.table({"user": users, "at": at, "payload": pa.array([b"x" * 9] * some)}), place / f"{number}.parquet")
     same_on_both_ways(spark, rows_of(spark, place), tmp_path)
+
+
+def test_more_rows_of_one_time_than_a_task_sorts_take_rows_after_all(spark: SparkSession, tmp_path: Path) -> None:
+    """Their values repeat in the file, so it is small, and only a task sees their size."""
+    value = b"x" * (1 << 20)
+    count = tasks.SORT_BYTES_MAX // len(value) + 8
+    one = {"user": pa.array(["a"] * count), "at": pa.array([7] * count, pa.timestamp("us", tz="UTC"))}
+    write(tmp_path / "lake" / "a.parquet", payload=pa.array([value] * count), **one)
+    rows = rows_of(spark, tmp_path / "lake")
+    work, counts = counted(spark, rows, PARTITIONS)
+    assert work.engine == ARROW
+    written = work.write(Job(str(tmp_path / "store"), "", "job", 64 << 20, {}))
+    assert work.engine == SPARK and "same time" in work.why
+    assert sum(one.tally.rows for one in written) == counts.total == count
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ BROKER_CPU = "broker CPU by reference, of the same rows through the Kafka port"
 PRODUCED_BATCHES = {"1 MB batches": 1_000_000, "16 KB batches": 16_384}
 """Largest batches of librdkafka and of the Java client by default."""
 BROKER_BYTES = "bytes that passed the broker, of the flood's"
+ALONE = "backfill on one core, of the same work in one thread without Spark"
 READ = "Spark reads a topic, of spark.read.parquet through Arrow"
+READ_NATIVELY = "Spark reads a topic natively, of spark.read.parquet"
 LIVE = "live producer's p99 during a flood, of the quiet p99"
 READ_BACK = "live producer's p99 while a consumer reads it back, of the quiet p99"
 TIMEOUT_S = 600.0
@@ -105,16 +107,22 @@ def _cost(bench: Bench, broker: Broker, rows: int, flood_cpu_s: float, moved: in
 def _reading(bench: Bench, spark: Driver, broker: Broker, rows: int) -> Iterable[Row]:
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/healthz", timeout=10):
         pass
-    topic_s, parquet_s, native_s = [], [], []
+    topic_s, natively_s, parquet_s, native_s = [], [], [], []
     files = _files(bench)
     for _ in range(bench.pick(2, 3)):
         topic_s.append(spark.run("read_topic", cluster=_cluster(broker), topic="t0")["seconds"])
+        natively_s.append(spark.run("read_natively", cluster=_cluster(broker), topic="t0")["seconds"])
         parquet_s.append(spark.run("read_parquet", path=str(files), arrow=True)["seconds"])
         native_s.append(spark.run("read_parquet", path=str(files), arrow=False)["seconds"])
     yield Row(
         group="flood", case=READ, ratio=min(parquet_s) / min(topic_s), goal=0.7,
         measured=f"{rows / min(topic_s) / 1e6:.2f} M rows/s", ceiling=f"{rows / min(parquet_s) / 1e6:.2f} M rows/s",
         note=f"without Arrow and Python Spark reads {rows / min(native_s) / 1e6:.2f} M rows/s; best of {len(topic_s)}",
+    )  # fmt: skip
+    yield Row(
+        group="flood", case=READ_NATIVELY, ratio=min(native_s) / min(natively_s), goal=0.9,
+        measured=f"{rows / min(natively_s) / 1e6:.2f} M rows/s", ceiling=f"{rows / min(native_s) / 1e6:.2f} M rows/s",
+        note=f"`read_topic`, without Arrow and Python; best of {len(natively_s)}",
     )  # fmt: skip
 
 
@@ -125,6 +133,33 @@ def _files(bench: Bench) -> Path:
     if not found:
         raise BenchError("no files of a flood were found")
     return found[0]
+
+
+def _alone(bench: Bench) -> Iterable[Row]:
+    """Spark and the bare work have one core, in turn; the broker has the other one."""
+    rows = bench.pick(1_000_000, 5_000_000)
+    place = bench.fresh_directory("flood")
+    try:
+        with driver(1, core=bench.cores.client) as spark, bench.broker(LOCAL_NEVER, pinned=True) as broker:
+            source = str(place / "source")
+            spark.run("source", path=source, rows=rows)
+            spark.run("flood", path=source, cluster=_cluster(broker), topic="first", partitions=PARTITIONS)
+            alone_s, flood_s = [], []
+            for number in range(bench.pick(2, 3)):
+                out = place / f"alone.{number}"
+                alone_s.append(spark.run("alone", path=source, out=str(out), partitions=PARTITIONS)["seconds"])
+                remove_tree(out)
+                done = spark.run("flood", path=source, cluster=_cluster(broker), topic=f"t{number}", partitions=PARTITIONS)
+                flood_s.append(done["seconds"])
+        ratios = [ours / bare for ours, bare in zip(flood_s, alone_s, strict=True)]
+        yield Row(
+            group="flood", case=ALONE, ratio=min(ratios), low=min(ratios), high=max(ratios), goal=1.3, side=Goal.AT_MOST, unit="x",
+            measured=f"{rows / min(flood_s) / 1e6:.2f} M rows/s", ceiling=f"{rows / min(alone_s) / 1e6:.2f} M rows/s",
+            note=f"{rows:,} rows; counting {done['counting']:.1f} s of {flood_s[-1]:.1f} s",
+            details=done,
+        )  # fmt: skip
+    finally:
+        remove_tree(place)
 
 
 def _live(bench: Bench) -> Iterable[Row]:
@@ -193,5 +228,6 @@ def _cluster(broker: Broker) -> str:
 
 CASES = [
     Case("flood", "by reference: speed, cost, reading back", _run, goal=0.75),
+    Case("flood", "on one core", _alone, goal=1.3, side=Goal.AT_MOST, unit="x"),
     Case("flood", "live traffic", _live, goal=1.5, side=Goal.AT_MOST, unit="x"),
 ]

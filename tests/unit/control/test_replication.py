@@ -19,6 +19,7 @@ from headgate.broker.control.stream import connect
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.write import replicas
 from headgate.broker.engine.write.replicas import Copy, Replicas
+from headgate.broker.log.batch import split
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from tests.unit.control.conftest import MakeWorld
@@ -55,9 +56,10 @@ async def values(broker: Broker) -> list[bytes]:
     offset = log.log_start
     while offset < log.high_watermark:
         for one in await broker.engine.read(log, offset, EVERYTHING):
-            for record in iter_records(bytes(one)):
-                found.append(record.value or b"")
-                offset += 1
+            for batch in split(one):
+                for record in iter_records(batch):
+                    found.append(record.value or b"")
+                    offset += 1
     return found
 
 
