@@ -148,6 +148,13 @@ def read_topic(spark: SparkSession, cluster: str, topic: str) -> None:
     _drain(reader.option("columns", "timestamp,key,value").load())
 
 
+def read_natively(spark: SparkSession, cluster: str, topic: str) -> None:
+    """Read the whole topic with `read_topic`."""
+    from headgate.pipelines.topic import read_topic as natively
+
+    _drain(natively(spark, topic, cluster=cluster, columns="timestamp,key,value"))
+
+
 def read_parquet(spark: SparkSession, path: str, arrow: bool) -> None:
     """Read the same files with Spark; through Arrow and a Python worker, or not."""
     frame = spark.read.option("recursiveFileLookup", "true").parquet(path).select("timestamp", "key", "value")
@@ -164,6 +171,7 @@ WORK: dict[str, Callable[..., dict[str, Any] | None]] = {
     "plain": plain,
     "flood": flood,
     "read_topic": read_topic,
+    "read_natively": read_natively,
     "read_parquet": read_parquet,
 }
 

@@ -26,6 +26,7 @@ PRODUCED_BATCHES = {"1 MB batches": 1_000_000, "16 KB batches": 16_384}
 """Largest batches of librdkafka and of the Java client by default."""
 BROKER_BYTES = "bytes that passed the broker, of the flood's"
 READ = "Spark reads a topic, of spark.read.parquet through Arrow"
+READ_NATIVELY = "Spark reads a topic natively, of spark.read.parquet"
 LIVE = "live producer's p99 during a flood, of the quiet p99"
 READ_BACK = "live producer's p99 while a consumer reads it back, of the quiet p99"
 TIMEOUT_S = 600.0
@@ -105,16 +106,22 @@ def _cost(bench: Bench, broker: Broker, rows: int, flood_cpu_s: float, moved: in
 def _reading(bench: Bench, spark: Driver, broker: Broker, rows: int) -> Iterable[Row]:
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/healthz", timeout=10):
         pass
-    topic_s, parquet_s, native_s = [], [], []
+    topic_s, natively_s, parquet_s, native_s = [], [], [], []
     files = _files(bench)
     for _ in range(bench.pick(2, 3)):
         topic_s.append(spark.run("read_topic", cluster=_cluster(broker), topic="t0")["seconds"])
+        natively_s.append(spark.run("read_natively", cluster=_cluster(broker), topic="t0")["seconds"])
         parquet_s.append(spark.run("read_parquet", path=str(files), arrow=True)["seconds"])
         native_s.append(spark.run("read_parquet", path=str(files), arrow=False)["seconds"])
     yield Row(
         group="flood", case=READ, ratio=min(parquet_s) / min(topic_s), goal=0.7,
         measured=f"{rows / min(topic_s) / 1e6:.2f} M rows/s", ceiling=f"{rows / min(parquet_s) / 1e6:.2f} M rows/s",
         note=f"without Arrow and Python Spark reads {rows / min(native_s) / 1e6:.2f} M rows/s; best of {len(topic_s)}",
+    )  # fmt: skip
+    yield Row(
+        group="flood", case=READ_NATIVELY, ratio=min(native_s) / min(natively_s), goal=0.9,
+        measured=f"{rows / min(natively_s) / 1e6:.2f} M rows/s", ceiling=f"{rows / min(native_s) / 1e6:.2f} M rows/s",
+        note=f"`read_topic`, without Arrow and Python; best of {len(natively_s)}",
     )  # fmt: skip
 
 
