@@ -173,8 +173,13 @@ def test_the_row_as_json_is_that_of_spark(spark: SparkSession, tmp_path: Path) -
 
 def test_text_that_is_not_utf_8_takes_rows_after_all(spark: SparkSession, tmp_path: Path) -> None:
     """Java replaces such bytes. That shows only while a task writes: the flood's work begins again, and the result is Spark's."""
-    bad = pa.Array.from_buffers(pa.string(), 2, pa.array([b"good", b"b\xff\xc3d"], pa.binary()).buffers())
-    write(tmp_path / "lake" / "a.parquet", text=bad)
+    texts = [b"good"] * tasks.SAMPLED_ROWS + [b"b\xff\xc3d"]
+    bad = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+    times = pa.array(range(len(texts)), pa.timestamp("us", tz="UTC"))
+    write(
+        tmp_path / "lake" / "a.parquet",
+        user=pa.array(["a"] * len(texts)), payload=pa.array([b"1"] * len(texts)), at=times, text=bad,
+    )  # fmt: skip
     rows = rows_of(spark, tmp_path / "lake", value=None)
     work, counts = counted(spark, rows, PARTITIONS)
     assert (work.engine, work.why) == (ARROW, "")
