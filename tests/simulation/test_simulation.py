@@ -25,7 +25,7 @@ CANARY_FIRST_SEED = {
     "lead-after-seal": 90,
     "half-a-gate": 60,
     "readers-pass-gates": 15,
-    "deaf-recovery": 110,
+    "deaf-recovery": 750,
     "fixed-timeout": 160,
     "jumping-producers": 15,
     "no-proof": 15,
