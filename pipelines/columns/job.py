@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from headgate.pipelines.certificate import Tally
@@ -39,6 +39,7 @@ _SETTINGS = {
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
 _UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
+_T = TypeVar("_T")
 _PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 
 
@@ -117,7 +118,7 @@ class ColumnWork:
         work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
         spec = self._spec
         with spark_errors("source cannot be counted"):
-            self._counted = self._tasks(work).map(lambda task: tasks.count(spec, *task)).collect()
+            self._counted = _collected(self._tasks(work).map(lambda task: tasks.count(spec, *task)))
         keyless = sum(one.keyless for one in self._counted)
         if keyless:
             raise UnlikeError("some rows have no key: Spark's hash of the content spreads them")
@@ -131,28 +132,16 @@ class ColumnWork:
         """Write the files. Returns the output by partition, in the order of offsets. Raises UnlikeError for rows that only Spark
         can do."""
         small = [one for one in self._stretches if one.raw_bytes <= self._task_bytes]
-        large = [one for one in self._stretches if one.raw_bytes > self._task_bytes]
+        with_rows = {one.stretch for one in self._counted if sum(one.rows)}
+        large = [one for one in self._stretches if one.raw_bytes > self._task_bytes and one.number in with_rows]
         spec = self._spec
         with self._spill() as spill, spark_errors("the job failed."):
             jobs = [self._exchanged(one, job, spill) for one in large]
             if small:
                 work = [(one.number, one.pieces) for one in small]
                 jobs.append(self._tasks(work).flatMap(lambda task: tasks.write_stretch(spec, job, *task)))
-            parts = self._collect(jobs)
+            parts = _collected(self._context.union(jobs)) if jobs else []
         return _in_offset_order(parts, job.bases)
-
-    def _collect(self, jobs: list[RDD[Part]]) -> list[Part]:
-        """The output of all jobs, as one job. Raises UnlikeError when a task finds that the rows are not for columns."""
-        if not jobs:
-            return []
-        try:
-            found: list[Part] = self._context.union(jobs).collect()
-        except Exception as error:  # of several classes; only the message has the task's own
-            unlike = _UNLIKE.search(str(error))
-            if unlike is not None:
-                raise UnlikeError(unlike.group(1)) from error
-            raise
-        return found
 
     @contextmanager
     def _spill(self) -> Iterator[str | None]:
@@ -160,7 +149,8 @@ class ColumnWork:
         if not str(self._context.master).startswith("local["):
             yield None
             return
-        place = self._context.getConf().get("spark.local.dir")
+        # Spark takes several directories with commas between them.
+        place = self._context.getConf().get("spark.local.dir", "").partition(",")[0] or None
         # A task that was cancelled may still write.
         with tempfile.TemporaryDirectory(prefix="headgate-rows-", dir=place, ignore_cleanup_errors=True) as directory:
             yield directory
@@ -188,6 +178,17 @@ class ColumnWork:
             return tasks.write_bucket(spec, job, number, bucket, (blob for _, blob in blobs))
 
         return moved.mapPartitionsWithIndex(written)
+
+
+def _collected(rows: RDD[_T]) -> list[_T]:
+    """All rows. Raises UnlikeError when a task finds that its rows are not for columns."""
+    try:
+        return rows.collect()
+    except Exception as error:  # of several classes; only the message has the task's own
+        unlike = _UNLIKE.search(str(error))
+        if unlike is None:
+            raise
+        raise UnlikeError(unlike.group(1)) from error
 
 
 def _in_offset_order(parts: list[Part], bases: dict[int, int]) -> list[Written]:

@@ -257,17 +257,17 @@ def _divided(spec: Spec, buckets: Buckets, pieces: Iterable[Piece]) -> Iterator[
             yield int(numbers[begin]), _packed(batch.slice(begin, end - begin))
 
 
-def _bucket_numbers(buckets: Buckets, batch: pa.RecordBatch) -> npt.NDArray[np.uint16]:
+def _bucket_numbers(buckets: Buckets, batch: pa.RecordBatch) -> npt.NDArray[Any]:
     partitions: Any = batch.column("partition").to_numpy()
     firsts = np.zeros(max(buckets.first, default=0) + 1, np.int64)
     firsts[list(buckets.first)] = list(buckets.first.values())
-    numbers = firsts[partitions]
+    numbers: npt.NDArray[Any] = firsts[partitions]
     for partition, cuts in buckets.cuts.items():
         own = np.flatnonzero(partitions == partition)
         times: Any = batch.column("timestamp").to_numpy()
         numbers[own] += np.searchsorted(np.array(cuts, np.int64), times[own], side="right")
-    small: npt.NDArray[np.uint16] = numbers.astype(np.uint16)
-    return small
+    # numpy sorts numbers of 16 bits by their digits, several times as fast.
+    return numbers.astype(np.uint16) if len(buckets.buckets) <= 1 << 16 else numbers
 
 
 def _packed(batch: pa.RecordBatch) -> pa.Buffer:

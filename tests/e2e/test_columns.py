@@ -204,6 +204,24 @@ def test_large_sources_are_exchanged(
     same_on_both_ways(spark, rows_of(spark, lake), tmp_path)
 
 
+def test_a_large_stretch_of_which_no_row_passes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 64)
+    for number in range(2):
+        times = pa.array(range(number * 100, number * 100 + 20), pa.timestamp("us", tz="UTC"))
+        some = {"user": pa.array(["a"] * 20), "payload": pa.array([b"1"] * 20), "at": times, "n": pa.array([number] * 20)}
+        write(tmp_path / "lake" / f"{number}.parquet", **some)
+    assert same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", where="n = 1"), tmp_path).total == 20
+
+
+def test_a_key_that_columns_cannot_make_shows_while_it_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    texts = [b"good"] * tasks.SAMPLED_ROWS + [b"\xff"]
+    bad = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+    times = pa.array(range(len(texts)), pa.timestamp("us", tz="UTC"))
+    write(tmp_path / "lake" / "a.parquet", user=bad, payload=bad.cast(pa.binary()), at=times)
+    work, counts = counted(spark, rows_of(spark, tmp_path / "lake", key="to_json(struct(user))"), PARTITIONS)
+    assert (work.engine, counts.total) == (SPARK, len(texts)) and "not UTF-8" in work.why
+
+
 def test_files_in_any_order_and_apart_in_time(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small files, one after the other in time: no exchange, and offsets in the order of time."""
     monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 4 << 10)
