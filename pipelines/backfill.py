@@ -290,12 +290,12 @@ class FloodRun:
 
     def _count(self) -> None:
         """Count the source's rows, unless the flood was committed before; create the topic if it is missing."""
+        from headgate.pipelines.work import counted
+
         partitions, is_there = self._partitions()
         seen = self._gate() if is_there else None
         if seen is not None and seen.state is GateState.FILLED:
             return
-        from headgate.pipelines.work import counted
-
         with self._phase(Phase.COUNTING):
             rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
             with self._job():

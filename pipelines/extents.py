@@ -7,7 +7,6 @@ decides which lists are committed. Brokers delete files that were never committe
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import tempfile
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from headgate.broker.client.gate_admin import FileRef
 from headgate.broker.client.upload import Uploader
+from headgate.broker.log.column_partitioner import runs
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.plan import Job
@@ -198,7 +198,5 @@ def by_partition(batches: Iterable[Any]) -> Iterator[tuple[int, pa.RecordBatch]]
         numbers = partitions.to_numpy(zero_copy_only=False)
         order = np.argsort(numbers, kind="stable")
         rows = rows.take(pa.array(order, pa.int64()))
-        numbers = numbers[order]
-        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for start, end in itertools.pairwise(cuts):
-            yield int(numbers[start]), rows.slice(start, end - start)
+        for number, start, end in runs(numbers[order]):
+            yield number, rows.slice(start, end - start)

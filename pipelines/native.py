@@ -11,22 +11,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from headgate.broker.client.gate_admin import FileRef
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.parquet import ExtentFile
 from headgate.pipelines.reads import Piece
+from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
 
 STORED = ("timestamp", "key", "value", "headers")
 """The columns of a file that Spark reads. The others are computed."""
 
-Unit: TypeAlias = Literal["us", "ms"]
-
-_SPARK_VERSION = b"org.apache.spark.version"
-_LEGACY_TIMES = b"org.apache.spark.legacyDateTime"
-"""Metadata of Spark's writer: times of the Julian calendar, which Spark's reader converts and Arrow's does not."""
 _CODECS = frozenset(("UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"))
 _ENCODINGS = frozenset(
     (
@@ -35,7 +31,6 @@ _ENCODINGS = frozenset(
     )
 )  # fmt: skip
 """Encodings that Spark's vectorized reader knows."""
-_UNITS: dict[str, Unit] = {"microseconds": "us", "milliseconds": "ms"}
 _HEADER_PATHS = {"headers.list.element.key": "STRING", "headers.list.element.value": "NONE"}
 """The form in which Arrow and Spark write headers: path and logical type."""
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
@@ -139,8 +134,7 @@ def unit_of(file: ExtentFile, reference: FileRef, columns: Collection[str]) -> U
     names = [name.lower() for name in file.metadata.schema.to_arrow_schema().names]
     if len(set(names)) != len(names):
         raise NotShared("two columns differ only in case, and spark ignores the case")
-    written_by = file.metadata.metadata or {}
-    if _LEGACY_TIMES in written_by or written_by.get(_SPARK_VERSION, b"9") < b"3":
+    if has_julian_times(file.metadata.metadata):
         raise NotShared("times are of the Julian calendar")
     schema = file.metadata.schema
     leaves = {schema.column(index).path: schema.column(index) for index in range(len(schema))}
@@ -165,7 +159,7 @@ def unit_of(file: ExtentFile, reference: FileRef, columns: Collection[str]) -> U
 
 def _unit(leaf: Any) -> Unit:
     kind = json.loads(leaf.logical_type.to_json())
-    unit = _UNITS.get(kind.get("timeUnit", ""))
+    unit = time_unit(leaf.logical_type)
     if leaf.physical_type != "INT64" or kind.get("Type") != "Timestamp" or not kind.get("isAdjustedToUTC") or unit is None:
         raise NotShared("column `timestamp` is no UTC time in microseconds or milliseconds")
     return unit

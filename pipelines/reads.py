@@ -282,7 +282,6 @@ def _group_in_time(group: Any, narrowed: Narrowed) -> bool:
 
 def _rows_only(count: int) -> pa.RecordBatch:
     """Rows of which only the number is wanted."""
-
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
 
 
@@ -332,7 +331,6 @@ class Repeated:
 
 def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Sequence[str], repeated: Repeated) -> pa.RecordBatch:
     """Rows for Spark: these columns in this order, with exactly the types of the schema."""
-
     count = rows.num_rows
     names = set(rows.schema.names)
     arrays: list[Any] = []
@@ -362,7 +360,6 @@ def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Seque
 
 def microseconds(column: Any) -> Any:
     """A file's times for Spark, as the broker reads them: an integer is ms, and parts of a microsecond are rounded down."""
-
     if pa.types.is_int64(column.type):
         column = column.cast(pa.timestamp("ms"))
     elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
@@ -373,7 +370,6 @@ def microseconds(column: Any) -> Any:
 
 def arrow_fields() -> dict[str, Any]:
     """The types of all columns, by name, for Spark."""
-
     return {
         "key": pa.binary(),
         "value": pa.binary(),

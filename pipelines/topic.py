@@ -26,11 +26,12 @@ from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.store.open import open_readable
 from headgate.pipelines.connection import Connection
-from headgate.pipelines.native import STORED, NativeFile, NotShared, Unit, candidates, readable_url, store_of, unit_of, url_of
+from headgate.pipelines.native import STORED, NativeFile, NotShared, candidates, readable_url, store_of, unit_of, url_of
 from headgate.pipelines.offsets import Narrowed
 from headgate.pipelines.options import number_option, option
 from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, footer_of, narrowed_pieces, read, tasks
 from headgate.pipelines.source import TYPES, BatchReader, Task, columns_of, register, schema_of
+from headgate.pipelines.spark_parquet import Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

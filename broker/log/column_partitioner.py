@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,10 @@ def murmur2_of(keys: ArrowArray) -> npt.NDArray[np.uint32]:
 def split_by_partition(rows: pa.Table, numbers: Int64s) -> list[tuple[int, pa.Table]]:
     """The rows of each non-empty partition, in the order of the table."""
     order = np.argsort(numbers, kind="stable")
-    sorted_numbers = numbers[order]
-    cuts = [0, *(np.flatnonzero(np.diff(sorted_numbers)) + 1).tolist(), len(numbers)]
-    return [(int(sorted_numbers[start]), rows.take(order[start:end])) for start, end in pairwise(cuts) if start < end]
+    return [(number, rows.take(order[start:end])) for number, start, end in runs(numbers[order])]
+
+
+def runs(numbers: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
+    """(number, first row, end row) of each run of equal numbers."""
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return ((int(numbers[start]), start, end) for start, end in pairwise(cuts) if start < end)

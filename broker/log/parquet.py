@@ -206,8 +206,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
         InvalidError(INVALID_RECORD): broken, encrypted, wrong columns, a row group that is too large or lies outside the file.
     """
     try:
-        # Arrow reads from the end, and reads nothing before the footer.
-        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(b"".join((MAGIC, footer)))))
+        metadata = metadata_of(footer)
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
         raise InvalidError(Reason.INVALID_RECORD, f"a Parquet footer cannot be read: {error}") from error
@@ -250,6 +249,12 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
         groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, repeats, low, high))
         first_row += group.num_rows
     return ExtentFile(metadata, columns, tuple(groups), bytes(footer))
+
+
+def metadata_of(footer: bytes | memoryview) -> Any:
+    """The metadata in a footer, of a file with any columns. Raises the errors of Arrow."""
+    # Arrow reads from the end, and reads nothing before the footer.
+    return pq.read_metadata(pa.BufferReader(pa.py_buffer(b"".join((MAGIC, footer)))))
 
 
 def _begin(chunk: Any) -> int:

@@ -42,7 +42,6 @@ KINDS: dict[str, Any] = {
 
 INTEGERS = ("byte", "short", "integer", "long")
 _UTC = frozenset(("UTC", "GMT", "Z", "Etc/UTC", "+00:00"))
-_PREFIX = "org.apache.spark.sql.catalyst."
 
 
 @dataclass(frozen=True, slots=True)

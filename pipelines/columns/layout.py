@@ -12,23 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, MAGIC, footer_size
+from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, metadata_of
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import INTEGERS, KINDS, Node, Query, array_of
+from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
 
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
-SPARK_MAJOR_MIN = 3
-"""Older Sparks wrote dates before 1582 in another calendar."""
-
 DAY_US = 86_400_000_000
 YEAR_1_US = -62_135_596_800_000_000
 YEAR_10000_US = 253_402_300_800_000_000
 """Java and Arrow print times from the first year to 9999 alike."""
 
-_VERSION = b"org.apache.spark.version"
-_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_UNIT_US: dict[Unit | None, int] = {"ms": 1000, "us": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ def open_file(file: SourceFile) -> pq.ParquetFile:
         raise RetryError(
             Reason.INVALID_RECORD, f"a file of the source changed while the flood ran: run the flood again. file=`{file.path}`"
         )
-    return pq.ParquetFile(file.path, metadata=_metadata(footer), pre_buffer=True)
+    return pq.ParquetFile(file.path, metadata=metadata_of(footer), pre_buffer=True)
 
 
 def _state(path: str) -> tuple[int, int]:
@@ -114,22 +111,17 @@ def _footer(path: str, size_bytes: int) -> bytes:
     return tail[len(tail) - size :]
 
 
-def _metadata(footer: bytes) -> Any:
-    # Arrow reads from the end, and reads nothing before the footer.
-    return pq.read_metadata(pa.BufferReader(pa.py_buffer(MAGIC + footer)))
-
-
 def _pieces(path: str, columns: Mapping[str, str], query: Query) -> list[Piece]:
     time = query.outputs["timestamp"]
     printed = frozenset[str]().union(*(one.printed_times() for one in query.outputs.values()))
     try:
         size_bytes, modified_ns = _state(path)
         footer = _footer(path, size_bytes)
-        metadata = _metadata(footer)
+        metadata = metadata_of(footer)
         schema = metadata.schema.to_arrow_schema()
     except (OSError, InvalidError, pa.ArrowException) as error:
         raise UnlikeError(f"a footer cannot be read: {error} file=`{path}`") from error
-    _check_file(path, metadata.metadata or {}, schema, columns)
+    _check_file(path, metadata.metadata, schema, columns)
     file = SourceFile(path, size_bytes, modified_ns, crc32c(footer))
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     read = [index for index, name in enumerate(paths) if name in columns]
@@ -153,9 +145,8 @@ def _pieces(path: str, columns: Mapping[str, str], query: Query) -> list[Piece]:
     return pieces
 
 
-def _check_file(path: str, notes: Mapping[bytes, bytes], schema: pa.Schema, columns: Mapping[str, str]) -> None:
-    version = notes.get(_VERSION, b"9").partition(b".")[0]
-    if any(note in notes for note in _LEGACY) or not version.isdigit() or int(version) < SPARK_MAJOR_MIN:
+def _check_file(path: str, notes: Mapping[bytes, bytes] | None, schema: pa.Schema, columns: Mapping[str, str]) -> None:
+    if has_julian_times(notes):
         raise UnlikeError(f"a file has times in an old calendar. file=`{path}`")
     for name, kind in columns.items():
         found = schema.get_all_field_indices(name)
@@ -205,14 +196,8 @@ def _ends(statistics: Any, kind: str) -> tuple[int, int]:
     """The least and the greatest time of a column of dates or times, in microseconds; `ALWAYS` if the footer does not say."""
     if statistics is None or not statistics.has_min_max:
         return ALWAYS
-    factor = DAY_US if kind == "date" else {"ms": 1000, "us": 1}.get(_unit(statistics.logical_type))
+    factor = DAY_US if kind == "date" else _UNIT_US.get(time_unit(statistics.logical_type))
     return ALWAYS if factor is None else (statistics.min_raw * factor, statistics.max_raw * factor)
-
-
-def _unit(logical: Any) -> str:
-    """Arrow's name of a logical time's unit; empty for a unit that Spark does not read."""
-    text = str(logical.to_json())
-    return "ms" if "milliseconds" in text else "us" if "microseconds" in text else ""
 
 
 def _grows(time: Node) -> bool:

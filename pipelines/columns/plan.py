@@ -8,7 +8,6 @@ task sorts and writes them.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -83,15 +82,15 @@ def readings(stretch: Stretch, bytes_max: int) -> list[tuple[Piece, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The rows of these partitions with times in [low_us, high_us). All but a part of one partition's time has the whole span."""
+    """The rows of some partitions, or of one part of a partition's time."""
 
     partitions: tuple[int, ...]
-    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Where the rows of a stretch go. `cuts`: for each partition the times, ascending, at which its next bucket begins."""
+    """Where the rows of a stretch go. `cuts`: for a partition with several buckets the times, ascending, at which the next
+    one begins."""
 
     buckets: tuple[Bucket, ...]
     first: dict[int, int]
@@ -135,11 +134,6 @@ def buckets(rows: Sequence[int], samples: Sequence[Sequence[int]], row_bytes: fl
         parts = -int(-size // bytes_max)
         found = sorted({times[len(times) * part // parts] for part in range(1, parts)} - set(times[:1])) if times else []
         first[partition], cuts[partition] = len(made), tuple(found)
-        made += [Bucket((partition,), part) for part in range(len(found) + 1)]
+        made += [Bucket((partition,))] * (len(found) + 1)
     close()
     return Buckets(tuple(made), first, cuts)
-
-
-def part_of(cuts: Sequence[int], time_us: int) -> int:
-    """The part of a partition's time to which a time belongs."""
-    return bisect_right(cuts, time_us)

@@ -22,8 +22,6 @@ STRETCH_BYTES_MAX = 8 << 20
 READS_MAX = 4
 """Stretches that are read at a time; further reads wait. Together with STRETCH_BYTES_MAX it bounds the bytes under way to 32 MiB,
 however many clients read."""
-
-
 ENTRY_BYTES = 1 << 10
 """Memory of a stretch besides its bytes, about: bounds the number of stretches of small objects."""
 

@@ -1,0 +1,32 @@
+"""What the metadata of a Parquet file says about its times, for Spark and for Arrow. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+Unit: TypeAlias = Literal["us", "ms"]
+
+MAJOR_MIN = 3
+"""First major version of Spark that writes all times in the calendar of ISO 8601."""
+
+_VERSION = b"org.apache.spark.version"
+_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_UNITS: dict[str, Unit] = {"microseconds": "us", "milliseconds": "ms"}
+
+
+def has_julian_times(notes: Mapping[bytes, bytes] | None) -> bool:
+    """True if Spark wrote times of the Julian calendar, which Spark's reader converts and Arrow's does not.
+
+    Args:
+        notes: the key-value metadata of a file.
+    """
+    notes = notes or {}
+    version = notes.get(_VERSION, b"%d" % MAJOR_MIN).partition(b".")[0]
+    return any(note in notes for note in _LEGACY) or not version.isdigit() or int(version) < MAJOR_MIN
+
+
+def time_unit(logical: Any) -> Unit | None:
+    """The unit of a column's logical type. None for nanoseconds, which Spark does not read, and if the column has no times."""
+    return _UNITS.get(json.loads(logical.to_json()).get("timeUnit", ""))
