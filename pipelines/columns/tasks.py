@@ -7,21 +7,21 @@ A task holds at most about `CHUNK_BYTES` of rows that it read and `SORT_BYTES_MA
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from headgate.broker.log.column_partitioner import partitions_for_keys
-from headgate.broker.log.column_schema import TIMESTAMP_MS_MAX
-from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.column_partitioner import partitions_for_keys, runs
+from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import KINDS, Query, array_of, passes
-from headgate.pipelines.columns.layout import Piece, SourceFile, open_file
+from headgate.pipelines.columns.expressions import KINDS, TIMESTAMP, Query, array_of, passes
+from headgate.pipelines.columns.layout import Piece, open_file
 from headgate.pipelines.columns.ordering import in_order
 from headgate.pipelines.columns.plan import TASK_BYTES, Buckets
 from headgate.pipelines.extents import ExtentFiles, attempt_id
@@ -92,28 +92,44 @@ class Spilled:
 Blob: TypeAlias = bytes | Spilled
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a chunk of rows begins."""
+
+    path: str
+    group: int
+    first: int
+    """Number of the first row in its row group."""
+
+
 # -- reading
 
 
-def chunks(pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[SourceFile, int, pa.RecordBatch]]:
-    """(file, number of the first row in its row group, rows) of some pieces, of at most about `CHUNK_BYTES` each."""
-    for piece in pieces:
-        file = open_file(piece.file)
-        most = ROWS_IF_REPEATED if piece.repeats else ROWS_MAX
-        rows = min(max(CHUNK_BYTES * piece.rows // max(piece.raw_bytes, 1), 1), most)
-        waiting: list[pa.RecordBatch] = []
-        size = first = read = 0
-        with file:
-            for batch in file.iter_batches(rows, row_groups=[piece.group], columns=columns, use_threads=False):
-                waiting.append(batch)
-                size += batch.nbytes
-                read += batch.num_rows
-                if size >= CHUNK_BYTES:
-                    yield piece.file, first, _joined(waiting)
-                    waiting, size, first = [], 0, read
-            if waiting:
-                yield piece.file, first, _joined(waiting)
-        piece.file.check()
+def chunks(pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """Rows of some pieces, of at most about `CHUNK_BYTES` at a time. Each file is opened once."""
+    for source, groups in groupby(sorted(pieces, key=lambda one: (one.file.path, one.group)), lambda one: one.file):
+        with open_file(source) as file:
+            for piece in groups:
+                for first, batch in _of_group(file, piece, columns):
+                    yield Place(source.path, piece.group, first), batch
+        source.check()
+
+
+def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(number of the first row in its row group, rows) of one piece."""
+    most = ROWS_IF_REPEATED if piece.repeats else ROWS_MAX
+    rows = min(max(CHUNK_BYTES * piece.rows // max(piece.raw_bytes, 1), 1), most)
+    waiting: list[pa.RecordBatch] = []
+    size = first = read = 0
+    for batch in file.iter_batches(rows, row_groups=[piece.group], columns=columns, use_threads=False):
+        waiting.append(batch)
+        size += batch.nbytes
+        read += batch.num_rows
+        if size >= CHUNK_BYTES:
+            yield first, _joined(waiting)
+            waiting, size, first = [], 0, read
+    if waiting:
+        yield first, _joined(waiting)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -122,19 +138,29 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
-def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int, Any]:
-    """The columns of the rows that pass the filters, their number, and which they are (None: all)."""
+def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
+    """The columns of the rows that pass the filters, and the number of these rows."""
     found: dict[str, Any] = {name: batch.column(name).cast(KINDS[spec.query.source[name]]) for name in batch.schema.names}
     passed = passes(spec.query.filters, found)
     if passed is None:
-        return found, batch.num_rows, None
+        return found, batch.num_rows
     passed = passed.fill_null(False)
-    found = {name: column.filter(passed) for name, column in found.items()}
-    return found, passed.true_count, passed
+    return {name: column.filter(passed) for name, column in found.items()}, passed.true_count
 
 
-def _times(spec: Spec, columns: Mapping[str, Any], rows: int) -> Any:
-    return array_of(spec.query.outputs["timestamp"], columns, rows).cast(pa.int64())
+def _made(spec: Spec, names: Iterable[str], place: Place, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
+    """These outputs of the rows that pass the filters, and the number of these rows. An error names the place of its row."""
+    try:
+        columns, rows = _columns(spec, batch)
+        return {name: array_of(spec.query.outputs[name], columns, rows) for name in names}, rows
+    except InvalidError as error:
+        half = batch.num_rows // 2
+        if half:
+            # A part has the error too, and the first row that has it is the one to name.
+            _made(spec, names, place, batch.slice(0, half))
+            _made(spec, names, replace(place, first=place.first + half), batch.slice(half))
+        at = f"file=`{place.path}` row_group=`{place.group}` row=`{place.first}`"
+        raise InvalidError(error.reason, f"{error.message} {at}") from error
 
 
 def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
@@ -148,9 +174,12 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
                 batch = next(file.iter_batches(SAMPLED_ROWS, row_groups=[piece.group], columns=names, use_threads=False))
         except (OSError, pa.ArrowException) as error:
             raise UnlikeError(f"a row group cannot be read: {error} file=`{piece.file.path}`") from error
-        columns, count, _ = _columns(spec, batch)
+        try:
+            made, count = _made(spec, spec.outputs, Place(piece.file.path, piece.group, 0), batch)
+        except InvalidError:
+            continue  # the task that reads the row reports it
         if count:
-            size += sum(array_of(spec.query.outputs[name], columns, count).nbytes for name in spec.outputs)
+            size += sum(array.nbytes for array in made.values())
             rows += count
     if rows:
         return size / rows
@@ -166,19 +195,20 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
     counted = Counted(stretch, [])
     names = spec.query.columns("timestamp", "key")
     seen = 0
-    for _, _, batch in chunks(pieces, names):
-        columns, rows, _ = _columns(spec, batch)
+    for place, batch in chunks(pieces, names):
+        made, rows = _made(spec, ("timestamp", "key"), place, batch)
         if not rows:
             continue
-        numbers = partitions_for_keys(array_of(spec.query.outputs["key"], columns, rows), spec.partitions)
+        numbers = partitions_for_keys(made["key"], spec.partitions)
         keyed = numbers[numbers >= 0]
         totals += np.bincount(keyed, minlength=spec.partitions)
         counted.keyless += rows - len(keyed)
-        times = _times(spec, columns, rows)
+        times = made["timestamp"].cast(pa.int64())
         counted.nulls += times.null_count
         if times.null_count == rows or counted.keyless:
             continue
-        low, high = _ends(times)
+        known: Any = np.asarray(times.drop_null())
+        low, high = int(known.min()), int(known.max())
         counted.low_us = low if counted.low_us is None else min(counted.low_us, low)
         counted.high_us = high if counted.high_us is None else max(counted.high_us, high)
         some = slice(-seen % spec.sample_rows, None, spec.sample_rows)
@@ -188,39 +218,18 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
     return counted
 
 
-def _ends(times: Any) -> tuple[int, int]:
-    known: Any = np.asarray(times.drop_null())
-    return int(known.min()), int(known.max())
-
-
 # -- records
 
 
 def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
     """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, and `ties`."""
-    for file, first, batch in chunks(pieces, spec.query.columns(*spec.outputs)):
-        columns, rows, passed = _columns(spec, batch)
+    for place, batch in chunks(pieces, spec.query.columns(*spec.outputs)):
+        made, rows = _made(spec, spec.outputs, place, batch)
         if not rows:
             continue
-        made = {name: array_of(spec.query.outputs[name], columns, rows) for name in spec.outputs}
         made["timestamp"] = made["timestamp"].cast(pa.int64())
-        _check_times(made["timestamp"], file, first, passed)
         numbers: Any = partitions_for_keys(made["key"], spec.partitions).astype(np.int32)
         yield pa.RecordBatch.from_pydict({"partition": pa.array(numbers), **made})
-
-
-def _check_times(times: Any, file: SourceFile, first: int, passed: Any) -> None:
-    """Raise InvalidError for a time that no reader could use, with its place."""
-    low, high = _ends(times)
-    most = TIMESTAMP_MS_MAX * 1000 if TIMESTAMP_MS_MAX < (1 << 63) // 1000 else (1 << 63) - 1
-    if -most <= low and high <= most:
-        return
-    values: Any = np.asarray(times)
-    wrong = int(np.flatnonzero((values < -most) | (values > most))[0])
-    row = first + (wrong if passed is None else int(np.flatnonzero(np.asarray(passed))[wrong]))
-    raise InvalidError(
-        Reason.INVALID_TIMESTAMP, f"a timestamp is out of range. file=`{file.path}` row=`{row}` microseconds=`{values[wrong]}`"
-    )
 
 
 # -- writing
@@ -251,10 +260,8 @@ def _divided(spec: Spec, buckets: Buckets, pieces: Iterable[Piece]) -> Iterator[
         numbers = _bucket_numbers(buckets, batch)
         order: Any = np.argsort(numbers, kind="stable")
         batch = batch.take(pa.array(order))
-        numbers = numbers[order]
-        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for begin, end in pairwise(cuts):
-            yield int(numbers[begin]), _packed(batch.slice(begin, end - begin))
+        for number, begin, end in runs(numbers[order]):
+            yield number, _packed(batch.slice(begin, end - begin))
 
 
 def _bucket_numbers(buckets: Buckets, batch: pa.RecordBatch) -> npt.NDArray[Any]:
@@ -312,12 +319,11 @@ def _write(spec: Spec, job: Job, stretch: int, bucket: int, batches: list[pa.Rec
     order = in_order(rows, spec.ties)
     rows = rows.select(["partition", "timestamp", "key", "value"]).take(order)
     partitions: Any = rows.column("partition").to_numpy()
-    cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), rows.num_rows]
-    times = rows.column("timestamp").cast(pa.timestamp("us", tz="UTC"))
+    times = rows.column("timestamp").cast(TIMESTAMP)
     fields = pa.RecordBatch.from_arrays([times, rows.column("key"), rows.column("value")], names=["timestamp", "key", "value"])
     name = f"{job.name}.{stretch}.{bucket}.{attempt_id()}"
     with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}) as files:
-        for begin, end in pairwise(cuts):
+        for partition, begin, end in runs(partitions):
             for start in range(begin, end, ROWS_MAX):
-                files.add(int(partitions[begin]), fields.slice(start, min(ROWS_MAX, end - start)))
+                files.add(partition, fields.slice(start, min(ROWS_MAX, end - start)))
         return [Part(stretch, bucket, written.to_dict()) for written in files.finish()]

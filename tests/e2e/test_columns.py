@@ -345,6 +345,12 @@ def test_a_time_out_of_range_is_named_with_its_place(spark: SparkSession, tmp_pa
     assert seconds.engine == ARROW
     with pytest.raises(HeadgateError, match=r"no value for a row|overflow|range"):
         counted(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
+    count = 2 * tasks.SAMPLED_ROWS
+    times = [(1 << 62) if number == count - 7 else 5 for number in range(count)]
+    write(path, user=pa.array(["a"] * count), payload=pa.array([b"1"] * count), at=pa.array(times, pa.int64()))
+    with pytest.raises(InvalidError, match=rf"no value for a row.* file=`{path}` row_group=`0` row=`{count - 7}`") as raised:
+        counted(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
+    assert raised.value.reason is Reason.INVALID_RECORD
 
 
 def test_null_times_are_counted(spark: SparkSession, tmp_path: Path) -> None:
