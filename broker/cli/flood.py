@@ -39,7 +39,7 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
     backfill.id()
     if certificate_path is not None:
         _check_writable(certificate_path)
-    with _Ending() as ending, _quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
+    with _Ending() as ending, quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
         listener(None, f"starting Spark ({master})")
         try:
             with ending.held():
@@ -272,9 +272,13 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[Path]:
+def quiet() -> Iterator[Path]:
     """Redirect Spark's output, of the JVM and of Python's logs, to a file; our own output still goes to stderr. The file is
-    removed unless an error occurs."""
+    removed unless an error occurs.
+
+    py4j stays silent afterwards too. When an object of Python's that stands for one of Java's is collected, py4j calls the JVM,
+    and logs a traceback if the JVM is ending: SIGTERM from a service manager reaches both processes at once.
+    """
     handle, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
     sys.stderr.flush()
     own = os.dup(2)
@@ -293,6 +297,7 @@ def _quiet() -> Iterator[Path]:
         raise
     finally:
         logging.getLogger().removeHandler(logs)
+        logging.getLogger().addFilter(_is_not_py4j)
         logs.close()
         sys.stderr.flush()
         os.dup2(own, 2)
@@ -300,6 +305,11 @@ def _quiet() -> Iterator[Path]:
         sys.stderr = before
         if not failed or os.path.getsize(name) == 0:
             os.unlink(name)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """A filter of the root logger: py4j's gateway has no logger of its own."""
+    return record.module != "java_gateway"
 
 
 def _with_log(error: HeadgateError, log: Path) -> HeadgateError:
