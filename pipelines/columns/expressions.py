@@ -7,7 +7,8 @@ or knows Spark: trees are plain data, and go to the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ import pyarrow.compute
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.json_text import json_rows
+from headgate.pipelines.columns.numbers import java_text
 
 arrow: Any = pa
 pc: Any = pyarrow.compute
@@ -31,6 +33,8 @@ KINDS: dict[str, Any] = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
     "date": pa.date32(),
+    "double": pa.float64(),
+    "float": pa.float32(),
     "integer": pa.int32(),
     "long": pa.int64(),
     "short": pa.int16(),
@@ -38,10 +42,25 @@ KINDS: dict[str, Any] = {
     "timestamp": TIMESTAMP,
     "timestamp_ntz": pa.timestamp("us"),
 }
-"""Spark's types with an equal Arrow type. Decimals and floating-point numbers are not among them: Java prints them differently."""
+"""Spark's types with an equal Arrow type, but for decimals: `arrow_type` knows them too."""
 
 INTEGERS = ("byte", "short", "integer", "long")
-_UTC = frozenset(("UTC", "GMT", "Z", "Etc/UTC", "+00:00"))
+FLOATS = frozenset(("double", "float"))
+"""Java compares and sorts them in another way than Arrow (NaN equals itself, -0.0 equals 0.0), so here they are only printed."""
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+DECIMALS_IN_FULL = 6
+"""With so many digits behind the point, no decimal is printed with a power of ten (`java.math.BigDecimal.toString`)."""
+ROW = "\0row"
+"""A column that every source has: the number of the row, in the order of the files' paths. No column of a file has such a name."""
+ROW_OUTPUT = "_tie_source"
+"""The output that orders the records of a flood without event time."""
+UTC = frozenset(("UTC", "GMT", "Z", "Etc/UTC", "+00:00"))
+
+
+def arrow_type(kind: str) -> Any:
+    """The Arrow type of one of Spark's types. None: it has no equal one."""
+    decimal = _DECIMAL.fullmatch(kind)
+    return pa.decimal128(int(decimal.group(1)), int(decimal.group(2))) if decimal else KINDS.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +73,35 @@ class Node:
     name: str = ""
     value: Any = None
 
+    def parts(self) -> Iterator[Node]:
+        """The expression and all expressions inside it."""
+        yield self
+        for one in self.arguments:
+            yield from one.parts()
+
     def columns(self) -> frozenset[str]:
         """The columns that the expression reads."""
-        own = frozenset((self.name,)) if self.function == "column" else frozenset[str]()
-        return own.union(*(one.columns() for one in self.arguments))
+        return frozenset(one.name for one in self.parts() if one.function == "column")
 
     def printed_times(self) -> frozenset[str]:
         """The columns whose dates or times the expression prints."""
-        own = frozenset[str]()
-        if self.function == "json":
-            own = frozenset(one.name for one in self.arguments if one.kind in ("date", "timestamp", "timestamp_ntz"))
-        return own.union(*(one.printed_times() for one in self.arguments))
+        return frozenset(one.name for one in self._printed() if one.kind in ("date", "timestamp", "timestamp_ntz"))
+
+    def prints_floats(self) -> bool:
+        """True when the expression makes text of a floating-point number."""
+        return any(one.kind in FLOATS for one in self._printed())
+
+    def _printed(self) -> Iterator[Node]:
+        for one in self.parts():
+            if one.function == "json" or (one.function == "cast" and one.kind == "string"):
+                yield from one.arguments
 
     def of(self, columns: Mapping[str, Value]) -> Value:
         """The expression's value. `columns`: arrays of equal length. Raises InvalidError when it has none, as Spark would."""
         if self.function == "column":
             return columns[self.name]
         if self.function == "constant":
-            return arrow.scalar(self.value, KINDS[self.kind])
+            return arrow.scalar(self.value, arrow_type(self.kind))
         try:
             return _FUNCTIONS[self.function](self, *(one.of(columns) for one in self.arguments))
         except pa.ArrowInvalid as error:
@@ -95,6 +125,16 @@ class Query:
     source: dict[str, str]
     """The source's columns that the query can read: name, and Spark's name of the type."""
 
+    @property
+    def is_by_row(self) -> bool:
+        """True when the records have no event time: the rows' numbers order them."""
+        return ROW_OUTPUT in self.outputs
+
+    def parts(self) -> Iterator[Node]:
+        """All expressions of the query."""
+        for one in (*self.filters, *self.outputs.values()):
+            yield from one.parts()
+
     def columns(self, *outputs: str) -> list[str]:
         """The source's columns that the filters and these outputs read, in a fixed order."""
         wanted = (*self.filters, *(self.outputs[name] for name in outputs))
@@ -110,7 +150,7 @@ def read_query(plan: Sequence[Mapping[str, Any]]) -> Query:
     filters: list[Node] = []
     outputs: dict[str, Node] = {}
     known: dict[int, Node] = {}
-    source: dict[str, str] = {}
+    source = {ROW: "long"}
     for place, row in enumerate(reversed(plan)):
         name = _class(row)
         if row["num-children"] != (place > 0):
@@ -133,6 +173,9 @@ def read_query(plan: Sequence[Mapping[str, Any]]) -> Query:
             filters += _conjuncts(_expression(row["condition"], known))
         else:
             raise UnlikeError(f"the source needs Spark's {name}")
+    numbered = [*filters, *(node for name, node in outputs.items() if name != ROW_OUTPUT)]
+    if any(ROW in node.columns() for node in numbered):
+        raise UnlikeError("Spark's numbers of the rows are not known on columns")
     return Query(outputs, tuple(filters), source)
 
 
@@ -180,19 +223,19 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
     arguments = tuple(_read(rows, known) for _ in range(row["num-children"]))
     if name == "AttributeReference":
         found = known[_identity(row)]
-        if found.kind not in KINDS:
+        if arrow_type(found.kind) is None:
             raise UnlikeError(f"column `{found.name}` is of type {found.kind}")
         return found
     if name == "Literal":
         return _constant(row)
+    if name == "MonotonicallyIncreasingID":
+        return Node("column", "long", name=ROW)
     if name in _COMPARISONS:
-        if arguments[0].kind != arguments[1].kind:
-            raise UnlikeError(f"Spark's {name} of two types")
-        return Node(name, "boolean", arguments)
+        return _comparison(name, arguments)
     if name in _LOGIC:
         return Node(_LOGIC[name], "boolean", arguments)
     if name == "In":
-        equal = [Node("EqualTo", "boolean", (arguments[0], one)) for one in arguments[1:]]
+        equal = [_comparison("EqualTo", (arguments[0], one)) for one in arguments[1:]]
         return reduce(lambda left, right: Node("or", "boolean", (left, right)), equal)
     if name == "Cast":
         return _cast(row, arguments[0])
@@ -205,11 +248,17 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
     raise UnlikeError(f"Spark's {name} is not computed on columns")
 
 
+def _comparison(name: str, sides: tuple[Node, ...]) -> Node:
+    if sides[0].kind != sides[1].kind:
+        raise UnlikeError(f"Spark's {name} of two types")
+    if sides[0].kind in FLOATS:
+        raise UnlikeError(f"Spark's {name} of floating-point numbers")
+    return Node(name, "boolean", sides)
+
+
 def _constant(row: Mapping[str, Any]) -> Node:
     kind, text = _kind(row), row["value"]
-    if kind not in KINDS:
-        raise UnlikeError(f"a constant is of type {kind}")
-    if text is None:
+    if text is None and arrow_type(kind) is not None:
         return Node("constant", kind)
     if kind in INTEGERS:
         return Node("constant", kind, value=int(text))
@@ -217,6 +266,14 @@ def _constant(row: Mapping[str, Any]) -> Node:
         return Node("constant", kind, value=str(text) == "true")
     if kind == "string":
         return Node("constant", kind, value=str(text))
+    if kind in ("date", "timestamp"):
+        try:
+            value = arrow.scalar(str(text)).cast(pa.timestamp("us")).cast(pa.date32() if kind == "date" else pa.timestamp("us"))
+        except pa.ArrowInvalid:
+            raise UnlikeError(f"a constant is before the year 1 or after 9999: {text}") from None
+        return Node("constant", kind, value=value.as_py() if kind == "date" else value.value)
+    if kind == "timestamp_ntz":
+        return Node("constant", kind, value=int(text))
     raise UnlikeError(f"a constant is of type {kind}")
 
 
@@ -226,7 +283,7 @@ def _json(row: Mapping[str, Any], rows: Any, known: Mapping[int, Node]) -> Node:
     text = str(evaluator.get("value"))
     if row["num-children"] != 2 or not text.startswith("StructsToJsonEvaluator(Map(),"):
         raise UnlikeError(f"Spark's {row.get('functionName')} is not computed on columns")
-    if not any(text.endswith(f",Some({zone}))") for zone in _UTC):
+    if not any(text.endswith(f",Some({zone}))") for zone in UTC):
         raise UnlikeError("times are printed in the session's zone")
     struct = next(rows)
     if _class(struct) != "CreateNamedStruct":
@@ -243,12 +300,15 @@ def _cast(row: Mapping[str, Any], argument: Node) -> Node:
     if before == after:
         return argument
     if after in ("timestamp", "timestamp_ntz") and before in ("date", "timestamp", "timestamp_ntz"):
-        if row.get("timeZoneId") not in _UTC and "timestamp" in (before, after):
+        if row.get("timeZoneId") not in UTC and "timestamp" in (before, after):
             raise UnlikeError(f"a time without a zone is in the session's zone. zone=`{row.get('timeZoneId')}`")
         return Node("cast", after, (argument,))
     widens = before in INTEGERS and after in INTEGERS and INTEGERS.index(before) < INTEGERS.index(after)
-    prints = after == "string" and before in (*INTEGERS, "boolean")
-    if widens or prints or (before, after) == ("string", "binary"):
+    decimal = _DECIMAL.fullmatch(before)
+    in_full = decimal is not None and int(decimal.group(2)) <= DECIMALS_IN_FULL
+    is_date = before == "date" and argument.function == "column"  # its footers tell the years
+    prints = after == "string" and (in_full or is_date or before in FLOATS or before in (*INTEGERS, "boolean"))
+    if widens or prints or (before, after) in (("string", "binary"), ("float", "double")):
         return Node("cast", after, (argument,))
     raise UnlikeError(f"a cast of {before} to {after} is not computed on columns")
 
@@ -270,9 +330,11 @@ def _compare(node: Node, left: Value, right: Value) -> Value:
 
 
 def _cast_values(node: Node, values: Value) -> Value:
+    if node.kind == "string" and node.arguments[0].kind in FLOATS:
+        return java_text(values)
     if node.arguments[0].kind == "boolean":
         return pc.if_else(values, "true", "false")
-    return values.cast(KINDS[node.kind])
+    return values.cast(arrow_type(node.kind))
 
 
 def _time(node: Node, values: Value) -> Value:

@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import Query, read_query
-from headgate.pipelines.columns.layout import Piece, read_layout
+from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, UTC, Query, arrow_type, read_query
+from headgate.pipelines.columns.layout import DAYS, Listed, Piece, read_layout
+from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
 from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes
 from headgate.pipelines.columns.tasks import Counted, Part, Spec
 from headgate.pipelines.extents import Written
@@ -36,6 +39,8 @@ _SETTINGS = {
     "spark.sql.parquet.fieldId.read.enabled": "false",
 }
 """Settings that change what Spark reads or prints, with the values that have the meaning of columns."""
+_IN_PATHS = frozenset((*INTEGERS, "date", "string"))
+"""Types that Spark gives to columns in paths, as far as columns know them."""
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
 _UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
@@ -48,18 +53,15 @@ class Source:
     """A source that can be read on columns."""
 
     query: Query
+    has_key: bool
     pieces: tuple[Piece, ...]
 
 
 def read_source(rows: Rows) -> Source:
     """The source of these rows, if it can be read on columns. Raises UnlikeError with the reason when it cannot."""
     frame: Any = rows.frame
-    if not rows.has_key:
-        raise UnlikeError("the flood has no key: Spark's hash of the content spreads its rows")
     if rows.has_headers:
         raise UnlikeError("the flood has headers")
-    if "_tie_source" in rows.ties:
-        raise UnlikeError("the flood has no event time")
     for name, usual in _SETTINGS.items():
         if frame.sparkSession.conf.get(name).lower() != usual:
             raise UnlikeError(f"the session has a setting of its own: {name}")
@@ -74,13 +76,65 @@ def read_source(rows: Rows) -> Source:
     if options - _LISTING:
         raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(options - _LISTING))}")
     query = read_query(json.loads(plan.toJSON()))
-    columns = query.columns(*query.outputs)
-    inside = {str(name) for name in relation.dataSchema().fieldNames()}
-    if not set(columns) <= inside:
-        raise UnlikeError(f"a column is in the files' paths: {', '.join(sorted(set(columns) - inside))}")
-    paths = sorted(_local_path(url) for url in relation.location().inputFiles())
-    pieces = read_layout(paths, query)
-    return Source(query, tuple(pieces))
+    zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
+    if zone not in UTC and any(one.function == "constant" and one.kind == "timestamp" for one in query.parts()):
+        raise UnlikeError(f"a constant is a time in the session's zone: {zone}")
+    _check_floats(frame.sparkSession, query)
+    pieces = read_layout(_listed(frame.sparkSession, relation, query), query)
+    return Source(query, rows.has_key, tuple(pieces))
+
+
+def _listed(spark: SparkSession, relation: Any, query: Query) -> list[Listed]:
+    """The files of a relation, with the values of the columns in their paths that the query reads."""
+    schema = relation.partitionSchema()
+    wanted = query.columns(*query.outputs)
+    fields = [(place, name) for place, name in enumerate(map(str, schema.fieldNames())) if name in wanted]
+    for _, name in fields:
+        if query.source[name] not in _IN_PATHS:
+            raise UnlikeError(f"a column in the files' paths is of type {query.source[name]}: {name}")
+    jvm: Any = spark._jvm
+    everything = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+    found = []
+    for directory in _scala(relation.location().listFiles(everything, everything)):
+        row = directory.values()
+        values = [(name, _value(row, place, schema.apply(place).dataType(), query.source[name])) for place, name in fields]
+        found += [Listed(_local_path(file.getPath().toUri().toString()), tuple(values)) for file in _scala(directory.files())]
+    return found
+
+
+def _value(row: Any, place: int, kind: Any, name: str) -> Any:
+    """A value of one of Spark's internal rows, as an Arrow scalar."""
+    arrow: Any = pa
+    if row.isNullAt(place):
+        return arrow.scalar(None, arrow_type(name))
+    value = row.get(place, kind)
+    if name == "date":
+        if not DAYS[0] <= value < DAYS[1]:
+            raise UnlikeError("a date in a file's path is before the year 1 or after 9999")
+        return arrow.scalar(value, pa.int32()).cast(pa.date32())
+    return arrow.scalar(str(value) if name == "string" else int(value), arrow_type(name))
+
+
+def _check_floats(spark: SparkSession, query: Query) -> None:
+    """Raise UnlikeError if Java may print or sort floating-point numbers of this query in another way than Arrow."""
+    for name, node in query.outputs.items():
+        if name.startswith("_tie_") and node.kind in FLOATS:
+            raise UnlikeError("the order is by floating-point numbers")
+    if not any(one.prints_floats() for one in query.outputs.values()):
+        return
+    context: Any = spark.sparkContext
+    if not is_local(context):
+        raise UnlikeError("floating-point numbers are printed, and executors may run another release of Java")
+    version = int(context._jvm.java.lang.Runtime.version().feature())
+    if version < JAVA_VERSION_MIN:
+        raise UnlikeError(
+            f"floating-point numbers are printed, and Java {version} prints them in another way: Java {JAVA_VERSION_MIN} is fast"
+        )
+
+
+def is_local(context: Any) -> bool:
+    """True when all tasks of a Spark context run on this machine."""
+    return str(context.master) == "local" or str(context.master).startswith("local[")
 
 
 def _scala(things: Any) -> Iterator[Any]:
@@ -106,7 +160,7 @@ class ColumnWork:
     def __init__(self, spark: SparkSession, source: Source, ties: tuple[str, ...], partitions: int) -> None:
         self._context: Any = spark.sparkContext
         rows = sum(piece.rows for piece in source.pieces)
-        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1))
+        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1), spreads=not source.has_key)
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
         self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), self._context.defaultParallelism)
@@ -114,19 +168,26 @@ class ColumnWork:
         self._counted: list[Counted] = []
 
     def count(self) -> Counts:
-        """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows without a key."""
-        work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
+        """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do."""
+        keyless = self._count()
+        if keyless and not self._spec.spreads:
+            # Another pass, for their content says where these rows go.
+            self._spec = replace(self._spec, spreads=True)
+            self._count()
         spec = self._spec
-        with spark_errors("source cannot be counted"):
-            self._counted = _collected(self._tasks(work).map(lambda task: tasks.count(spec, *task)))
-        keyless = sum(one.keyless for one in self._counted)
-        if keyless:
-            raise UnlikeError("some rows have no key: Spark's hash of the content spreads them")
         totals = tuple(map(sum, zip(*(one.rows for one in self._counted), strict=True))) or (0,) * spec.partitions
         check_nulls(sum(one.nulls for one in self._counted), sum(totals))
         lows = [one.low_us // 1000 for one in self._counted if one.low_us is not None]
         highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
-        return Counts(totals, 0, min(lows, default=None), max(highs, default=None))
+        return Counts(totals, keyless, min(lows, default=None), max(highs, default=None))
+
+    def _count(self) -> int:
+        """Count the rows. Returns the number of those without a key."""
+        work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
+        spec = self._spec
+        with spark_errors("source cannot be counted"):
+            self._counted = _collected(self._tasks(work).map(lambda task: tasks.count(spec, *task)))
+        return sum(one.keyless for one in self._counted)
 
     def write(self, job: Job) -> list[Written]:
         """Write the files. Returns the output by partition, in the order of offsets. Raises UnlikeError for rows that only Spark
@@ -146,7 +207,7 @@ class ColumnWork:
     @contextmanager
     def _spill(self) -> Iterator[str | None]:
         """A directory for the rows of large stretches on their way between tasks, if all tasks run on this machine."""
-        if not str(self._context.master).startswith("local["):
+        if not is_local(self._context):
             yield None
             return
         # Spark takes several directories with commas between them.

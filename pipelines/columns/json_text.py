@@ -1,7 +1,6 @@
 """Rows as JSON text by columns, byte for byte as Spark's `to_json` writes them.
 
-Fields without a value are left out, times are in milliseconds, bytes in base 64. Numbers with fractions are not here: which digits
-Java prints depends on its release.
+Fields without a value are left out, times are in milliseconds, bytes in base 64, numbers that are none ("NaN") in quotes.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.numbers import java_text
 
 arrow: Any = pa
 pc: Any = pyarrow.compute
@@ -52,8 +52,12 @@ def _field(name: str, column: Any) -> Any:
     quote = arrow.scalar(b'"', pa.binary())
     nothing = arrow.scalar(b"", pa.binary())
     kind = column.type
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return pc.binary_join_element_wise(begin, column.cast(pa.string()).cast(pa.binary()), nothing)
+    if pa.types.is_floating(kind):
+        text = java_text(column).cast(pa.binary())
+        quotes = pc.if_else(pc.is_finite(column), nothing, quote)
+        return pc.binary_join_element_wise(begin, quotes, text, quotes, nothing)
     if pa.types.is_boolean(kind):
         return pc.binary_join_element_wise(begin, pc.if_else(column, "true", "false").cast(pa.binary()), nothing)
     return pc.binary_join_element_wise(begin, quote, _text(column).cast(pa.binary()), quote, nothing)

