@@ -20,6 +20,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.json_text import json_rows
 from headgate.pipelines.columns.numbers import java_text
+from headgate.pipelines.columns.texts import TYPES, typed
 
 arrow: Any = pa
 pc: Any = pyarrow.compute
@@ -90,6 +91,12 @@ class Node:
     def prints_floats(self) -> bool:
         """True when the expression makes text of a floating-point number."""
         return any(one.kind in FLOATS for one in self._printed())
+
+    def reads_times(self, *, in_lines: bool) -> bool:
+        """True when this part makes a time of text, in the session's zone. `in_lines`: the source's columns are text."""
+        if self.function == "cast" and self.kind == "timestamp" and self.arguments[0].kind == "string":
+            return True
+        return self.kind == "timestamp" and (self.function == "constant" or (in_lines and self.function == "column"))
 
     def _printed(self) -> Iterator[Node]:
         for one in self.parts():
@@ -303,6 +310,8 @@ def _cast(row: Mapping[str, Any], argument: Node) -> Node:
         if row.get("timeZoneId") not in UTC and "timestamp" in (before, after):
             raise UnlikeError(f"a time without a zone is in the session's zone. zone=`{row.get('timeZoneId')}`")
         return Node("cast", after, (argument,))
+    if before == "string" and after in TYPES and (row.get("timeZoneId") in UTC or after != "timestamp"):
+        return Node("cast", after, (argument,))
     widens = before in INTEGERS and after in INTEGERS and INTEGERS.index(before) < INTEGERS.index(after)
     decimal = _DECIMAL.fullmatch(before)
     in_full = decimal is not None and int(decimal.group(2)) <= DECIMALS_IN_FULL
@@ -330,6 +339,8 @@ def _compare(node: Node, left: Value, right: Value) -> Value:
 
 
 def _cast_values(node: Node, values: Value) -> Value:
+    if node.arguments[0].kind == "string" and node.kind != "binary":
+        return typed(values, node.kind, arrow_type(node.kind))
     if node.kind == "string" and node.arguments[0].kind in FLOATS:
         return java_text(values)
     if node.arguments[0].kind == "boolean":

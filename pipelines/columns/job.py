@@ -17,8 +17,9 @@ import pyarrow as pa
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, UTC, Query, arrow_type, read_query
-from headgate.pipelines.columns.layout import DAYS, Listed, Piece, read_layout
+from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, ROW, UTC, Query, arrow_type, read_query
+from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
+from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
 from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes
 from headgate.pipelines.columns.tasks import Counted, Part, Spec
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LISTING = frozenset(("path", "paths", "recursivefilelookup", "pathglobfilter", "basepath"))
-"""Options of Spark's Parquet reader that only choose the files."""
+"""Options of Spark's readers that only choose the files."""
 _SETTINGS = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
@@ -41,11 +42,18 @@ _SETTINGS = {
 """Settings that change what Spark reads or prints, with the values that have the meaning of columns."""
 _IN_PATHS = frozenset((*INTEGERS, "date", "string"))
 """Types that Spark gives to columns in paths, as far as columns know them."""
+LINES_BYTES = 16 << 20
+"""Bytes of a file of lines that are parsed at once."""
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
 _UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
 _T = TypeVar("_T")
-_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+_FORMATS = {
+    "ParquetFileFormat": frozenset[str](),
+    "CSVFileFormat": frozenset(("header", "sep", "delimiter", "inferschema")),
+    "JsonFileFormat": frozenset[str](),
+}
+"""Spark's classes of the formats that columns know, and the options that they know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,7 @@ class Source:
     query: Query
     has_key: bool
     pieces: tuple[Piece, ...]
+    lines: Lines | None = None
 
 
 def read_source(rows: Rows) -> Source:
@@ -70,18 +79,42 @@ def read_source(rows: Rows) -> Source:
     if leaves.size() != 1 or leaves.head().getClass().getSimpleName() != "LogicalRelation":
         raise UnlikeError("the source is not a single set of files")
     relation = leaves.head().relation()
-    if relation.getClass().getSimpleName() != "HadoopFsRelation" or relation.fileFormat().getClass().getName() != _PARQUET:
-        raise UnlikeError("the source is not Parquet")
-    options = {str(pair._1()).lower() for pair in _scala(relation.options())}
-    if options - _LISTING:
-        raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(options - _LISTING))}")
+    if relation.getClass().getSimpleName() != "HadoopFsRelation":
+        raise UnlikeError("the source is not files")
+    lines = _lines(frame.sparkSession, relation)
     query = read_query(json.loads(plan.toJSON()))
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
-    if zone not in UTC and any(one.function == "constant" and one.kind == "timestamp" for one in query.parts()):
-        raise UnlikeError(f"a constant is a time in the session's zone: {zone}")
+    if zone not in UTC and any(one.reads_times(in_lines=lines is not None) for one in query.parts()):
+        raise UnlikeError(f"a text is a time in the session's zone: {zone}")
     _check_floats(frame.sparkSession, query)
-    pieces = read_layout(_listed(frame.sparkSession, relation, query), query)
-    return Source(query, rows.has_key, tuple(pieces))
+    files = _listed(frame.sparkSession, relation, query)
+    if lines is None:
+        return Source(query, rows.has_key, tuple(read_layout(files, query)))
+    paths = {str(name) for name in relation.partitionSchema().fieldNames()}
+    lines.check_types([query.source[name] for name in query.columns(*query.outputs) if name not in paths and name != ROW])
+    return Source(query, rows.has_key, tuple(read_lines(files, query, lines.piece_bytes)), lines)
+
+
+def _lines(spark: SparkSession, relation: Any) -> Lines | None:
+    """The format of a relation: None is Parquet. Raises UnlikeError for other formats, and for options that change what is read."""
+    kind = relation.fileFormat().getClass().getSimpleName()
+    if kind not in _FORMATS:
+        raise UnlikeError(f"the source is not Parquet, CSV or JSON: {kind}")
+    options = {str(pair._1()).lower(): str(pair._2()) for pair in _scala(relation.options())}
+    unknown = options.keys() - _LISTING - _FORMATS[kind]
+    if unknown:
+        raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(unknown))}")
+    if kind == "ParquetFileFormat":
+        return None
+    names = tuple(map(str, relation.dataSchema().fieldNames()))
+    if spark.conf.get("spark.sql.columnNameOfCorruptRecord") in names:
+        raise UnlikeError("a column has the rows that Spark cannot read")
+    if kind == "JsonFileFormat":
+        return Lines(LINES_BYTES)
+    separator = options.get("sep", options.get("delimiter", ","))
+    if len(names) < 2 or len(set(names)) < len(names) or len(separator) != 1 or separator in '"\\\n\r\0 ':
+        raise UnlikeError("the CSV has one column, columns of the same name, or another kind of separator")
+    return Lines(LINES_BYTES, names, separator, options.get("header", "false").lower() == "true")
 
 
 def _listed(spark: SparkSession, relation: Any, query: Query) -> list[Listed]:
@@ -160,11 +193,12 @@ class ColumnWork:
     def __init__(self, spark: SparkSession, source: Source, ties: tuple[str, ...], partitions: int) -> None:
         self._context: Any = spark.sparkContext
         rows = sum(piece.rows for piece in source.pieces)
-        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1), spreads=not source.has_key)
+        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1), not source.has_key, source.lines)
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
         self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), self._context.defaultParallelism)
         self._stretches = stretches(pieces, self._task_bytes)
+        self._spans_known = all((piece.low_us, piece.high_us) != ALWAYS for piece in pieces)
         self._counted: list[Counted] = []
 
     def count(self) -> Counts:
@@ -184,10 +218,31 @@ class ColumnWork:
     def _count(self) -> int:
         """Count the rows. Returns the number of those without a key."""
         work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
-        spec = self._spec
+        spec, each = self._spec, not self._spans_known
+
+        def count(task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
+            number, pieces = task
+            return [tasks.count(spec, number, (piece,)) for piece in pieces] if each else [tasks.count(spec, number, pieces)]
+
         with spark_errors("source cannot be counted"):
-            self._counted = _collected(self._tasks(work).map(lambda task: tasks.count(spec, *task)))
-        return sum(one.keyless for one in self._counted)
+            self._counted = _collected(self._tasks(work).flatMap(count))
+        keyless = sum(one.keyless for one in self._counted)
+        if each and (spec.spreads or not keyless):
+            self._divide_again([piece for _, pieces in work for piece in pieces])
+        return keyless
+
+    def _divide_again(self, pieces: list[Piece]) -> None:
+        """Form the stretches from the spans of time that the count found. `pieces`: those of each member of `_counted`."""
+        known = []
+        for piece, counted in zip(pieces, self._counted, strict=True):
+            if counted.low_us is not None and counted.high_us is not None:
+                low, high = (piece.low_us, piece.high_us) if self._spec.query.is_by_row else (counted.low_us, counted.high_us)
+                known.append(replace(piece, low_us=low, high_us=high))
+        self._stretches = stretches(known, self._task_bytes)
+        numbers = {(piece.file.path, piece.group): one.number for one in self._stretches for piece in one.pieces}
+        for piece, counted in zip(pieces, self._counted, strict=True):
+            counted.stretch = numbers.get((piece.file.path, piece.group), counted.stretch)
+        self._spans_known = True
 
     def write(self, job: Job) -> list[Written]:
         """Write the files. Returns the output by partition, in the order of offsets. Raises UnlikeError for rows that only Spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,12 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import INTEGERS, KINDS, ROW, Node, Query, array_of, arrow_type, passes
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
 
+LINES_SAMPLE_BYTES = 64 << 10
+"""The first bytes of each file show how long its lines are."""
+LINES_END_BYTES = 4 << 10
+"""The last bytes of each file are compared, beside its size and time."""
+_PLAIN_NAMES = frozenset(("", ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".log"))
+"""Names of files that Hadoop does not take for compressed ones."""
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 DAY_US = 86_400_000_000
@@ -46,6 +53,7 @@ class SourceFile:
     size_bytes: int
     modified_ns: int
     footer_crc32c: int
+    """Of a file of lines: the checksum of its last bytes."""
     values: tuple[tuple[str, Any], ...] = ()
     """The columns in the file's path, and their values as Arrow scalars."""
 
@@ -68,6 +76,9 @@ class Piece:
 
     `repeats`: values that repeat count only once in `raw_bytes`. Without event time the span is that of the rows' numbers.
     `first_row`: the number of its first row in the source.
+
+    Of a file of lines a piece is a range of bytes, `group` is its number, and `rows` is an estimate. The number of a row is then
+    larger than that of the row before it, but not always by one.
     """
 
     file: SourceFile
@@ -97,6 +108,35 @@ def read_layout(files: Iterable[Listed], query: Query) -> list[Piece]:
     return _numbered(pieces) if query.is_by_row else pieces
 
 
+def read_lines(files: Iterable[Listed], query: Query, piece_bytes: int) -> list[Piece]:
+    """These files of lines in pieces of `piece_bytes`. Raises UnlikeError when Spark may see other bytes in a file."""
+    found = []
+    first = 0
+    for listed in sorted((one for one in files if _may_pass(one, query)), key=lambda one: one.path):
+        if os.path.splitext(listed.path)[1].lower() not in _PLAIN_NAMES:
+            raise UnlikeError(f"a file's name may say that it is compressed. file=`{listed.path}`")
+        try:
+            size_bytes, modified_ns = _state(listed.path)
+            with open(listed.path, "rb") as lines:
+                sample = lines.read(LINES_SAMPLE_BYTES)
+            file = SourceFile(listed.path, size_bytes, modified_ns, crc32c(_end(listed.path, size_bytes)), listed.values)
+        except OSError as error:
+            raise UnlikeError(f"a file cannot be read: {error} file=`{listed.path}`") from error
+        row_bytes = max(len(sample) / max(sample.count(b"\n"), 1), 1)
+        for number, begin in enumerate(range(0, size_bytes, piece_bytes)):
+            size = min(piece_bytes, size_bytes - begin)
+            span = (first, first + size - 1) if query.is_by_row else ALWAYS
+            found.append(Piece(file, number, math.ceil(size / row_bytes), size, False, *span, first_row=first))
+            first += size
+    return found
+
+
+def _end(path: str, size_bytes: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(max(size_bytes - LINES_END_BYTES, 0))
+        return file.read(LINES_END_BYTES)
+
+
 def _may_pass(listed: Listed, query: Query) -> bool:
     """False when the columns in the path of a file show that no row of it passes the filters."""
     arrow: Any = pa
@@ -115,6 +155,19 @@ def _numbered(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
+def check_lines(file: SourceFile) -> None:
+    """Raise RetryError if a file of lines has changed."""
+    file.check()
+    if crc32c(_end(file.path, file.size_bytes)) != file.footer_crc32c:
+        raise _changed(file)
+
+
+def _changed(file: SourceFile) -> RetryError:
+    return RetryError(
+        Reason.INVALID_RECORD, f"a file of the source changed while the flood ran: run the flood again. file=`{file.path}`"
+    )
+
+
 def open_file(file: SourceFile) -> pq.ParquetFile:
     """The file for reading, if it is still the same. Raises RetryError."""
     file.check()
@@ -123,9 +176,7 @@ def open_file(file: SourceFile) -> pq.ParquetFile:
     except (OSError, InvalidError):
         footer = b""
     if crc32c(footer) != file.footer_crc32c:
-        raise RetryError(
-            Reason.INVALID_RECORD, f"a file of the source changed while the flood ran: run the flood again. file=`{file.path}`"
-        )
+        raise _changed(file)
     return pq.ParquetFile(file.path, metadata=metadata_of(footer), pre_buffer=True)
 
 

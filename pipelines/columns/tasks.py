@@ -21,7 +21,8 @@ from headgate.broker.log.column_partitioner import partitions_for_keys, runs
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, TIMESTAMP, Query, array_of, arrow_type, passes
-from headgate.pipelines.columns.layout import Piece, open_file
+from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, check_lines, open_file
+from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.ordering import in_order
 from headgate.pipelines.columns.plan import TASK_BYTES, Buckets
 from headgate.pipelines.columns.xxhash64 import spread
@@ -45,7 +46,8 @@ class Spec:
     """What every task of a flood knows.
 
     `ties`: outputs that order records of equal times. `sample_rows`: one of so many rows shows how the rows lie in time.
-    `spreads`: some rows have no key; their content spreads them over the partitions.
+    `spreads`: some rows have no key; their content spreads them over the partitions. `lines`: the format of files that are not
+    Parquet.
     """
 
     query: Query
@@ -53,6 +55,7 @@ class Spec:
     ties: tuple[str, ...]
     sample_rows: int
     spreads: bool = False
+    lines: Lines | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -114,14 +117,43 @@ class Place:
 # -- reading
 
 
-def chunks(pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
+def chunks(spec: Spec, pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
     """Rows of some pieces, of at most about `CHUNK_BYTES` at a time. Each file is opened once."""
     for source, groups in groupby(sorted(pieces, key=lambda one: (one.file.path, one.group)), lambda one: one.file):
-        with open_file(source) as file:
+        if spec.lines is not None:
+            check_lines(source)
             for piece in groups:
-                for first, batch in _of_group(file, piece, columns):
-                    yield Place(source.path, piece.group, first), batch
+                yield Place(source.path, piece.group, 0), _of_lines(spec.lines, spec, piece, columns, spec.lines.piece_bytes)
+        else:
+            with open_file(source) as file:
+                for piece in groups:
+                    for first, batch in _of_group(file, piece, columns):
+                        yield Place(source.path, piece.group, first), batch
         source.check()
+
+
+def _of_lines(lines: Lines, spec: Spec, piece: Piece, columns: list[str], size: int) -> pa.RecordBatch:
+    """The rows of the lines that begin in the first `size` bytes of a piece."""
+    begin = piece.group * lines.piece_bytes
+    values = dict(piece.file.values)
+    inside = [name for name in columns if name not in values and name != ROW]
+    known = [name for name in spec.query.source if name not in values and name != ROW]
+    # Without a column the lines could not be counted.
+    read = {name: (kind, arrow_type(kind)) for name in inside or known[:1] for kind in (spec.query.source[name],)}
+    table = lines.read(piece.file.path, begin, begin + size, read)
+    arrays = {name: table.column(name).combine_chunks() for name in inside}
+    return _with_given(piece, columns, arrays, piece.first_row, table.num_rows)
+
+
+def _with_given(piece: Piece, columns: list[str], arrays: dict[str, Any], first_row: int, rows: int) -> pa.RecordBatch:
+    """A batch of `columns`: those read from the file, those in its path, and the rows' numbers."""
+    values = dict(piece.file.values)
+    for name in columns:
+        if name == ROW:
+            arrays[name] = pa.array(np.arange(first_row, first_row + rows))
+        elif name in values:
+            arrays[name] = pa.repeat(values[name], rows)
+    return pa.RecordBatch.from_pydict(arrays)
 
 
 def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -142,20 +174,13 @@ def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterato
 
 
 def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece, `rows` at a time: columns in the file, columns in its path, and the rows' numbers."""
-    values = dict(piece.file.values)
-    inside = [name for name in columns if name not in values and name != ROW]
+    """The rows of one piece, `rows` at a time."""
+    inside = [name for name in columns if name != ROW and name not in dict(piece.file.values)]
     first = piece.first_row
     # A batch without columns would not know its rows.
     some = inside or file.schema_arrow.names[:1]
     for batch in file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False):
-        arrays: dict[str, Any] = {name: batch.column(name) for name in inside}
-        for name in columns:
-            if name == ROW:
-                arrays[name] = pa.array(np.arange(first, first + batch.num_rows))
-            elif name in values:
-                arrays[name] = pa.repeat(values[name], batch.num_rows)
-        yield pa.RecordBatch.from_pydict(arrays)
+        yield _with_given(piece, columns, {name: batch.column(name) for name in inside}, first, batch.num_rows)
         first += batch.num_rows
 
 
@@ -190,6 +215,13 @@ def _made(spec: Spec, names: Iterable[str], place: Place, batch: pa.RecordBatch)
         raise InvalidError(error.reason, f"{error.message} {at}") from error
 
 
+def _sample(spec: Spec, piece: Piece, columns: list[str]) -> pa.RecordBatch:
+    if spec.lines is not None:
+        return _of_lines(spec.lines, spec, piece, columns, min(LINES_SAMPLE_BYTES, spec.lines.piece_bytes))
+    with open_file(piece.file) as file:
+        return next(_batches(file, piece, columns, SAMPLED_ROWS))
+
+
 def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
     """The size of a record, from some rows of some pieces. What the columns take in their files says little: values may repeat
     there, and JSON repeats the names of the columns."""
@@ -197,8 +229,7 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
     names = spec.query.columns(*spec.outputs)
     for piece in pieces[:: max(len(pieces) // SAMPLED_PIECES, 1)]:
         try:
-            with open_file(piece.file) as file:
-                batch = next(_batches(file, piece, names, SAMPLED_ROWS))
+            batch = _sample(spec, piece, names)
         except (OSError, pa.ArrowException) as error:
             raise UnlikeError(f"a row group cannot be read: {error} file=`{piece.file.path}`") from error
         try:
@@ -221,7 +252,7 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
     totals = np.zeros(spec.partitions, np.int64)
     counted = Counted(stretch, [])
     seen = 0
-    for place, batch in chunks(pieces, spec.query.columns(*spec.counted)):
+    for place, batch in chunks(spec, pieces, spec.query.columns(*spec.counted)):
         made, rows = _made(spec, spec.counted, place, batch)
         if not rows:
             continue
@@ -259,7 +290,7 @@ def _partitions(spec: Spec, made: Mapping[str, Any]) -> npt.NDArray[np.int64]:
 def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
     """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, and `ties`. Without event time
     `timestamp` is the number of the row."""
-    for place, batch in chunks(pieces, spec.query.columns(*spec.outputs)):
+    for place, batch in chunks(spec, pieces, spec.query.columns(*spec.outputs)):
         made, rows = _made(spec, spec.outputs, place, batch)
         if not rows:
             continue

@@ -1,0 +1,265 @@
+"""Floods of CSV and JSON lines on columns against Spark's rows: the same records, or a reason why columns cannot read them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headgate.broker.runtime.errors import RetryError
+from headgate.pipelines.columns import job as columns_job
+from headgate.pipelines.columns import tasks
+from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.job import ColumnWork, read_source
+from headgate.pipelines.plan import SPARK, Rows, records
+from headgate.pipelines.work import RowWork, counted
+from tests.e2e.test_columns import NOW_MS, PARTITIONS, same_on_both_ways
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "user string, payload string, at timestamp, ms long, n int, good boolean, day date"
+HEADER = "user,payload,at,ms,n,good,day"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def csv_line(dice: random.Random) -> str:
+    fields = [
+        dice.choice([f"u{dice.randrange(20)}", "é", '"a, b"', '""', ""]),
+        dice.choice(["", "x" * dice.randrange(60), " spaces ", "'single'", '"quoted"']),
+        f"2024-01-0{dice.randrange(1, 9)}{dice.choice('T ')}01:00:{dice.choice(['59', '07.5', '00.000001', '00Z'])}",
+        str(dice.randrange(-(10**13), 10**13)),
+        dice.choice(["", "0", "-7", "2147483647", "007"]),
+        dice.choice(["true", "false", ""]),
+        dice.choice(["2024-02-29", "0001-01-01", ""]),
+    ]
+    return ",".join(fields)
+
+
+def csv_files(place: Path, *, header: bool = True, line: str = "") -> Path:
+    """Three files; one does not end with a line break, one has empty lines."""
+    dice = random.Random(17)
+    path = place / "lake"
+    path.mkdir()
+    for number in range(3):
+        lines = [HEADER] * header + [csv_line(dice) for _ in range(300)]
+        if line and number == 1:
+            lines[200] = line
+        if number == 2:
+            lines[50:50] = ["", ""]
+        (path / f"{number}.csv").write_text("\n".join(lines) + "\n" * (number > 0))
+    return path
+
+
+def json_line(dice: random.Random) -> str:
+    row = {
+        "user": dice.choice([f"u{dice.randrange(20)}", "é\u2028", None, "", '"\\/\b\f\n\r\t\x01', "\U0001f600"]),
+        "payload": "x" * dice.randrange(60),
+        "ms": dice.choice([dice.randrange(-(10**13), 10**13), 1]),
+        "n": dice.choice([None, 0, -7, 2**31 - 1]),
+        "good": dice.choice([True, False, None]),
+        "unused": dice.choice([{"a": [1, {"b": None}]}, [], "x"]),
+    }
+    if dice.random() < 0.1:
+        del row["n"]
+    return json.dumps(row, ensure_ascii=dice.random() < 0.5, separators=dice.choice([(",", ":"), (" , ", " : ")]))
+
+
+def json_files(place: Path, line: str = "") -> Path:
+    dice = random.Random(19)
+    path = place / "lake"
+    path.mkdir()
+    for number in range(3):
+        lines = [json_line(dice) for _ in range(300)]
+        if line and number == 1:
+            lines[200] = line
+        if number == 2:
+            lines[50:50] = ["", ""]
+        (path / f"{number}.json").write_text("\n".join(lines) + "\n" * (number > 0))
+    return path
+
+
+JSON_SCHEMA = "user string, payload string, ms long, n int, good boolean"
+
+
+def csv_rows(spark: SparkSession, path: Path, schema: str = SCHEMA, **changed: Any) -> Rows:
+    options = {"header": "true", **changed.pop("options", {})}
+    return lines_of(spark.read.options(**options).schema(schema).csv(str(path)), **changed)
+
+
+def json_rows(spark: SparkSession, path: Path, schema: str = JSON_SCHEMA, **changed: Any) -> Rows:
+    frame = spark.read.options(**changed.pop("options", {})).schema(schema).json(str(path))
+    return lines_of(frame, **{"event_time": "timestamp_millis(ms)", **changed})
+
+
+def lines_of(frame: DataFrame, **changed: Any) -> Rows:
+    usual: dict[str, Any] = {
+        "key": "user", "value": "payload", "event_time": "at", "headers": None, "order_by": (), "where": None, "now_ms": NOW_MS,
+        "options": {},
+    }  # fmt: skip
+    return records(frame, **{**usual, **changed})
+
+
+CHANGED: list[dict[str, Any]] = [{}, {"value": None}, {"key": None, "event_time": None}, {"where": "n > 0 and good"}]
+
+
+@pytest.mark.parametrize("piece_bytes", [100, 4096, 1 << 24])
+@pytest.mark.parametrize("changed", CHANGED, ids=str)
+def test_csv_gives_the_same_records(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, changed: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(columns_job, "LINES_BYTES", piece_bytes)
+    path = csv_files(tmp_path)
+    if "event_time" in changed:
+        path /= "0.csv"  # Spark puts large files first
+    assert same_on_both_ways(spark, csv_rows(spark, path, **changed), tmp_path).total > 0
+
+
+@pytest.mark.parametrize("piece_bytes", [100, 4096, 1 << 24])
+@pytest.mark.parametrize("changed", CHANGED, ids=str)
+def test_json_lines_give_the_same_records(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, changed: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(columns_job, "LINES_BYTES", piece_bytes)
+    path = json_files(tmp_path)
+    if "event_time" in changed:
+        path /= "0.json"
+    assert same_on_both_ways(spark, json_rows(spark, path, **changed), tmp_path).total > 0
+
+
+def test_csv_without_a_schema_is_text(spark: SparkSession, tmp_path: Path) -> None:
+    """Expressions make times and numbers of the text, as a user writes them."""
+    path = csv_files(tmp_path)
+    frame = spark.read.option("header", "true").csv(str(path))
+    rows = lines_of(frame, event_time="to_timestamp(at)", value="cast(cast(ms as long) as string)", where="date(day) is not null")
+    assert same_on_both_ways(spark, rows, tmp_path).total > 0
+    inferred = spark.read.options(header="true", inferSchema="true", sep=",").csv(str(path))
+    assert same_on_both_ways(spark, lines_of(inferred), tmp_path / "again").total == 900
+
+
+def test_csv_without_a_header_with_tabs(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"u{number % 7}\t{number},{number}\t{number}\n" for number in range(50)))
+    frame = spark.read.options(sep="\t").schema("user string, payload string, ms long").csv(str(tmp_path / "a.tsv"))
+    assert same_on_both_ways(spark, lines_of(frame, event_time="timestamp_millis(ms)"), tmp_path).total == 50
+
+
+def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count finds the span of each piece."""
+    monkeypatch.setattr(columns_job, "LINES_BYTES", 1024)
+    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 4 << 10)
+    monkeypatch.setattr(tasks, "exchange", None)
+    (tmp_path / "a.json").write_text("".join(f'{{"user":"u{one % 7}","payload":"x","ms":{one}}}\n' for one in range(2000)))
+    assert same_on_both_ways(spark, json_rows(spark, tmp_path / "a.json"), tmp_path).total == 2000
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("u1,a,2024-01-01 00:00:00,1,1,true", "Expected 7 columns"),
+        ("u1,a,2024-01-01 00:00:00,1,1,true,2024-01-01,8", "Expected 7 columns"),
+        ("u1,a,2024-01-01 00:00:00,+1,1,true,2024-01-01", "form of long"),
+        ("u1,a,2024-01-01 00:00:00,0x1F,1,true,2024-01-01", "form of long"),
+        ("u1,a,2024-01-01 00:00:00,1,2147483648,true,2024-01-01", "no integer"),
+        ("u1,a,2024-02-30 00:00:00,1,1,true,2024-01-01", "no timestamp"),
+        ("u1,a,0000-01-01 00:00:00,1,1,true,2024-01-01", "year 0"),
+        ("u1,a,2024-01-01,1,1,true,2024-01-01", "form of timestamp"),
+        ("u1,a,2024-01-01 00:00:00,1,1,True,2024-01-01", "form of boolean"),
+        ('u1,"a ""b"" c",2024-01-01 00:00:00,1,1,true,2024-01-01', "quote"),
+        ('u1,a"b",2024-01-01 00:00:00,1,1,true,2024-01-01', "quote"),
+        ('u1,"a\nb",2024-01-01 00:00:00,1,1,true,2024-01-01', "quote"),
+        ("u1,a\\,2024-01-01 00:00:00,1,1,true,2024-01-01", "backslash"),
+        ("u1,a,2024-01-01 00:00:00,1,1,true,2024-01-01\r", "carriage return"),
+        ("u1,a\0,2024-01-01 00:00:00,1,1,true,2024-01-01", "zero bytes"),
+        ("  ", "Expected 7 columns"),
+    ],
+)
+def test_csv_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line: str, why: str) -> None:
+    rows = csv_rows(spark, csv_files(tmp_path, line=line), where="at is not null", value="to_json(struct(*))")
+    work, counts = counted(spark, rows, PARTITIONS)
+    assert (work.engine, counts) == (SPARK, RowWork(spark, rows, PARTITIONS, "").count())
+    assert why in work.why
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"user":"a","user":"b","ms":1}', "specified twice"),
+        ('{"user":"a","ms":1}{"user":"b","ms":2}', "several JSON objects"),
+        ('[{"user":"a","ms":1}]', "no JSON object"),
+        ("{'user':'a','ms':1}", "Missing a name"),
+        ('{"user":1,"ms":1}', "changed from"),
+        ('{"user":"a","ms":1.0}', "couldn't parse"),
+        ('{"user":"a","ms":9223372036854775808}', "couldn't parse"),
+        ('{"user":"\\ud800","ms":1}', "surrogate"),
+        ('{"user":"a","ms":1', "no JSON object"),
+        ('{"user":"a","ms":1} ', "no JSON object"),
+        ("corrupt", "no JSON object"),
+    ],
+)
+def test_json_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line: str, why: str) -> None:
+    rows = json_rows(spark, json_files(tmp_path, line=line), where="ms is not null", value="to_json(struct(*))")
+    work, counts = counted(spark, rows, PARTITIONS)
+    assert (work.engine, counts) == (SPARK, RowWork(spark, rows, PARTITIONS, "").count())
+    assert why in work.why
+
+
+def test_doubles_of_json(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "user string, payload double, ms long"
+    path = tmp_path / "a.json"
+    for number, (text, fits) in enumerate((("1.5e3", True), ("7", True), ("-0", False), ("NaN", False))):
+        path.write_text(f'{{"user":"a","payload":{text},"ms":1}}\n')
+        rows = json_rows(spark, path, schema, value="user", where="payload is not null")
+        if fits:
+            same_on_both_ways(spark, rows, tmp_path / str(number))
+        else:
+            assert "-0 or none" in counted(spark, rows, PARTITIONS)[0].why
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mode": "FAILFAST"}, "options of its own: mode"),
+        ({"sep": "||"}, "another kind of separator"),
+        ({"quote": "'"}, "options of its own: quote"),
+        ({"multiLine": "true"}, "options of its own: multiline"),
+    ],
+    ids=str,
+)
+def test_options_that_columns_do_not_know(spark: SparkSession, tmp_path: Path, options: dict[str, str], why: str) -> None:
+    with pytest.raises(UnlikeError, match=why):
+        read_source(csv_rows(spark, csv_files(tmp_path), options=options))
+
+
+def test_files_that_columns_do_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    path = csv_files(tmp_path)
+    with pytest.raises(UnlikeError, match="rows that Spark cannot read"):
+        read_source(csv_rows(spark, path, f"{SCHEMA}, _corrupt_record string"))
+    with pytest.raises(UnlikeError, match=r"of the text is of type decimal\(9,2\)"):
+        read_source(csv_rows(spark, path, SCHEMA.replace("n int", "n decimal(9,2)"), key="n"))
+    (path / "3.csv.gz").write_bytes(gzip.compress((path / "0.csv").read_bytes()))
+    with pytest.raises(UnlikeError, match="compressed"):
+        read_source(csv_rows(spark, path))
+    (path / "3.csv.gz").unlink()
+    (path / "0.csv").write_bytes(b"\xef\xbb\xbf" + (path / "0.csv").read_bytes())
+    assert "byte order mark" in counted(spark, csv_rows(spark, path), PARTITIONS)[0].why
+    (path / "0.csv").write_bytes(b"\n" + (path / "1.csv").read_bytes())
+    assert "empty line" in counted(spark, csv_rows(spark, path), PARTITIONS)[0].why
+    (path / "0.csv").write_bytes((path / "1.csv").read_bytes() + b"\xff")
+    assert "not UTF-8" in counted(spark, csv_rows(spark, path, where="at is not null"), PARTITIONS)[0].why
+
+
+def test_lines_that_change_meanwhile_are_told(spark: SparkSession, tmp_path: Path) -> None:
+    """The size and the time stay as they were."""
+    path = csv_files(tmp_path)
+    source = read_source(csv_rows(spark, path))
+    state = os.stat(path / "1.csv")
+    (path / "1.csv").write_bytes((path / "1.csv").read_bytes()[:-1] + b" ")
+    os.utime(path / "1.csv", ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(RetryError, match=f"changed while the flood ran.*file=`{path}/1.csv`"):
+        ColumnWork(spark, source, (), PARTITIONS).count()
