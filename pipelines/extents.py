@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from headgate.broker.client.gate_admin import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.log.column_partitioner import runs
+from headgate.broker.log.parquet import write_extent_file
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.plan import Job
@@ -54,6 +56,8 @@ class Written:
 class ExtentFiles:
     """Writes the rows of any number of partitions to files of about a stated size. A context manager.
 
+    A thread uploads one file while the next one is encoded: a store takes its time to make a file durable.
+
     Args:
         store_url, prefix: the place; the files' keys are ``<prefix>partition=<n>/<name>-<nnn>.parquet``.
         name: start of all file names, unique to this writer.
@@ -63,12 +67,17 @@ class ExtentFiles:
 
     def __init__(self, store_url: str, prefix: str, name: str, file_bytes: int, bases: dict[int, int]) -> None:
         self._uploader = Uploader(store_url)
+        self._thread = ThreadPoolExecutor(1, "headgate-upload")
+        self._upload: tuple[list[FileRef], Future[FileRef]] | None = None
+        """The upload that runs, and the list for its file."""
         self._prefix = prefix
         self._name = name
         self._file_bytes = file_bytes
         self._bases = bases
         self._ratio = 1.0
         """Size of the last file, as a multiple of the size of its rows in memory."""
+        self._numbers: dict[int, int] = {}
+        """Files of each partition so far."""
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._waiting_bytes: dict[int, int] = {}
         self.written: dict[int, Written] = {}
@@ -77,7 +86,13 @@ class ExtentFiles:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._uploader.close()
+        try:
+            if self._upload is not None:
+                # Only after an error: `finish` waits for the last upload.
+                wait([self._upload[1]])
+            self._thread.submit(self._uploader.close).result()
+        finally:
+            self._thread.shutdown()
 
     def add(self, partition: int, rows: pa.RecordBatch) -> None:
         """Add rows: `timestamp`, `key`, `value` and perhaps `headers`, in the order of their offsets."""
@@ -95,20 +110,29 @@ class ExtentFiles:
         """Write the remaining rows. Returns the output by partition."""
         for partition in list(self._waiting):
             self._flush(partition)
+        self._finish_upload()
         return [self.written[partition] for partition in sorted(self.written)]
 
     def _flush(self, partition: int) -> None:
         batches = self._waiting.pop(partition)
         size = self._waiting_bytes.pop(partition)
         done = self.written.setdefault(partition, Written(partition))
-        key = f"{self._prefix}partition={partition}/{self._name}-{len(done.files):03d}.parquet"
+        number = self._numbers.get(partition, 0)
+        self._numbers[partition] = number + 1
+        key = f"{self._prefix}partition={partition}/{self._name}-{number:03d}.parquet"
         base_offset = self._bases.get(partition, 0) + done.tally.rows
-        table = pa.Table.from_batches(batches)
-        file = self._uploader.write(key, table, partition, base_offset)
-        done.files.append(file)
+        file = write_extent_file(pa.Table.from_batches(batches))
+        self._finish_upload()
+        self._upload = (done.files, self._thread.submit(self._uploader.put, key, file, partition, base_offset))
         for batch in batches:
             done.tally += tally(batch)
-        self._ratio = min(max(file.size_bytes / size, 0.02), 1.5)
+        self._ratio = min(max(len(file.data) / size, 0.02), 1.5)
+
+    def _finish_upload(self) -> None:
+        """Wait for the upload that runs. Raises its error."""
+        if self._upload is not None:
+            (files, upload), self._upload = self._upload, None
+            files.append(upload.result())
 
 
 @dataclass(frozen=True, slots=True)
