@@ -26,7 +26,7 @@ import dagster as dg
 
 from headgate.assets.floods.model import Flood, Partitions
 from headgate.assets.floods.plan import Plan, covered, deviation
-from headgate.assets.floods.spans import KEY_FORMATS, Occurrence, newest_key, occurrences
+from headgate.assets.floods.spans import KEY_FORMATS, Occurrence, TimeSpan, newest_key, occurrences
 from headgate.assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
 from headgate.assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
 from headgate.assets.plot import markdown
@@ -386,7 +386,7 @@ def expected_runs(flood: Flood, now: datetime) -> list[dg.RunRequest]:
     return requests
 
 
-def _run_backfill(run: Run, spark: SparkResource, pending: Sequence[Any]) -> dict[str, Any]:
+def _run_backfill(run: Run, spark: SparkResource, pending: Sequence[TimeSpan]) -> dict[str, Any]:
     """Load each partition in turn. Returns their certificates, which are also kept beside the plan."""
     partitions = ensure_topic(run)
     recorder = RECORDERS.begin(run.owner.reservation_id, run.flood.topic, run.cluster.desired, run.cluster.view)
@@ -394,17 +394,15 @@ def _run_backfill(run: Run, spark: SparkResource, pending: Sequence[Any]) -> dic
     found: dict[str, Any] = {}
     directory = artifacts(run.context, run.flood.name)
     directory.mkdir(parents=True, exist_ok=True)
-    with spark.flood(run.flood, pending, run.cluster.address, partitions, run.max_run_s(), run.say) as backfill:
-        for number, span in enumerate(pending, 1):
-            name = f"{span.key} ({number} of {len(pending)})"
+    names = {span: f"{span.key} ({number} of {len(pending)})" for number, span in enumerate(pending, 1)}
 
-            def listen(progress: Any, name: str = name) -> None:
-                of = f" {progress.rows_done:,} of {progress.rows_total:,} rows" if progress.rows_total else ""
-                tell(
-                    f"{name} {progress.phase}", f"{name}: {progress.message or progress.phase}{of if not progress.message else ''}"
-                )
+    def listen(span: TimeSpan, seen: Any) -> None:
+        of = f" {seen.rows_done:,} of {seen.rows_total:,} rows" if seen.rows_total else ""
+        tell(f"{span.key} {seen.phase}", f"{names[span]}: {seen.message or seen.phase}{of if not seen.message else ''}")
 
-            certificate = backfill(span, listen)
+    with spark.flood(run.flood, pending, run.cluster.address, partitions, run.max_run_s(), run.say, listen) as backfill:
+        for span in pending:
+            certificate = backfill(span)
             found[span.key] = certificate
             (directory / f"certificate-{span.key.replace(':', '.')}.json").write_text(certificate.to_json())
             recorder.rows_done += certificate.added_rows

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headgate.pipelines.certificate import Certificate
     from headgate.pipelines.progress import Progress
 
-    Backfiller: TypeAlias = Callable[[TimeSpan, Callable[[Progress], None]], Certificate]
+    Backfiller: TypeAlias = Callable[[TimeSpan], Certificate]
 
 _T = TypeVar("_T")
 CALL_MS = 30_000
@@ -169,18 +169,29 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def flood(
-        self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
+        self,
+        flood: Flood,
+        spans: Sequence[TimeSpan],
+        cluster: str,
+        partitions: int,
+        most_s: float,
+        say: Callable[[str], None],
+        listen: Callable[[TimeSpan, Progress], None],
     ) -> Iterator[Backfiller]:
         """Provide a session for a flood's partitions and, for several partitions, open their gates ahead, in order.
 
-        Yields a function that loads one partition and returns its certificate. A partition that is in the topic already adds
-        nothing. Both raise HeadgateError for errors of the source, the topic, or Spark.
+        Yields a function that loads one partition and returns its certificate, to be called in the order of `spans`. A partition
+        that is in the topic already adds nothing. Both raise HeadgateError for errors of the source, the topic, or Spark.
+
+        Args:
+            most_s: longest time that gates are renewed, in seconds.
+            listen: receives the progress of each partition, also from other threads.
         """
         from headgate.assets import spark
 
         say(f"Spark starts. master={self.master}")
         started = spark.start(self.master, self.driver_memory, self.conf)
-        with spark.loader(started, flood, spans, cluster, partitions, most_s, say) as load:
+        with spark.loader(started, flood, spans, cluster, partitions, most_s, say, listen) as load:
             yield load
 
 

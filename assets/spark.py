@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.assets.floods.model import Flood
@@ -15,6 +16,7 @@ from headgate.assets.floods.spans import TimeSpan, gate_id, predicate, source_pa
 from headgate.assets.progress import throttled
 from headgate.broker.client.gate_admin import Place
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.ahead import Ahead
 from headgate.pipelines.backfill import Backfill, floods
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.progress import Progress
@@ -40,19 +42,20 @@ def loader(
     partitions: int,
     most_s: float,
     say: Callable[[str], None],
-) -> Iterator[Callable[[TimeSpan, Callable[[Progress], None]], Certificate]]:
+    listen: Callable[[TimeSpan, Progress], None],
+) -> Iterator[Callable[[TimeSpan], Certificate]]:
     """Open the gates of a flood's partitions ahead if there are several. Yields a function that loads one of them into the topic.
+    The partitions are loaded in the order of `spans`: Spark writes one while the one before is committed and read back.
 
     All gates are renewed until the end of this context, for at most `most_s` seconds. An error releases those that this run
     opened and did not fill. A partition that is there already adds nothing. Raises HeadgateError.
+
+    Args:
+        listen: receives the progress of each partition, also from other threads.
     """
     jobs = {span: job_of(flood, span, cluster, partitions) for span in spans}
     with floods(spark, cluster, f"headgate-{uuid.uuid4().hex}", say, most_s) as add:
         runs = {span: add(job) for span, job in jobs.items()}
-
-        def load(span: TimeSpan, listener: Callable[[Progress], None]) -> Certificate:
-            with own_words(spark, flood, jobs[span]):
-                return runs[span].run(listener)
 
         def open_ahead(span: TimeSpan) -> bool:
             with own_words(spark, flood, jobs[span]):
@@ -60,7 +63,13 @@ def loader(
 
         if len(spans) > 1:
             gates_ahead(flood, spans, open_ahead, say)
-        yield load
+        with Ahead([(run, partial(listen, span)) for span, run in runs.items()]) as ahead:
+
+            def load(span: TimeSpan) -> Certificate:
+                with own_words(spark, flood, jobs[span]):
+                    return ahead.run(spans.index(span))
+
+            yield load
 
 
 def gates_ahead(

@@ -254,6 +254,10 @@ class FloodRun:
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None
         """The work on the source's rows and their number; None until they are counted, and when the flood was committed before."""
+        self._held: HeldGate | None = None
+        """The gate of the files; None at the end of a topic, where the commit opens it."""
+        self._written: list[Any] | None = None
+        """The output of each partition; None until it is written."""
 
     def open_ahead(self) -> bool:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
@@ -265,28 +269,38 @@ class FloodRun:
                 return False
             return self._open(self._source[1]).gate.owner == self._gates.owner
 
-    def run(self, progress: Listener | None = None) -> Certificate:
-        """Run the flood to its end. Arguments and errors are those of the module's `run`."""
+    def write(self, progress: Listener | None = None) -> None:
+        """Do everything that needs Spark: count the source, open the gate, write the files. `run` then only commits and verifies.
+        Arguments and errors are those of the module's `run`."""
         self._listener = progress
         with spark_errors("the flood failed."):
             activate(self._spark)
+            self._write()
+
+    def run(self, progress: Listener | None = None) -> Certificate:
+        """Run the flood to its end, from where `open_ahead` or `write` left it. Arguments and errors are those of the module's
+        `run`."""
+        self._listener = progress
+        with spark_errors("the flood failed."):
+            activate(self._spark)
+            if self._written is None and self._held is None:
+                self._write()
             return self._run()
+
+    def cancel(self) -> None:
+        """Cancel the flood's Spark jobs under way, from any thread. Without effect on a session of Spark Connect."""
+        if self._classic:
+            with while_ending():
+                self._spark.sparkContext.cancelJobGroup(self._name)
 
     def _run(self) -> Certificate:
         if self._source is None:
-            self._count()
-        if self._source is None:
             return self._verified(self._filled_before())
-        work, counts = self._source
+        counts = self._source[1]
         if counts.total == 0:
             self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
             return self._certificate(partitions=_empty(len(counts.rows)))
-        if self._backfill.place == Place.END:
-            return self._verified(self._at_the_end(work, counts))
-        with self._phase(Phase.OPENING, counts.total):
-            # A gate that was opened ahead is only found again, unless it was lost meanwhile.
-            held = self._open(counts)
-        return self._verified(self._through(held, work, counts))
+        return self._verified(self._commit(counts))
 
     def _count(self) -> None:
         """Count the source's rows, unless the flood was committed before; create the topic if it is missing."""
@@ -357,7 +371,7 @@ class FloodRun:
                 place=one.place,
                 ttl_ms=one.ttl_ms,
                 definition=one.definition(),
-                lost=self._cancel,  # this job's files can no longer be committed
+                lost=self.cancel,  # this job's files can no longer be committed
             )
         except InvalidError as error:
             if error.reason is not Reason.GATE_CONFLICT:
@@ -384,47 +398,32 @@ class FloodRun:
 
     # -- the rows
 
-    def _through(self, held: HeldGate, work: Work, counts: Counts) -> Certificate:
-        """Write and commit the rows through an open gate."""
-        topic, gate = self._backfill.topic, held.gate
+    def _write(self) -> None:
+        """Count, open the gate, and let Spark write the files, as far as this is not done. Readers cannot see the files yet."""
+        if self._source is None:
+            self._count()
+        if self._source is None or self._source[1].total == 0:
+            return
+        work, counts = self._source
+        if self._backfill.place == Place.END:
+            layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
+            self._written = self._files(layout.store_url, layout.prefix, {}, work, counts)
+            return
+        with self._phase(Phase.OPENING, counts.total):
+            # A gate that was opened ahead is only found again, unless it was lost meanwhile.
+            self._held = self._open(counts)
+        gate = self._held.gate
         if gate.state is GateState.FILLED:
-            self._gates.drop(topic, gate.id)
-            return self._filled_before()
+            return
         bases = {window.partition: window.base_offset for window in gate.windows}
         try:
-            written = self._write(gate.store_url, gate.prefix, bases, work, counts)
+            self._written = self._files(gate.store_url, gate.prefix, bases, work, counts)
         except HeadgateError:
-            if held.lost is None:
+            if self._held.lost is None:
                 raise
-            return self._refused(counts, held.lost, gate)
-        files = [file for one in written for file in one.files]
-        with self._phase(Phase.COMMITTING, counts.total):
-            try:
-                filled = self._connection.call(self._connection.gates.fill(topic, gate.id, files))
-            except InvalidError as error:
-                return self._refused(counts, error, gate)
-        self._gates.drop(topic, gate.id)
-        self._say_added(counts.total)
-        return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
 
-    def _at_the_end(self, work: Work, counts: Counts) -> Certificate:
-        """Write the rows and append them all in one step."""
-        layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
-        written = self._write(layout.store_url, layout.prefix, {}, work, counts)
-        files = [file for one in written for file in one.files]
-        with self._phase(Phase.COMMITTING, counts.total):
-            publish = self._connection.gates.publish(
-                self._backfill.topic, files, gate_id=self._flood_id, definition=self._backfill.definition(), owner=self._gates.owner
-            )
-            try:
-                gate = self._connection.call(publish)
-            except InvalidError as error:
-                return self._refused(counts, error)
-        self._say_added(counts.total)
-        return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
-
-    def _write(self, store_url: str, prefix: str, bases: dict[int, int], work: Work, counts: Counts) -> list[Any]:
-        """Let Spark write the files. Returns the output of each partition; readers cannot see it yet."""
+    def _files(self, store_url: str, prefix: str, bases: dict[int, int], work: Work, counts: Counts) -> list[Any]:
+        """Let Spark write the files. Returns the output of each partition."""
         from headgate.pipelines.watch import Watch
 
         name = f"{self._flood_id}-{uuid.uuid4().hex[:8]}"
@@ -433,6 +432,31 @@ class FloodRun:
             written = work.write(Job(store_url, prefix, name, self._backfill.file_bytes, bases))
         self._check(written, counts)
         return written
+
+    def _commit(self, counts: Counts) -> Certificate:
+        """Commit the written files: fill the gate with them, or append them all in one step."""
+        topic, gates = self._backfill.topic, self._connection.gates
+        gate = None if self._held is None else self._held.gate
+        if gate is not None and gate.state is GateState.FILLED:
+            self._gates.drop(topic, gate.id)
+            return self._filled_before()
+        if self._written is None:
+            assert self._held is not None and self._held.lost is not None, "rows without files, although the gate is there"
+            return self._refused(counts, self._held.lost, gate)
+        files = [file for one in self._written for file in one.files]
+        with self._phase(Phase.COMMITTING, counts.total):
+            definition, owner = self._backfill.definition(), self._gates.owner
+            try:
+                filled = self._connection.call(
+                    gates.publish(topic, files, gate_id=self._flood_id, definition=definition, owner=owner)
+                    if gate is None
+                    else gates.fill(topic, gate.id, files)
+                )
+            except InvalidError as error:
+                return self._refused(counts, error, gate)
+        self._gates.drop(topic, self._flood_id)
+        self._say_added(counts.total)
+        return self._of_gate(filled, files, self._written, added=True, keyless=counts.keyless)
 
     def _check(self, written: Sequence[Any], counts: Counts) -> None:
         """Raise RetryError unless the written rows equal the counted rows, each partition written by one task."""
@@ -531,17 +555,12 @@ class FloodRun:
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
-            self._cancel()
+            self.cancel()
             raise
         finally:
             with while_ending():
                 for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]
-
-    def _cancel(self) -> None:
-        if self._classic:
-            with while_ending():
-                self._spark.sparkContext.cancelJobGroup(self._name)
 
     @property
     def _classic(self) -> bool:

@@ -163,12 +163,13 @@ class StandInSpark(SparkResource):
 
     @contextmanager
     def flood(
-        self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
-    ) -> Iterator[Callable[[TimeSpan, Callable[[Any], None]], Certificate]]:
+        self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float, say: Callable[[str], None],
+        listen: Callable[[TimeSpan, Any], None],
+    ) -> Iterator[Callable[[TimeSpan], Certificate]]:  # fmt: skip
         book = BOOKS[self.name]
         book.calls.append(("spark", flood.name, tuple(span.key for span in spans), book.live()))
 
-        def one(span: TimeSpan, listener: Callable[[Any], None]) -> Certificate:
+        def one(span: TimeSpan) -> Certificate:
             if book.spark_error is not None:
                 raise book.spark_error
             time.sleep(0.01)
