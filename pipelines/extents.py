@@ -22,7 +22,7 @@ import pyarrow.compute
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from headgate.broker.client.gate_admin import FileRef
+from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.log.column_partitioner import runs
 from headgate.broker.log.parquet import write_extent_file

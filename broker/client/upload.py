@@ -9,7 +9,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headgate.broker.client.gate_admin import FileRef
+from headgate.broker.client.file_ref import FileRef
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.store.open import PRIVATE_URLS, open_store
 
