@@ -20,7 +20,7 @@ from headgate.pipelines.ahead import Ahead
 from headgate.pipelines.backfill import Backfill, floods
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.progress import Progress
-from headgate.pipelines.session import session
+from headgate.pipelines.session import session, warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,9 @@ def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSess
     """The session of this process. Raises FatalError when Spark does not start."""
     # Spark creates a directory for tables at its start, although a flood has none.
     places = {"spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "headgate-spark-warehouse")}
-    return session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**places, **conf})
+    spark = session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**places, **conf})
+    warm(spark)
+    return spark
 
 
 @contextmanager

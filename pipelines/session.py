@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import FatalError, Reason
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 TASK_TRIES = 3
+TASKS = "headgate.pipelines.columns.tasks"
+"""The module that a flood's tasks import, with all that it needs."""
+WARM_WORKERS_MAX = 8
+"""Python workers that start before there is work. A flood with more tasks at a time starts the others."""
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -91,6 +97,31 @@ def session(
         raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def warm(spark: SparkSession) -> None:
+    """Start the Python workers of a local session, with the modules that a flood's tasks import, in the background: the driver's
+    first look at a source takes as long, and uses one core. Without effect on other masters."""
+    context: Any = getattr(spark, "_sc", None)
+    if context is None or not context.master.startswith("local"):
+        return
+    workers = min(context.defaultParallelism, WARM_WORKERS_MAX)
+
+    def start() -> None:
+        # A worker that does not start fails the flood's own job, with a message.
+        with suppress(Exception):
+            context.parallelize([TASKS] * workers, workers).foreach(import_module)
+
+    threading.Thread(target=start, name="headgate-warm", daemon=True).start()
+
+
+def end(spark: SparkSession) -> None:
+    """Stop the session of a process that ends next. `spark.stop()` also waits, for up to a second, for a server of PySpark's that
+    looks once a second whether it is to end."""
+    java_context: Any = getattr(getattr(spark, "_sc", None), "_jsc", None)
+    with while_ending():
+        if java_context is not None:
+            java_context.stop()
 
 
 def while_ending() -> AbstractContextManager[None]:

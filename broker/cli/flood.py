@@ -34,7 +34,7 @@ LINE_INTERVAL_S = 5.0
 def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certificate_path: Path | None, as_json: bool) -> int:
     """Run a flood and show its certificate. Returns the exit code: 0 only if all records are there."""
     from headgate.pipelines import backfill as flood
-    from headgate.pipelines.session import session, while_ending
+    from headgate.pipelines.session import end, session, warm
 
     backfill.id()
     if certificate_path is not None:
@@ -45,10 +45,10 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
             with ending.held():
                 spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
             try:
+                warm(spark)
                 certificate = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
             finally:
-                with while_ending():
-                    spark.stop()
+                end(spark)
         except HeadgateError as error:
             raise _with_log(error, log) from error
     kept = ""
