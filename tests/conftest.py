@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import executable as chromium_executable
-from tests.support.kafka_server import missing as kafka_server_missing
+from tests.support.maven import missing as kafka_server_missing
 from tests.support.npm import install, missing
 from tests.support.s3_foreign import SERVERS
 from tests.support.s3_foreign import missing as s3_server_missing

@@ -36,6 +36,7 @@ TITLES = {
     "cluster": "Three brokers: what writers wait for when one dies or segments change; what a change of the manifest costs",
     "gates": "Gates: the cost of fill_gate against the extents that the topic has already",
     "flood": "Floods from Spark by reference (local store, wal.fsync=never)",
+    "sink": "Floods against Spark's Kafka sink into Apache Kafka, in turn; both servers with their default durability",
     "fleet": "Local fleet: brokers that come and go with a reservation, under load",
 }
 

@@ -24,13 +24,14 @@ STOP_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A running broker process."""
+    """A running broker process. `store`: where its data is; a directory, or a URL."""
 
     pid: int
     kafka_port: int
     grpc_port: int
     http_port: int
     log: Path
+    store: str = ""
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Creates a topic. Raises BenchError with Kafka's error code."""
@@ -77,7 +78,7 @@ def broker(
         )
     try:
         wait_for_answer(kafka_port, process, log)
-        yield Broker(process.pid, kafka_port, grpc_port, http_port, log)
+        yield Broker(process.pid, kafka_port, grpc_port, http_port, log, store)
         if process.poll() is not None:
             raise BenchError(f"the broker died. code=`{process.returncode}` log=`{tail(log)}`")
     finally:

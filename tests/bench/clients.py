@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from tests.bench.brokers import ROOT
-from tests.bench.native import BenchError, cpu_seconds
+from tests.bench.native import BenchError, Cores, cpu_seconds
 
 TIMEOUT_S = 60.0
+LIVE_RATE_PER_S = 1000
+LIVE_BYTES = 1000
 
 
 def client(module: str, *arguments: object) -> dict[str, Any]:
@@ -31,3 +35,42 @@ def costed(pid: int, module: str, *arguments: object) -> tuple[dict[str, Any], f
     before = cpu_seconds(pid)
     answer = client(module, *arguments)
     return answer, cpu_seconds(pid) - before
+
+
+class Live:
+    """A producer of 1,000 records/s of 1 KB, linger 0, in a process of its own. Made by `live`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def begin(self) -> None:
+        """Start the measurement."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("begin\n")
+        self._process.stdin.flush()
+
+    def p99_ms(self) -> float:
+        """End the producer. Returns the p99 from produce() to the ack since `begin`. Raises BenchError."""
+        try:
+            out, errors = self._process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise BenchError("the live producer did not end") from error
+        if self._process.returncode:
+            raise BenchError(f"the live producer failed. message=`{errors.strip()[-300:]}`")
+        answer: dict[str, float] = json.loads(out)
+        return answer["p99_ms"]
+
+
+@contextlib.contextmanager
+def live(port: int, topic: str, core: int | None) -> Iterator[Live]:
+    """A live producer to partition 0, on one core. It is killed at the end of the block."""
+    command = [*Cores.prefix(core), sys.executable, "-m", "tests.bench.rdkafka", "live", str(port), topic, str(LIVE_RATE_PER_S)]
+    process = subprocess.Popen(
+        [*command, "0", str(LIVE_BYTES)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    with process:
+        try:
+            yield Live(process)
+        finally:
+            process.kill()

@@ -3,7 +3,9 @@ object::
 
 python -m tests.bench.rdkafka produce PORT TOPIC VALUE_BYTES BATCH_BYTES CODEC SECONDS
 python -m tests.bench.rdkafka consume PORT TOPIC RECORDS
+python -m tests.bench.rdkafka fill PORT TOPIC VALUE_BYTES BATCH_BYTES RECORDS PARTITIONS
 python -m tests.bench.rdkafka paced PORT TOPIC RATE_PER_S LINGER_MS VALUE_BYTES SECONDS
+python -m tests.bench.rdkafka live PORT TOPIC RATE_PER_S LINGER_MS VALUE_BYTES
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +60,25 @@ class Failures:
 def produce(port: str, topic: str, value_bytes: str, batch_bytes: str, codec: str, seconds: str) -> dict[str, Any]:
     """Produces as fast as it can for this time; the measurement ends with the last ack."""
     failures = Failures()
-    producer = Producer(
+    producer = _fast_producer(port, batch_bytes, codec)
+    pool = values(int(value_bytes))
+    for value in pool[:100]:
+        producer.produce(topic, value, partition=0, on_delivery=failures)
+    failures.check(producer.flush(30))
+    records = 0
+    start = time.perf_counter()
+    deadline = start + float(seconds)
+    while time.perf_counter() < deadline:
+        for value in pool:
+            _send(producer, topic, value, 0, failures)
+        records += len(pool)
+        producer.poll(0)
+    failures.check(producer.flush(60))
+    return {"records": records, "seconds": time.perf_counter() - start, "cpu_s": time.process_time()}
+
+
+def _fast_producer(port: str, batch_bytes: str, codec: str) -> Producer:
+    return Producer(
         {
             "bootstrap.servers": f"127.0.0.1:{port}",
             "acks": "all",
@@ -72,25 +93,28 @@ def produce(port: str, topic: str, value_bytes: str, batch_bytes: str, codec: st
             "message.timeout.ms": TIMEOUT_MS,
         }
     )
+
+
+def _send(producer: Producer, topic: str, value: bytes, partition: int, failures: Failures) -> None:
+    """Hand over one record, as soon as there is room for it."""
+    while True:
+        try:
+            producer.produce(topic, value, partition=partition, on_delivery=failures)
+            return
+        except BufferError:
+            producer.poll(0.01)
+
+
+def fill(port: str, topic: str, value_bytes: str, batch_bytes: str, records: str, partitions: str) -> dict[str, Any]:
+    """Writes this many records, to all partitions in turn, without compression."""
+    failures = Failures()
+    producer = _fast_producer(port, batch_bytes, "none")
     pool = values(int(value_bytes))
-    for value in pool[:100]:
-        producer.produce(topic, value, partition=0, on_delivery=failures)
-    failures.check(producer.flush(30))
-    records = 0
     start = time.perf_counter()
-    deadline = start + float(seconds)
-    while time.perf_counter() < deadline:
-        for value in pool:
-            while True:
-                try:
-                    producer.produce(topic, value, partition=0, on_delivery=failures)
-                    break
-                except BufferError:
-                    producer.poll(0.01)
-        records += len(pool)
-        producer.poll(0)
+    for number in range(int(records)):
+        _send(producer, topic, pool[number % POOL], number % int(partitions), failures)
     failures.check(producer.flush(60))
-    return {"records": records, "seconds": time.perf_counter() - start, "cpu_s": time.process_time()}
+    return {"records": int(records), "seconds": time.perf_counter() - start}
 
 
 def consume(port: str, topic: str, records: str, partitions: str = "1") -> dict[str, Any]:
@@ -140,6 +164,31 @@ def consume_again(port: str, topic: str, records: str, partitions: str = "1") ->
 
 def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: str, seconds: str) -> dict[str, Any]:
     """Sends at a steady rate; the latencies are librdkafka's own, from produce() to the ack."""
+    begin = time.perf_counter() + WARM_UP_S
+    end = begin + float(seconds)
+    return _pace(port, topic, rate_per_s, linger_ms, value_bytes, lambda: _phase(time.perf_counter(), begin, end))
+
+
+def live(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: str) -> dict[str, Any]:
+    """As `paced`, but a line of input starts the measurement, and the end of input ends it."""
+    phase = 0
+
+    def follow() -> None:
+        nonlocal phase
+        for _ in sys.stdin:
+            phase = 1
+        phase = 2
+
+    threading.Thread(target=follow, daemon=True).start()
+    return _pace(port, topic, rate_per_s, linger_ms, value_bytes, lambda: phase)
+
+
+def _phase(now: float, begin: float, end: float) -> int:
+    return 0 if now < begin else 1 if now < end else 2
+
+
+def _pace(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: str, phase: Callable[[], int]) -> dict[str, Any]:
+    """Send until `phase` is 2; only records of phase 1 count."""
     latencies: list[float] = []
     failures = Failures()
     producer = Producer(
@@ -157,10 +206,11 @@ def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: s
     start = time.perf_counter()
     sent = warm = 0
     late = 0.0
-    while (now := time.perf_counter() - start) < float(seconds) + WARM_UP_S:
+    while (current := phase()) < 2:
+        now = time.perf_counter() - start
         due = int(now * rate)
         late = max(late, (due - sent) / rate if sent else 0.0)
-        if not warm and now > WARM_UP_S:
+        if not warm and current:
             producer.flush(30)
             latencies.clear()
             warm = 1
@@ -174,6 +224,8 @@ def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: s
         # than a millisecond would be a busy loop, which takes the core from the measured broker.
         producer.poll(0.001)
     failures.check(producer.flush(30))
+    if not latencies:
+        raise SystemExit("no record was acked in the measured time")
     latencies.sort()
     picked = {f"p{name}_ms": latencies[min(int(len(latencies) * share), len(latencies) - 1)] * 1e3 for name, share in PERCENTILES}
     return {"records": len(latencies), "late_max_ms": late * 1e3, **picked}
@@ -185,6 +237,8 @@ RUNS: dict[str, Callable[..., dict[str, Any]]] = {
     "produce": produce,
     "consume": consume,
     "consume_again": consume_again,
+    "fill": fill,
+    "live": live,
     "paced": paced,
 }
 

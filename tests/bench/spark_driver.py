@@ -1,16 +1,19 @@
 """Spark as a separate process that takes commands over a pipe: one JSON object per line in, one per line out.
 
-`Driver` is the benchmark's end of the pipe; `python -m tests.bench.spark_driver CORES` is the other. Every answer has `seconds`.
+`Driver` is the benchmark's end of the pipe; `python -m tests.bench.spark_driver CORES [JAR ...]` is the other. Every answer has
+`seconds`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,15 @@ KEY_BYTES = 16
 VALUE_BYTES = 100
 FIRST_US = 1_700_000_000_000_000
 SPAN_US = 86_400_000_000
+HOT_KEY = 0
+STOP_TIMEOUT_S = 20.0
+Source = tuple[str, Mapping[str, str], str]
+"""Format, reader options, and event time of a source."""
+SOURCES: dict[str, Source] = {
+    "parquet": ("parquet", {}, "at"),
+    "csv": ("csv", {"header": "true"}, "cast(at as timestamp)"),
+    "json": ("json", {}, "cast(at as timestamp)"),
+}
 
 
 class Driver:
@@ -59,23 +71,31 @@ class Driver:
 
 
 @contextlib.contextmanager
-def driver(threads: int, *, core: int | None = None) -> Iterator[Driver]:
-    """A Spark driver, on one core if requested. It is ready when the block begins."""
-    command = [*Cores.prefix(core), sys.executable, "-m", "tests.bench.spark_driver", str(threads)]
+def driver(threads: int, *, core: int | None = None, jars: Sequence[Path] = (), warm: bool = True) -> Iterator[Driver]:
+    """A Spark driver, on one core if requested. It is ready when the block begins, unless `warm` is False."""
+    command = [*Cores.prefix(core), sys.executable, "-m", "tests.bench.spark_driver", str(threads), *map(str, jars)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
     ) as process:
         try:
             running = Driver(process)
-            running.run("warm")
+            if warm:
+                running.run("warm")
             yield running
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_TIMEOUT_S)
+            # Its JVM is in the same group, and lives on when a job does not end.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 # -- the other end
@@ -92,8 +112,21 @@ def warm(spark: SparkSession) -> None:
     _drain(frame.sortWithinPartitions("key"))
 
 
-def source(spark: SparkSession, path: str, rows: int) -> None:
-    """A source of random rows: a key, a value of base64, a time."""
+def source(
+    spark: SparkSession,
+    path: str,
+    rows: int,
+    value_bytes: int = VALUE_BYTES,
+    file_rows: int = FILE_ROWS,
+    ordered: bool = False,
+    hot_share: float = 0.0,
+) -> None:
+    """A source of random rows: a key, a value of base64, a time.
+
+    Args:
+        ordered: the files follow one another in time; without it, each has times of the whole day.
+        hot_share: share of the rows that have the same key.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -101,20 +134,30 @@ def source(spark: SparkSession, path: str, rows: int) -> None:
     dice = np.random.default_rng(7)
     alphabet = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
     Path(path).mkdir(parents=True)
-    for number in range(0, rows, FILE_ROWS):
-        count = min(FILE_ROWS, rows - number)
+    for number in range(0, rows, file_rows):
+        count = min(file_rows, rows - number)
+        keys = dice.integers(0, KEYS, count)
+        if hot_share:
+            keys[dice.random(count) < hot_share] = HOT_KEY
+        first, span = (number * SPAN_US // rows, SPAN_US * count // rows) if ordered else (0, SPAN_US)
         table = pa.table(
             {
-                "key": pa.array(np.char.mod(f"%0{KEY_BYTES}d", dice.integers(0, KEYS, count)).astype(f"S{KEY_BYTES}"), pa.binary()),
+                "key": pa.array(np.char.mod(f"%0{KEY_BYTES}d", keys).astype(f"S{KEY_BYTES}"), pa.binary()),
                 "value": pa.FixedSizeBinaryArray.from_buffers(
-                    pa.binary(VALUE_BYTES),
+                    pa.binary(value_bytes),
                     count,
-                    [None, pa.py_buffer(alphabet[dice.integers(0, 64, count * VALUE_BYTES, dtype=np.uint8)])],
+                    [None, pa.py_buffer(alphabet[dice.integers(0, 64, count * value_bytes, dtype=np.uint8)])],
                 ).cast(pa.binary()),
-                "at": pa.array(FIRST_US + dice.integers(0, SPAN_US, count), pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+                "at": pa.array(FIRST_US + first + dice.integers(0, span, count), pa.int64()).cast(pa.timestamp("us", tz="UTC")),
             }
         )
-        pq.write_table(table, Path(path, f"{number}.parquet"), compression="snappy")
+        pq.write_table(table, Path(path, f"{number:09d}.parquet"), compression="snappy")
+
+
+def text(spark: SparkSession, path: str, out: str, format: str) -> None:
+    """The same rows as CSV with a header, or as JSON lines."""
+    frame = spark.read.parquet(path).selectExpr("cast(key as string) key", "cast(value as string) value", "at")
+    frame.write.format(format).options(**SOURCES[format][1]).save(out)
 
 
 def plain(spark: SparkSession, path: str, out: str, partitions: int) -> None:
@@ -129,14 +172,24 @@ def plain(spark: SparkSession, path: str, out: str, partitions: int) -> None:
     writer.option("parquet.compression.codec.zstd.level", "1").option("parquet.enable.dictionary", "false").parquet(out)
 
 
-def flood(spark: SparkSession, path: str, cluster: str, topic: str, partitions: int) -> dict[str, Any]:
+def flood(spark: SparkSession, path: str, cluster: str, topic: str, partitions: int, format: str = "parquet") -> dict[str, Any]:
     """The same rows as a flood. Returns the seconds of its phases."""
     from headgate.pipelines.backfill import Backfill, run
 
-    usual: dict[str, Any] = {"key": "key", "value": "value", "event_time": "at", "flood_id": "f"}
+    _, options, event_time = SOURCES[format]
+    usual: dict[str, Any] = {"key": "key", "value": "value", "event_time": event_time, "flood_id": "f"}
+    usual |= {"format": format, "options": options}
     done = run(Backfill(cluster=cluster, topic=topic, source=path, partitions=partitions, **usual), spark)
     assert done.complete
-    return {"rows": done.added_rows, "files": done.files, "size_bytes": done.size_bytes, **done.seconds}
+    return {"rows": done.added_rows, "files": done.files, "size_bytes": done.size_bytes, "engine": done.engine, **done.seconds}
+
+
+def sink(spark: SparkSession, path: str, bootstrap: str, topic: str, settings: dict[str, str], format: str = "parquet") -> None:
+    """The same rows through Spark's Kafka sink; `settings` are the producer's."""
+    _, options, _ = SOURCES[format]
+    frame = spark.read.format(format).options(**options).load(path).select("key", "value")
+    writer = frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
+    writer.options(**{f"kafka.{name}": value for name, value in settings.items()}).save()
 
 
 def alone(spark: SparkSession, path: str, out: str, partitions: int) -> None:
@@ -183,6 +236,12 @@ def read_natively(spark: SparkSession, cluster: str, topic: str) -> None:
     _drain(natively(spark, topic, cluster=cluster, columns="timestamp,key,value"))
 
 
+def read_kafka(spark: SparkSession, bootstrap: str, topic: str) -> None:
+    """Read the whole topic through Spark's Kafka source."""
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    _drain(reader.option("startingOffsets", "earliest").load().select("timestamp", "key", "value"))
+
+
 def read_parquet(spark: SparkSession, path: str, arrow: bool) -> None:
     """Read the same files with Spark; through Arrow and a Python worker, or not."""
     frame = spark.read.option("recursiveFileLookup", "true").parquet(path).select("timestamp", "key", "value")
@@ -196,20 +255,23 @@ def _drain(frame: DataFrame) -> None:
 WORK: dict[str, Callable[..., dict[str, Any] | None]] = {
     "warm": warm,
     "source": source,
+    "text": text,
     "plain": plain,
     "flood": flood,
+    "sink": sink,
     "alone": alone,
     "read_topic": read_topic,
     "read_natively": read_natively,
+    "read_kafka": read_kafka,
     "read_parquet": read_parquet,
 }
 
 
-def serve(threads: str) -> None:
+def serve(threads: str, *jars: str) -> None:
     """Execute commands until the input ends."""
     from headgate.pipelines.session import session
 
-    spark = session(f"local[{threads}]", app_name="headgate bench")
+    spark = session(f"local[{threads}]", app_name="headgate bench", conf={"spark.jars": ",".join(jars)} if jars else None)
     for line in sys.stdin:
         request = json.loads(line)
         began = time.perf_counter()
@@ -223,4 +285,4 @@ def serve(threads: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -1,63 +1,34 @@
 """A real Apache Kafka on loopback, as the reference of comparisons. Its jars come from Maven Central, its data is temporary.
 
-KRaft, with any number of nodes; each is controller and broker. `missing` gives the reason if it cannot run here (no Java, no
-Maven).
+KRaft, with any number of nodes; each is controller and broker. `maven.missing` gives the reason if it cannot run here.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support import maven
 from tests.support.broker_process import HOST, PATIENCE_S
 from tests.support.ports import free_port
 
 VERSION = "4.1.0"
 CLUSTER_ID = "aGVhZGdhdGUtdmVyaWZ5MQ"
 """A UUID in KRaft's own encoding."""
-HEAP = "320m"
-POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion><groupId>headgate</groupId><artifactId>kafka</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
-    <dependency>
-      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.24.3</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-
-
-def missing() -> str | None:
-    """The reason why Kafka cannot run here; None: it can."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            return f"{program} is not installed"
-    return None
+ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3")
+SMALL_JVM = ("-Xmx320m", "-XX:+UseSerialGC")
+"""Options of a node's JVM in tests."""
 
 
 def jars() -> Path:
-    """The directory with Kafka and its run-time dependencies, downloaded once per user."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / f"headgate-tests/kafka-{VERSION}"
-    done = home / "complete"
-    if not done.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "pom.xml").write_text(POM)
-        command = ["mvn", "-q", "-B", COPY, "-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars'}"]
-        subprocess.run(command, cwd=home, check=True, capture_output=True, timeout=600)
-        done.touch()
-    return home / "jars"
+    """The directory with Kafka and its run-time dependencies."""
+    return maven.jars(f"kafka-{VERSION}", ARTIFACTS)
 
 
 class KafkaServer:
@@ -65,10 +36,21 @@ class KafkaServer:
 
     Args:
         config: properties of every node, in addition to those that form a cluster on loopback.
+        jvm: options of a node's JVM.
+        prefix: start of a node's command, such as ``taskset``.
     """
 
-    def __init__(self, directory: Path, nodes: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        jvm: Sequence[str] = SMALL_JVM,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self._directory, self._config = directory, dict(config or {})
+        self._jvm, self._prefix = jvm, prefix
         self.numbers = range(1, nodes + 1)
         self.ports = {number: free_port() for number in self.numbers}
         self._controllers = {number: free_port() for number in self.numbers}
@@ -78,21 +60,32 @@ class KafkaServer:
     def bootstrap(self) -> str:
         return ",".join(f"{HOST}:{port}" for port in self.ports.values())
 
+    def pid(self, number: int) -> int:
+        """The process of a running node."""
+        return self._processes[number].pid
+
     def __enter__(self) -> Self:
         for number in self.numbers:
             self._format(number)
-        for number in self.numbers:
-            self.start(number)
-        for number in self.numbers:
-            self.wait_serving(number)
+        try:
+            for number in self.numbers:
+                self.start(number)
+            for number in self.numbers:
+                self.wait_serving(number)
+        except BaseException:
+            self._kill_all()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._kill_all()
+
+    def _kill_all(self) -> None:
         for number in list(self._processes):
             self.kill(number)
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        return ["java", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-cp", f"{jars()}/*", main, *arguments]
+        return [*self._prefix, "java", *self._jvm, "-cp", f"{jars()}/*", main, *arguments]
 
     def _format(self, number: int) -> None:
         place = self._directory / str(number)

@@ -20,7 +20,7 @@ from kio.serial import entity_reader
 
 from tests.bench import frames
 from tests.bench.__main__ import TITLES, chosen
-from tests.bench.cases import ALL, durable, fetch, produce
+from tests.bench.cases import ALL, durable, fetch, produce, sink
 from tests.bench.compare import Figure, compare, figure
 from tests.bench.harness import Bench
 from tests.bench.native import NO_COMPILER, Cores
@@ -151,6 +151,24 @@ def test_without_a_compiler_a_ratio_is_not_measured_and_says_why(tmp_path) -> No
     bench = Bench(native=None, directory=tmp_path, cores=Cores(None, None), quick=True)
     (row,) = produce.CASES[0].rows(bench)
     assert (row.verdict, row.note) == (Verdict.UNMEASURED, NO_COMPILER)
+
+
+def test_without_the_connector_of_spark_the_sink_is_not_measured_and_says_why(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bench = Bench(native=None, directory=tmp_path, cores=Cores(None, None), quick=True)
+    (row,) = sink.CASES[0].rows(bench)
+    assert row.verdict is Verdict.UNMEASURED
+    assert row.note == "Spark's Kafka connector cannot be downloaded: java is not installed"
+
+
+def test_the_cpu_of_a_job_is_without_what_its_server_takes_in_any_case() -> None:
+    def job(seconds: float, cpu_s: float, idle_cpu_s: float) -> sink.Job:
+        return sink.Job(seconds, cpu_s, idle_cpu_s, 0.0, 0.0, {})
+
+    others = [job(20, 9, 0.2), job(10, 5, 0.3), job(10, 5, 0.1)]
+    assert sink.own_cpu_s(job(10, 0.5, 0.9), others) == pytest.approx(0.4)
+    assert sink.own_cpu_s(job(10, 0.05, 0.9), others) == 0
 
 
 def test_rows_become_a_table_and_json() -> None:

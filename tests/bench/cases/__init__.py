@@ -16,6 +16,9 @@ from tests.bench.cases import (
     memory,
     noise,
     produce,
+    sink,
+    sink_reads,
+    sink_shapes,
     start,
     turns,
 )
@@ -39,4 +42,7 @@ ALL: list[Case] = [
     *history.CASES,
     *gates.CASES,
     *flood.CASES,
+    *sink.CASES,
+    *sink_shapes.CASES,
+    *sink_reads.CASES,
 ]

@@ -52,7 +52,7 @@ class Reading:
         return self.cpu_s / self.value_bytes * 1e9
 
 
-def _store_reads(broker: Broker) -> tuple[float, float]:
+def store_reads(broker: Broker) -> tuple[float, float]:
     """Requests that read objects, and their bytes, so far."""
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=10) as answer:
         lines = [line for line in answer.read().decode().splitlines() if "get" in line]
@@ -76,13 +76,13 @@ def _fill(bench: Bench, broker: Broker, batch_bytes: int, total_bytes: int) -> i
 
 
 def _read(broker: Broker, records: int, partitions: int) -> Reading:
-    requests, store_bytes = _store_reads(broker)
+    requests, store_bytes = store_reads(broker)
     answer, cpu_s = costed(broker.pid, "rdkafka", "consume", broker.kafka_port, TOPIC, records, partitions)
-    requests_after, store_bytes_after = _store_reads(broker)
+    requests_after, store_bytes_after = store_reads(broker)
     return Reading(answer["bytes"], answer["seconds"], cpu_s, requests_after - requests, store_bytes_after - store_bytes)
 
 
-def _leave_cache(store: Path) -> None:
+def leave_cache(store: Path) -> None:
     """Remove a store's files from the page cache."""
     for path in store.rglob("*"):
         if path.is_file():
@@ -125,7 +125,7 @@ def _measure(bench: Bench, kind: str, settings: Mapping[str, str], batch_bytes: 
         batch_records = _fill(bench, broker, batch_bytes, total_bytes)
         for reader, partitions in READERS.items():
             if place is not None:
-                _leave_cache(place)
+                leave_cache(place)
             bench.wait_quiet()
             records = total_bytes // batch_bytes // PARTITIONS * partitions * batch_records
             read[reader] = _read(broker, records, partitions)
