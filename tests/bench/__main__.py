@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import platform
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -72,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases:
             console.print(f"{case.group}/{case.name}", markup=False, highlight=False)
         return 0
+    # The default would leave behind brokers, Spark and Kafka, and their directories.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     options.directory.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     rows: list[Row] = []

@@ -219,13 +219,27 @@ def _one_core(bench: Bench, size: Size) -> Iterable[Row]:
         floods, sinks = _rounds(world, path)
     name = f"{size.name}, one core"
     yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, size.goal, notes(world))
-    for case, jobs, goal in (("flood", floods, LIVE_GOAL), ("sink", sinks, None)):
-        during, quiet = (statistics.median(times) for times in ([job.live_ms for job in jobs], [job.quiet_ms for job in jobs]))
-        yield Row(
-            group="sink", case=f"{name}: live p99 during the {case}, of quiet", ratio=during / quiet, goal=goal, side=Goal.AT_MOST,
-            unit="x", measured=f"{during:.2f} ms", ceiling=f"{quiet:.2f} ms",
-            note="1,000 records/s of 1 KB, linger 0, on the server's core",
-        )  # fmt: skip
+    yield _live(f"{name}: live p99 during the flood, of quiet", floods, LIVE_GOAL, "the broker syncs each ack to the flood's disk")
+    yield _live(f"{name}: live p99 during the sink, of quiet", sinks, None, "Kafka does not sync")
+
+
+def _live(case: str, jobs: list[Job], goal: float | None, note: str) -> Row:
+    """The live producer's typical p99 during some jobs, of that before them."""
+    during, quiet = (statistics.median(times) for times in ([job.live_ms for job in jobs], [job.quiet_ms for job in jobs]))
+    return Row(
+        group="sink", case=case, ratio=during / quiet, goal=goal, side=Goal.AT_MOST, unit="x",
+        measured=f"{during:.2f} ms", ceiling=f"{quiet:.2f} ms",
+        note=f"1,000 records/s of 1 KB, linger 0, on the server's core; {note}",
+    )  # fmt: skip
+
+
+def _unsynced(bench: Bench, size: Size) -> Iterable[Row]:
+    """Live traffic during floods, when the broker leaves syncs to the operating system, as Kafka does."""
+    with worlds(bench, one_core=True, with_live=True, settings={"wal.fsync": "never"}) as world:
+        warm(world)
+        path = parquet(world, size, size.rows(bench))
+        floods = [world.run(world.flood(path)) for _ in range(bench.pick(2, 3))]
+    yield _live(f"{size.name}, one core: live p99 during the flood, of quiet, wal.fsync=never", floods, LIVE_GOAL, "no side syncs")
 
 
 def _two_cores(bench: Bench, size: Size) -> Iterable[Row]:
@@ -306,6 +320,9 @@ CASES = [
     for case in (
         Case("sink", f"{size.name} on one core", partial(_one_core, size=size), goal=size.goal, unit="x"),
         Case("sink", f"{size.name} on two cores", partial(_two_cores, size=size), goal=TWO_CORES_GOAL, unit="x"),
+        Case(
+            "sink", f"{size.name} with wal.fsync=never", partial(_unsynced, size=size), goal=LIVE_GOAL, side=Goal.AT_MOST, unit="x"
+        ),
         Case("sink", f"{size.name}, total time", partial(_total, size=size), goal=TOTAL_GOAL, unit="x"),
     )
 ]
