@@ -44,22 +44,27 @@ TEXTS = {"csv": "CSV", "json": "JSON lines"}
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A source: bytes of a value, rows of a file, rows in a quick and in a full run, and the goal on one core."""
+    """A source: bytes of a value, rows of a file, rows in a quick and in a full run, rounds in a full run, and the goal on one
+    core."""
 
     name: str
     value_bytes: int
     file_rows: int
     rows_quick: int
     rows_full: int
+    rounds_full: int
     goal: float
 
     def rows(self, bench: Bench) -> int:
         return bench.pick(self.rows_quick, self.rows_full)
 
+    def rounds(self, bench: Bench) -> int:
+        return bench.pick(2, self.rounds_full)
+
 
 SIZES = (
-    Size("100 B", VALUE_BYTES, 500_000, 500_000, 5_000_000, 1.5),
-    Size("1 KB", 1000, 50_000, 200_000, 2_000_000, 1.3),
+    Size("100 B", VALUE_BYTES, 500_000, 500_000, 5_000_000, 3, 1.5),
+    Size("1 KB", 1000, 50_000, 200_000, 2_000_000, 2, 1.3),
 )
 
 
@@ -185,10 +190,10 @@ def warm(world: World) -> None:
     world.with_live = before
 
 
-def _rounds(world: World, path: str, **arguments: Any) -> tuple[list[Job], list[Job]]:
+def _rounds(world: World, path: str, rounds: int, **arguments: Any) -> tuple[list[Job], list[Job]]:
     """(floods, sinks) in turn."""
     floods, sinks = [], []
-    for _ in range(world.bench.pick(2, 3)):
+    for _ in range(rounds):
         floods.append(world.run(world.flood(path, **arguments)))
         sinks.append(world.run(world.sink(path, **arguments)))
     return floods, sinks
@@ -216,9 +221,11 @@ def _one_core(bench: Bench, size: Size) -> Iterable[Row]:
     with worlds(bench, one_core=True, with_live=True) as world:
         warm(world)
         path = parquet(world, size, rows)
-        floods, sinks = _rounds(world, path)
+        floods, sinks = _rounds(world, path, size.rounds(bench))
+        plain = world.run(world.sink(path, {}))
     name = f"{size.name}, one core"
     yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, size.goal, notes(world))
+    yield _by_default(name, plain, floods)
     yield _live(f"{name}: live p99 during the flood, of quiet", floods, LIVE_GOAL, "the broker syncs each ack to the flood's disk")
     yield _live(f"{name}: live p99 during the sink, of quiet", sinks, None, "Kafka does not sync")
 
@@ -238,7 +245,7 @@ def _unsynced(bench: Bench, size: Size) -> Iterable[Row]:
     with worlds(bench, one_core=True, with_live=True, settings={"wal.fsync": "never"}) as world:
         warm(world)
         path = parquet(world, size, size.rows(bench))
-        floods = [world.run(world.flood(path)) for _ in range(bench.pick(2, 3))]
+        floods = [world.run(world.flood(path)) for _ in range(size.rounds(bench))]
     yield _live(f"{size.name}, one core: live p99 during the flood, of quiet, wal.fsync=never", floods, LIVE_GOAL, "no side syncs")
 
 
@@ -247,19 +254,23 @@ def _two_cores(bench: Bench, size: Size) -> Iterable[Row]:
     with worlds(bench) as world:
         warm(world)
         path = parquet(world, size, rows)
-        floods, sinks = _rounds(world, path)
+        floods, sinks = _rounds(world, path, size.rounds(bench))
         plain = world.run(world.sink(path, {}))
     name = f"{size.name}, two cores"
     yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, TWO_CORES_GOAL, notes(world))
-    yield Row(
-        group="sink", case=f"{name}: of the sink with Spark's default settings", unit="x",
-        ratio=plain.seconds / statistics.median(job.seconds for job in floods), ceiling=f"{plain.seconds:.1f} s",
-    )  # fmt: skip
+    yield _by_default(name, plain, floods)
     ours = min(own_cpu_s(job, sinks) for job in floods)
     theirs = min(own_cpu_s(job, floods) for job in sinks)
     yield Row(
         group="sink", case=f"{name}: broker's CPU, of the sink's server", ratio=ours / theirs, goal=CPU_GOAL, side=Goal.AT_MOST,
         measured=f"{ours * 1e3:.0f} ms", ceiling=f"{theirs * 1e3:.0f} ms", note="less what each spends during the other's job",
+    )  # fmt: skip
+
+
+def _by_default(name: str, plain: Job, floods: list[Job]) -> Row:
+    return Row(
+        group="sink", case=f"{name}: job time, of the sink's with Spark's default settings", unit="x",
+        ratio=plain.seconds / statistics.median(job.seconds for job in floods), ceiling=f"{plain.seconds:.1f} s",
     )  # fmt: skip
 
 
@@ -307,10 +318,7 @@ def _text(bench: Bench, format: str) -> Iterable[Row]:
         path = f"{made}.{format}"
         world.spark.run("text", path=made, out=path, format=format)
         remove_tree(Path(made))
-        floods, sinks = [], []
-        for _ in range(bench.pick(2, 1)):
-            floods.append(world.run(world.flood(path, format=format)))
-            sinks.append(world.run(world.sink(path, format=format)))
+        floods, sinks = _rounds(world, path, bench.pick(2, 1), format=format)
     yield _speed(f"{TEXTS[format]}, two cores: job time, of the sink's", rows, floods, sinks, TEXT_GOAL, notes(world))
 
 
