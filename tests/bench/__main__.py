@@ -27,6 +27,7 @@ TITLES = {
     "fetch": "Fetch, of the ceiling",
     "cold": "Cold reads of live records by librdkafka, of hot reads (wal.fsync=always; S3 is moto on this machine)",
     "durable": "Durable produce (wal.fsync=always), of the raw O_DSYNC stream of the same disk",
+    "unsynced": "Produce with wal.fsync=never, of wal.fsync=always (CPU is the broker's)",
     "librdkafka": "librdkafka at full speed (local store, wal.fsync=never; s/GB is the broker's CPU per GB of values)",
     "latency": "Latency from produce() to the ack, librdkafka, 1 KB values",
     "grpc": "gRPC, whole record batches on one stream (local store, wal.fsync=never; s/GB is the broker's CPU)",

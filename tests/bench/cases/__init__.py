@@ -21,6 +21,7 @@ from tests.bench.cases import (
     sink_shapes,
     start,
     turns,
+    unsynced,
 )
 from tests.bench.harness import Case
 
@@ -30,6 +31,7 @@ ALL: list[Case] = [
     *fetch.CASES,
     *cold.CASES,
     *durable.CASES,
+    *unsynced.CASES,
     *librdkafka.CASES,
     *latency.CASES,
     *grpc.CASES,

@@ -21,10 +21,11 @@ import pytest_asyncio
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 from headgate.broker.store.interface import AppendFile, Buffer, Store
 from headgate.broker.store.local import LocalStore
-from headgate.broker.store.local_append import ZERO_STEP_BYTES, Fsync, LocalAppendFile
+from headgate.broker.store.local_append import DIRECT_BYTES_MIN, ZERO_STEP_BYTES, Fsync, LocalAppendFile
 from headgate.broker.store.memory import MemoryStore
 
 BLOCK = 4096
+LARGE = DIRECT_BYTES_MIN // BLOCK
 
 
 def aligned(data: bytes) -> memoryview:
@@ -192,9 +193,38 @@ async def test_how_a_file_is_opened(tmp_path: Path, fsync: Fsync) -> None:
     file = create(store, "wal/1", BLOCK)
     flags = fcntl.fcntl(descriptor(file), fcntl.F_GETFL)
     assert bool(flags & os.O_DSYNC) == (fsync == "always")
-    assert bool(flags & os.O_DIRECT) == (file.alignment_bytes == BLOCK)
-    assert fsync == "always" or file.alignment_bytes == 1
+    assert bool(flags & os.O_DIRECT) == (fsync == "always" and file.alignment_bytes == BLOCK)
     file.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("fsync", get_args(Fsync))
+async def test_large_writes_bypass_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Fsync) -> None:
+    """Small and large writes overlap in a block, as groups of the log do. After each write, the bytes are read through the page
+    cache."""
+    store = local_store(tmp_path / "store", fsync)
+    file = create(store, "wal/1", 0)
+    direct: list[bool] = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: memoryview, position: int) -> int:
+        direct.append(bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT))
+        return real(fd, data, position)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    blocks = [1, LARGE, 1, 1, LARGE + 3, LARGE, LARGE - 1, 2]
+    expected = bytearray()
+    for number, count in enumerate(blocks):
+        position = max(len(expected) - BLOCK, 0)
+        data = pattern(count, 17 * number)
+        file.write(position, [aligned(data)])
+        expected[position:] = data
+        assert await store.get("wal/1") == expected
+    can_be = file.alignment_bytes == BLOCK
+    assert direct == [can_be and (fsync == "always" or count >= LARGE) for count in blocks]
+    file.truncate(len(expected) - 9)
+    file.close()
+    assert await store.get("wal/1") == expected[:-9]
     await store.close()
 
 
