@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from operator import lt
 
-from headgate.broker.log.batch import BatchHeader
+from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES
 from headgate.broker.runtime.errors import CorruptError, Reason
 
 ROW_BYTES = 24
@@ -53,6 +53,20 @@ class BatchIndex:
         copy.positions.extend(self.positions[first:end])
         copy.sizes.extend(self.sizes[first:end])
         return copy
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """(position, size in bytes) of the parts of the chunk that these batches fill, ascending."""
+        found: list[tuple[int, int]] = []
+        begin = end = -1
+        for position, size in zip(self.positions, self.sizes, strict=True):
+            if position != end:
+                if end > begin:
+                    found.append((begin, end - begin))
+                begin = position
+            end = position + size
+        if end > begin:
+            found.append((begin, end - begin))
+        return found
 
     def find(self, offset: int, first: int = 0) -> int:
         """The row of the batch with `offset`: the last one whose base is not greater."""
@@ -96,12 +110,12 @@ class BatchIndex:
             return False
         return all(map(lt, self.offsets, self.offsets[1:])) and all(map(lt, self.positions, self.positions[1:]))
 
-    def is_row(self, row: int, header: BatchHeader) -> bool:
-        """True if this is the header of the batch of a row."""
+    def is_row(self, row: int, header: tuple[int, ...]) -> bool:
+        """True if this is the header of the batch of a row. `header`: fields in the order of `BatchHeader`."""
         return (
-            header.base_offset == self.offsets[row]
-            and header.max_timestamp == self.timestamps[row]
-            and header.size_bytes == self.sizes[row]
+            header[0] == self.offsets[row]
+            and header[8] == self.timestamps[row]
+            and header[1] + LENGTH_OVERHEAD_BYTES == self.sizes[row]
         )
 
     def drop(self, rows: int) -> None:

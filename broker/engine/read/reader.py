@@ -20,7 +20,8 @@ from headgate.broker.engine.partition.log import ChunkRef, PartitionLog, Reach
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.stretches import Stretches
-from headgate.broker.log.batch import HEADER_BYTES, crc_matches, parse_header
+from headgate.broker.log.batch import CRC_START, HEADER_BYTES, parse_header, unpack_header
+from headgate.broker.log.crc import crc32c
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -295,7 +296,7 @@ class StoreReader:
     async def _read_rows(self, located: Located, offset: int, max_bytes: int, *, check_crc: bool) -> list[memoryview]:
         # Copy the rows first: the rows of an open chunk may leave memory while the store is read.
         wanted = located.index.rows(located.first, located.end, max_bytes)
-        ranges = list(zip(wanted.positions, wanted.sizes, strict=True))
+        ranges = wanted.stretches()
         if self.stretches is None:
             data = memoryview(await self._store.get_ranges(located.key, ranges))
         else:
@@ -320,15 +321,19 @@ def _checked(data: memoryview, rows: BatchIndex, offset: int, *, check_crc: bool
         offset: the first batch must reach beyond it.
     """
     position = 0
+    damage: str | None = None
     for row, size in enumerate(rows.sizes):
-        batch = data[position : position + size]
-        damage = "chunk is cut off" if len(batch) != size else damage_of(batch, rows, row)
-        if damage is None and not row and parse_header(batch).next_offset <= offset:
+        end = position + size
+        if end > len(data):
+            damage = "chunk is cut off"
+        elif size < HEADER_BYTES or not rows.is_row(row, header := unpack_header(data, position)):
+            damage = "a batch is not where its index says"
+        elif not row and header[0] + header[6] < offset:
             damage = "an index lacks the batch that has an offset"
         # The broker checks the CRC because some clients do not: librdkafka's `check.crcs` is off by default.
-        if damage is None and check_crc and not crc_matches(batch):
+        elif check_crc and crc32c(data[position + CRC_START : end]) != header[4]:
             damage = "a batch is not what was written"
         if damage is not None:
-            return position, damage
-        position += size
-    return position, None
+            break
+        position = end
+    return position, damage

@@ -1,8 +1,8 @@
 """Writes groups into chunks on a store with append: the blocking half of the WAL, for one thread.
 
-Groups follow each other without padding. With O_DIRECT, a write must begin and end on a block boundary. So when a group
-continues the last block of the previous group, the writer writes that block again, with the same bytes in front. A torn block
-therefore never damages acked records.
+Groups follow each other without padding. Within a group the batches of a partition stand together (`layout.py`). With O_DIRECT, a
+write must begin and end on a block boundary. So when a group continues the last block of the previous group, the writer writes
+that block again, with the same bytes in front. A torn block therefore never damages acked records.
 
 After every write the writer looks for the fence. The broker that fences this incarnation first creates the marker and then reads
 the chunks. So if it did not read a group, the writer finds the marker after the write of this group, and does not report the
@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from headgate.broker.engine import keys
 from headgate.broker.engine.partition.log import Pending
+from headgate.broker.engine.write.layout import by_partition
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
@@ -143,7 +144,8 @@ class GroupWriter:
         start = before = 0
         while start < len(queue):
             end = max(bisect_right(ends, before + GROUP_BYTES_MAX, start), start + 1)
-            self._write_group(queue if end - start == len(queue) else queue[start:end], ends[end - 1] - before)
+            group = queue if end - start == len(queue) else queue[start:end]
+            self._write_group(by_partition(group), ends[end - 1] - before)
             start, before = end, ends[end - 1]
 
     def _write_group(self, group: list[Pending], body_bytes: int) -> None:

@@ -15,6 +15,7 @@ import uuid
 
 from headgate.broker.engine import keys
 from headgate.broker.engine.partition.log import PartitionLog, Pending
+from headgate.broker.engine.write.layout import by_partition
 from headgate.broker.engine.write.wal import Acks, DurableCallback, Loop, WalObserver
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
@@ -117,7 +118,7 @@ class PutWal:
             self._fresh = []
             return
         while self._fresh and self._due and len(self._puts) < self._puts_max:
-            group = self._take()
+            group = by_partition(self._take())
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 import pytest
 
@@ -58,6 +59,14 @@ def batches(count: int, sizes: Sequence[int] = (0, 50, 900), seed: int = 1) -> l
         stamp(data, 0, number, len(data) - LENGTH_OVERHEAD_BYTES, 0)
         made.append((LOGS[number % 3], memoryview(data), number, number + 1, NOW_MS))
     return made
+
+
+def by_stream(offsets: Iterable[tuple[bytes, int]]) -> dict[bytes, list[int]]:
+    """The offsets of each partition, in their order."""
+    streams: dict[bytes, list[int]] = {}
+    for stream, offset in offsets:
+        streams.setdefault(stream, []).append(offset)
+    return streams
 
 
 class Judge:
@@ -104,11 +113,12 @@ class Judge:
         return found
 
     def check(self, pending: Sequence[Pending]) -> None:
-        """Check that all of `pending` was reported once, in order, and would be recovered."""
-        assert self.committed == [one[2] for one in pending]
+        """Check that all of `pending` was reported once, in order within each partition, and would be recovered."""
         frames = self.frames()
         assert [frame.header[0] for frame in frames] == self.committed
-        assert [frame.stream for frame in frames] == [one[0].stream for one in pending]
+        assert by_stream((frame.stream, frame.header[0]) for frame in frames) == by_stream(
+            (one[0].stream, one[2]) for one in pending
+        )
 
 
 class Bench:
@@ -484,9 +494,24 @@ def test_no_group_is_larger_than_its_limit_but_for_a_single_batch(clock: ManualC
     pending = batches(100, sizes=(900, 4_000, 30_000))
     chunks.writer.write(pending)
     chunks.end()
-    assert [one for group in groups for one in group] == pending
+    together = [(one[0].stream, one[2]) for group in groups for one in group]
+    assert by_stream(together) == by_stream((one[0].stream, one[2]) for one in pending)
     assert all(len(group) == 1 or sum(len(one[1]) for one in group) <= 10_000 for group in groups)
     assert any(len(group) > 3 for group in groups)
+
+
+@pytest.mark.parametrize("kind", ["memory", "put"])
+async def test_the_batches_of_a_partition_stand_together_in_a_group(kind: str) -> None:
+    """A reader of one partition then finds one stretch in each group."""
+    bench = Bench(kind)
+    pending = batches(30, sizes=(50,))
+    for one in pending:
+        bench.wal.append(one)
+    await bench.wal.close()
+    bench.judge.check(pending)
+    frames = bench.judge.frames()
+    assert len({frame.appended_ms for frame in frames}) == 1, "one group"
+    assert [stream for stream, _ in groupby(frame.stream for frame in frames)] == [log.stream for log in LOGS]
 
 
 def test_a_torn_write_is_written_again_at_its_place(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,3 +87,9 @@ def test_rows_are_dropped_from_the_front() -> None:
     assert len(some) == 0
     some.add(*ROWS[0])
     assert rows(some) == ROWS[:1]
+
+
+def test_neighbours_are_one_stretch() -> None:
+    assert index().stretches() == [(48, 161), (300, 5000), (6000, 70), (2**32 - 1, 2**32 - 1)]
+    assert index().rows(0, 2, 10**9).stretches() == [(48, 161)]
+    assert BatchIndex().stretches() == []
