@@ -84,11 +84,11 @@ class Store(Protocol):
         """`length` bytes from `start`; fewer only at the object's end. Raises InvalidError(NOT_FOUND)."""
         ...
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         """The bytes of ranges (start, length) of one object, one behind the other; fewer only if the object ends before them.
 
-        The ranges must ascend without an overlap. One call costs less than `get_range` for each of them. Raises
-        InvalidError(NOT_FOUND).
+        The ranges must ascend without an overlap. One call costs less than `get_range` for each of them. The answer may be a view
+        of memory that other calls use once no view of it is left. Raises InvalidError(NOT_FOUND).
         """
         ...
 

@@ -84,7 +84,7 @@ class LocalStore:
         check_range(start, length)
         return await self._run(lambda: self._files.get_range(key, start, length))
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         check_key(key)
         check_ranges(ranges)
         return await self._run(lambda: self._files.get_ranges(key, ranges))

@@ -34,6 +34,7 @@ from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, Ret
 from headgate.broker.store.interface import ObjectInfo, Ranges
 from headgate.broker.store.keys import is_name, key_conflict, not_found
 from headgate.broker.store.os_errors import raise_store_error
+from headgate.broker.store.read_buffers import ReadBuffers
 
 TEMP_DIRECTORY = ".tmp~"
 TEMP_AGE_S_MAX = 3600
@@ -82,6 +83,7 @@ class LocalFiles:
         self._unique = os.urandom(8).hex()
         self._numbers = itertools.count()
         self._durable: set[tuple[int, int]] = set()
+        self._buffers = ReadBuffers()
         try:
             if required_key:
                 os.stat(f"{self.root}/{required_key}")
@@ -204,12 +206,12 @@ class LocalFiles:
         finally:
             os.close(fd)
 
-    def get_ranges(self, key: str, ranges: Ranges) -> bytearray:
+    def get_ranges(self, key: str, ranges: Ranges) -> memoryview:
         """The bytes of ascending ranges, one behind the other; fewer only if the file ends before them. Raises
         InvalidError(NOT_FOUND)."""
         fd = self.open_file(key)
         try:
-            return _read_ranges(fd, ranges)
+            return _read_ranges(fd, ranges, self._buffers.take(sum([length for _, length in ranges])))
         except OSError as error:
             raise_store_error(error, "reading an object", key)
         finally:
@@ -505,24 +507,22 @@ def _read(fd: int, start: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def _read_ranges(fd: int, ranges: Ranges) -> bytearray:
-    """The bytes of ascending ranges, one behind the other; fewer if the file ends earlier. Raises OSError."""
+def _read_ranges(fd: int, ranges: Ranges, view: memoryview) -> memoryview:
+    """Read ascending ranges, one behind the other, into `view`. Returns the part that was filled: all of it, unless the file ends
+    earlier. Raises OSError."""
     runs = _runs(ranges)
     # All ranges are announced before the first read: the disk works on them at once, not on one after the other.
     for run in runs:
         os.posix_fadvise(fd, run[0][0], sum(run[-1]) - run[0][0], os.POSIX_FADV_WILLNEED)
-    data = bytearray(sum([length for _, length in ranges]))
     dropped = memoryview(bytearray(GAP_BYTES_MAX))
-    with memoryview(data) as view:
-        filled = 0
-        for run in runs:
-            wanted = sum([length for _, length in run])
-            read = _read_run(fd, run, view[filled : filled + wanted], dropped)
-            filled += read
-            if read < wanted:
-                break
-    del data[filled:]
-    return data
+    filled = 0
+    for run in runs:
+        wanted = sum([length for _, length in run])
+        read = _read_run(fd, run, view[filled : filled + wanted], dropped)
+        filled += read
+        if read < wanted:
+            break
+    return view[:filled]
 
 
 def _runs(ranges: Ranges) -> list[list[tuple[int, int]]]:

@@ -120,7 +120,7 @@ class MemoryStore:
         with self._objects.lock:
             return bytes(self._find(key)[start : start + length])
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         check_key(key)
         check_ranges(ranges)
         await self._turn()

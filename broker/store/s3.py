@@ -181,7 +181,7 @@ class S3Store:
         check_range(start, length)
         return await self._run("reading an object", key, lambda client: self._get_range(client, key, start, length))
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         # A request asks for one range: S3 answers a request for several ranges with the whole object.
         check_ranges(ranges)
         return b"".join(await asyncio.gather(*[self.get_range(key, start, length) for start, length in ranges or [(0, 0)]]))

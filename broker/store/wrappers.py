@@ -98,7 +98,7 @@ class RetryingStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return await _Attempts(self).run(lambda: self._store.get_range(key, start, length))
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         return await _Attempts(self).run(lambda: self._store.get_ranges(key, ranges))
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
@@ -212,7 +212,7 @@ class MeteredStore:
         self.counts["get_range"].bytes += len(data)
         return data
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         data = await self._count("get_ranges", self._store.get_ranges(key, ranges))
         self.counts["get_ranges"].bytes += len(data)
         return data

@@ -149,7 +149,7 @@ class FaultStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return await self._read("get_range", key, lambda: self._store.get_range(key, start, length))
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         return await self._read("get_ranges", key, lambda: self._store.get_ranges(key, ranges))
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:

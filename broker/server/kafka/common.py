@@ -53,7 +53,15 @@ class Common:
         self.outgoing_bytes = 0
         """Bytes held for clients: answers to fetches from the moment they are read, and all answers that clients have not taken
         yet."""
+        self.has_writers = True
+        """Whether a producer may wait for an ack: then long answers leave in pieces. False once a sweep passed without a batch."""
+        self._batches = -1
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
+
+    def note_batches(self, count: int) -> None:
+        """Called at each sweep. `count`: batches of all producers since the start."""
+        self.has_writers = count != self._batches
+        self._batches = count
 
     def fetch_room(self) -> int:
         """Bytes that one answer may have now: what is left of the limit, and none beyond the limit."""

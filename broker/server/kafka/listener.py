@@ -147,6 +147,8 @@ class KafkaServer:
         self._out_of_descriptors = False
         self._tell_rest()
         engine, now = self.common.engine, self.common.now()
+        if engine is not None:
+            self.common.note_batches(engine.wal_batches[0])
         if engine is not None and now - self._trimmed_at >= TRIM_S:
             self._trimmed_at = now
             if engine.pool.trim():

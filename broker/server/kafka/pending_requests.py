@@ -148,7 +148,7 @@ class PendingRequests:
         Returns:
             (whether to answer now, whether the loop may have run others meanwhile).
         """
-        session = self._session
+        common, session = self._common, self._session
         total, failed, early = 0, bool(request.error), False
         cold: list[fetch.Wanted] = []
         for portion in request.portions:
@@ -160,7 +160,7 @@ class PendingRequests:
             cold += portion_cold
         if cold:
             early = True
-            slot.in_pieces = True
+            slot.in_pieces = common.has_writers
             # The expected bytes are counted in advance, because other connections read meanwhile.
             with session.holding(max(0, min(max_bytes - total, sum([wanted.max_bytes for wanted in cold])))):
                 total, bad = await fetch.collect_cold(engine, turn, cold, total, max_bytes, session.reader)

@@ -22,16 +22,23 @@ class Slot:
         self.in_pieces = False
         self.written_at: float | None = None
 
+    def first(self, size: int) -> list[Buffer]:
+        """The first `size` bytes of the answer, which stay in it; the answer must be longer."""
+        return self._divide(size)[0]
+
     def cut(self, size: int) -> list[Buffer]:
         """Take the first `size` bytes of the answer; the answer must be longer."""
+        part, self.data = self._divide(size)
+        self.size -= size
+        return part
+
+    def _divide(self, size: int) -> tuple[list[Buffer], list[Buffer]]:
         assert size < self.size
         data = self.data
         assert data is not None
-        self.size -= size
         at = 0
         while len(data[at]) <= size:
             size -= len(data[at])
             at += 1
         part = memoryview(data[at])
-        self.data = [part[size:], *data[at + 1 :]]
-        return [*data[:at], part[:size]]
+        return [*data[:at], part[:size]], [part[size:], *data[at + 1 :]]

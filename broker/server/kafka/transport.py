@@ -14,6 +14,7 @@ from headgate.broker.server.kafka.session import PIECE_BYTES, WRITE_BUFFER_BYTES
 from headgate.broker.server.kafka.slot import Slot
 
 if TYPE_CHECKING:
+    from headgate.broker.log.batch import Buffer
     from headgate.broker.server.kafka import fetch
     from headgate.broker.server.kafka.common import Common
 
@@ -191,7 +192,8 @@ class Connection(asyncio.BufferedProtocol):
             if slot is None:
                 break
             if slot.in_pieces and slot.size > PIECE_BYTES:
-                transport.write(session.take_part(slot, PIECE_BYTES))
+                if not self._write(transport, session, slot, slot.first(PIECE_BYTES)):
+                    transport.write(session.take_part(slot, PIECE_BYTES))
                 self._is_cut = True
                 break
             if not self._send(transport, session, slot):
@@ -210,15 +212,23 @@ class Connection(asyncio.BufferedProtocol):
             Whether the whole answer was written. If not, the transport calls back.
         """
         assert slot.data is not None
-        if not transport.get_write_buffer_size() and not transport.is_closing():
-            try:
-                sent = os.writev(self._descriptor, slot.data[:BUFFERS_MAX])
-            except OSError:
-                sent = 0  # the socket is full, or broken: then the transport reports it
-            if session.sent(slot, sent):
-                return True
+        size = slot.size
+        if self._write(transport, session, slot, slot.data) == size:
+            return True
         if not session.writable:
             return False
         size = slot.size
         transport.write(session.take_part(slot, REST_BYTES))
         return size <= REST_BYTES
+
+    def _write(self, transport: asyncio.Transport, session: Session, slot: Slot, data: list[Buffer]) -> int:
+        """Write the first bytes of an answer to the socket, without a copy. Returns the bytes that the socket took; 0 also if the
+        transport still has earlier ones."""
+        if transport.get_write_buffer_size() or transport.is_closing():
+            return 0
+        try:
+            sent = os.writev(self._descriptor, data[:BUFFERS_MAX])
+        except OSError:
+            return 0  # the socket is full, or broken: then the transport reports it
+        session.sent(slot, sent)
+        return sent

@@ -128,7 +128,7 @@ class MortalStore:
         await self.passed("get_range")
         return await self._store.get_range(key, start, length)
 
-    async def get_ranges(self, key: str, ranges: Ranges) -> bytes | bytearray:
+    async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         await self.passed("get_ranges")
         return await self._store.get_ranges(key, ranges)
 

@@ -75,21 +75,37 @@ class World:
         self.session.received(len(data))
 
     def written(self) -> bytes:
-        """Write as a transport does whose socket accepts everything."""
+        """Write as a transport does whose socket accepts everything, or at every second piece nothing."""
         out = b""
         session = self.session
+        accepts = False
         while True:
             buffers, slot = session.take()
             out += b"".join(buffers)
             if slot is None:
                 break
             if slot.in_pieces and slot.size > PIECE_BYTES:
-                out += session.take_part(slot, PIECE_BYTES)
+                accepts = not accepts
+                if accepts:
+                    out += b"".join(slot.first(PIECE_BYTES))
+                    assert not session.sent(slot, PIECE_BYTES)
+                else:
+                    out += session.take_part(slot, PIECE_BYTES)
             else:
                 out += b"".join(slot.data or [])
                 assert session.sent(slot, slot.size)
         session.flushed(self.port.unsent)
         return out
+
+
+def test_writers_are_noticed_until_a_sweep_finds_no_batch() -> None:
+    common = World().common
+    assert common.has_writers, "unknown before the first sweeps"
+    seen = []
+    for count in (0, 0, 3, 3, 3, 4, 5):
+        common.note_batches(count)
+        seen.append(common.has_writers)
+    assert seen == [True, False, True, False, False, True, True]
 
 
 def request(key: int, *, size: int = 0, version: int = 9) -> bytes:
