@@ -6,6 +6,7 @@ A task holds at most about `CHUNK_BYTES` of rows that it read and `SORT_BYTES_MA
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys, runs
-from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, TIMESTAMP, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, check_lines, open_file
@@ -318,10 +319,19 @@ def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str |
     if spill is None:
         yield from ((bucket, rows.to_pybytes()) for bucket, rows in _divided(spec, buckets, pieces))
         return
-    with tempfile.NamedTemporaryFile(dir=spill, delete=False) as file:
-        for bucket, rows in _divided(spec, buckets, pieces):
-            yield bucket, Spilled(file.name, file.tell(), rows.size)
-            file.write(rows)
+    try:
+        with tempfile.NamedTemporaryFile(dir=spill, delete=False) as file:
+            for bucket, rows in _divided(spec, buckets, pieces):
+                yield bucket, Spilled(file.name, file.tell(), rows.size)
+                file.write(rows)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RetryError(
+            Reason.STORE_FULL,
+            "the disk for rows on their way between tasks is full: make room, or name another directory in spark.local.dir. "
+            f"directory=`{spill}`",
+        ) from error
 
 
 def _divided(spec: Spec, buckets: Buckets, pieces: Iterable[Piece]) -> Iterator[tuple[int, pa.Buffer]]:

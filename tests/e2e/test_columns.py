@@ -7,6 +7,7 @@ way that a flood takes changes what readers see. Sources that cannot take column
 from __future__ import annotations
 
 import datetime
+import io
 import os
 import random
 import re
@@ -23,6 +24,7 @@ from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.columns import tasks
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
+from headgate.pipelines.columns.plan import Bucket, Buckets
 from headgate.pipelines.extents import Written
 from headgate.pipelines.plan import ARROW, SPARK, Counts, Job, Rows, load, records
 from headgate.pipelines.work import RowWork, Work, counted
@@ -229,6 +231,20 @@ def test_large_sources_are_exchanged(
 ) -> None:
     monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: size)
     same_on_both_ways(spark, rows_of(spark, lake), tmp_path)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
+def test_a_full_disk_for_rows_on_their_way_is_told(
+    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task runs in this process, and its file is /dev/full."""
+    source = read_source(rows_of(spark, lake))
+    spec = tasks.Spec(source.query, PARTITIONS, (), 1)
+    into = Buckets((Bucket(tuple(range(PARTITIONS))),), dict.fromkeys(range(PARTITIONS), 0), {})
+    monkeypatch.setattr(tasks.tempfile, "NamedTemporaryFile", lambda **_: io.BufferedWriter(io.FileIO("/dev/full", "w")))
+    with pytest.raises(RetryError, match=f"full: make room.*spark.local.dir.*directory=`{tmp_path}`") as raised:
+        list(tasks.exchange(spec, into, source.pieces, str(tmp_path)))
+    assert raised.value.reason is Reason.STORE_FULL
 
 
 def test_a_large_stretch_of_which_no_row_passes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
