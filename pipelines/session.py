@@ -101,9 +101,9 @@ def session(
 
 def warm(spark: SparkSession) -> None:
     """Start the Python workers of a local session, with the modules that a flood's tasks import, in the background: the driver's
-    first look at a source takes as long, and uses one core. Without effect on other masters."""
+    first look at a source takes as long, and uses one core. Without effect on one core, and on other masters."""
     context: Any = getattr(spark, "_sc", None)
-    if context is None or not context.master.startswith("local"):
+    if context is None or not context.master.startswith("local") or context.defaultParallelism == 1:
         return
     workers = min(context.defaultParallelism, WARM_WORKERS_MAX)
 

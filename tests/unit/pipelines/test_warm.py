@@ -54,7 +54,9 @@ def test_a_local_session_starts_its_workers(master: str, slots: int, workers: in
     assert context.jobs == [([TASKS] * workers, workers)]
 
 
-@pytest.mark.parametrize("session", [SimpleNamespace(_sc=Context("yarn", 2)), SimpleNamespace()])
+@pytest.mark.parametrize(
+    "session", [SimpleNamespace(_sc=Context("yarn", 2)), SimpleNamespace(_sc=Context("local[*]", 1)), SimpleNamespace()]
+)
 def test_other_sessions_start_nothing(session: Any) -> None:
     threads = threading.active_count()
     warm(session)
