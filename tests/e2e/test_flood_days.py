@@ -27,6 +27,7 @@ from headgate.assets.spark import job_of, loader
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.backfill import run
 from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.plan import ARROW
 from headgate.pipelines.progress import Phase, Progress
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
@@ -151,6 +152,7 @@ def test_a_day_is_written_while_the_day_before_is_read_back(broker: BrokerProces
     overlapped.on = wait_for_the_next_day
     certificates = overlapped.load()
     assert all(one.verified and one.added_rows == ROWS for one in certificates)
+    assert {(one.engine, one.engine_reason) for one in certificates} == {(ARROW, "")}, "a day's condition is computed on columns"
 
     at = overlapped.events.index
     for day, after in pairwise(DAYS):
