@@ -51,6 +51,10 @@ GAP_BYTES_MAX = 8 << 10
 IO_VECTORS_MAX = 1024
 """Buffers of one system call (IOV_MAX of Linux)."""
 
+SYNC_STEP_BYTES = 1 << 20
+"""Bytes of a new object between two syncs: an append that waits for the disk waits for no more than these. With one sync at the
+end, a WAL's p99 beside files of 40 MiB was twice as long, at the same rate of files."""
+
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a planted FIFO must not hang a thread.
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -329,7 +333,10 @@ class LocalFiles:
         name, fd = self.create_temp()
         try:
             for part in data:
-                write_all(fd, part)
+                for at in range(0, part.nbytes, SYNC_STEP_BYTES):
+                    write_all(fd, part[at : at + SYNC_STEP_BYTES])
+                    if at + SYNC_STEP_BYTES < part.nbytes:
+                        os.fdatasync(fd)
             # A new file every time: after a failed fsync the kernel calls the pages clean, and a second fsync would lie.
             os.fsync(fd)
         except BaseException:
