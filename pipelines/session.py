@@ -104,7 +104,21 @@ def session(
             raise
         raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
     spark.sparkContext.setLogLevel("ERROR")
+    _end_quietly(spark)
     return spark
+
+
+def _end_quietly(spark: SparkSession) -> None:
+    """Keep PySpark's server of accumulators from printing a traceback when the JVM ends first: the call that waits for the JVM
+    reports that."""
+    server: Any = spark.sparkContext._accumulatorServer
+    usual = server.handle_error
+
+    def handle_error(request: object, address: object) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            usual(request, address)
+
+    server.handle_error = handle_error
 
 
 def warm(spark: SparkSession) -> None:

@@ -10,10 +10,17 @@ import itertools
 import os
 import socket
 
-_FIRST, _LAST = 10_000, 30_000
-# Two test processes start at different ports, so that they rarely try the same one at the same moment.
+_RANGE = (10_000, 30_000)
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = (_RANGE[1] - _RANGE[0]) // _WORKERS
+# Each worker of pytest-xdist has ports of its own. A test that ends a broker and starts it again would otherwise find its port taken
+# by the test of another worker.
+_FIRST = _RANGE[0] + _WORKER * _PORTS
+_LAST = _FIRST + _PORTS
 _candidates = itertools.cycle(range(_FIRST, _LAST))
-for _ in range((os.getpid() * 97) % (_LAST - _FIRST)):
+# Processes that a test starts take ports from elsewhere in the range of their worker.
+for _ in range((os.getpid() * 97) % _PORTS):
     next(_candidates)
 
 
