@@ -14,8 +14,8 @@ _RANGE = (10_000, 30_000)
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = (_RANGE[1] - _RANGE[0]) // _WORKERS
-# Each worker of pytest-xdist has ports of its own. A test that ends a broker and starts it again would otherwise find its port taken
-# by the test of another worker.
+# Each worker of pytest-xdist has ports of its own. A test that ends a broker and starts it again would otherwise find its port
+# taken by the test of another worker.
 _FIRST = _RANGE[0] + _WORKER * _PORTS
 _LAST = _FIRST + _PORTS
 _candidates = itertools.cycle(range(_FIRST, _LAST))
