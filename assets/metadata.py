@@ -22,15 +22,10 @@ def partition_metadata(certificate: Certificate) -> dict[str, Any]:
         "gate": certificate.gate_id,
         "complete": certificate.complete,
         "read back": certificate.verified,
-        "work": _work(certificate),
+        "work": certificate.work,
         "checksum": "" if source is None or source.checksum is None else f"{source.checksum:016x}",
         "certificate": dg.MetadataValue.json(certificate.to_dict()),
     }
-
-
-def _work(certificate: Certificate) -> str:
-    """The way that the rows took; empty if this run moved none."""
-    return f"Spark moved the rows: {certificate.engine_reason}" if certificate.engine_reason else certificate.engine
 
 
 def plan_metadata(plan: Plan) -> dict[str, Any]:

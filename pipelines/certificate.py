@@ -103,6 +103,13 @@ class Certificate:
     format_version: int = FORMAT_VERSION
 
     @property
+    def work(self) -> str:
+        """The way that the rows took, for people; empty if this run wrote nothing."""
+        if self.engine_reason:
+            return f"Spark moved the rows: {self.engine_reason}"
+        return "on columns, with Arrow" if self.engine else ""
+
+    @property
     def rows(self) -> int:
         """The flood's records, including those that an earlier run added."""
         return sum(one.end_offset - one.base_offset for one in self.partitions)

@@ -138,10 +138,8 @@ def _print(certificate: Certificate, path: Path | None, kept: str) -> None:
             facts.append((name, f"{side.rows:,} records, {output.size(side.data_bytes)}, checksum {side.checksum or 0:016x}"))
     if certificate.gap_rows is not None:
         facts.append(("missing, duplicate", f"{certificate.gap_rows:,}, {certificate.duplicate_rows or 0:,}"))
-    if certificate.engine_reason:
-        facts.append(("work", f"Spark moved the rows: {certificate.engine_reason}"))
-    elif certificate.engine:
-        facts.append(("work", "on columns, with Arrow"))
+    if certificate.work:
+        facts.append(("work", certificate.work))
     if certificate.seconds:
         facts.append(("time", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in certificate.seconds.items())))
     facts.append(("complete", _verdict(certificate)))

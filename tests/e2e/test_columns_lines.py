@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +43,22 @@ def csv_line(dice: random.Random) -> str:
     return ",".join(fields)
 
 
-def csv_files(place: Path, *, header: bool = True, line: str = "") -> Path:
-    """Three files; one does not end with a line break, one has empty lines."""
+def csv_files(place: Path, line: str = "") -> Path:
+    return files(place, "csv", csv_line, [HEADER], line)
+
+
+def files(place: Path, suffix: str, made: Callable[[random.Random], str], header: list[str], line: str) -> Path:
+    """Three files; one does not end with a line break, one has empty lines. `line` replaces a line of the second file."""
     dice = random.Random(17)
     path = place / "lake"
     path.mkdir()
     for number in range(3):
-        lines = [HEADER] * header + [csv_line(dice) for _ in range(300)]
+        lines = [*header, *(made(dice) for _ in range(300))]
         if line and number == 1:
             lines[200] = line
         if number == 2:
             lines[50:50] = ["", ""]
-        (path / f"{number}.csv").write_text("\n".join(lines) + "\n" * (number > 0))
+        (path / f"{number}.{suffix}").write_text("\n".join(lines) + "\n" * (number > 0))
     return path
 
 
@@ -72,17 +77,7 @@ def json_line(dice: random.Random) -> str:
 
 
 def json_files(place: Path, line: str = "") -> Path:
-    dice = random.Random(19)
-    path = place / "lake"
-    path.mkdir()
-    for number in range(3):
-        lines = [json_line(dice) for _ in range(300)]
-        if line and number == 1:
-            lines[200] = line
-        if number == 2:
-            lines[50:50] = ["", ""]
-        (path / f"{number}.json").write_text("\n".join(lines) + "\n" * (number > 0))
-    return path
+    return files(place, "json", json_line, [], line)
 
 
 JSON_SCHEMA = "user string, payload string, ms long, n int, good boolean"
@@ -158,6 +153,12 @@ def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_p
     assert same_on_both_ways(spark, json_rows(spark, tmp_path / "a.json"), tmp_path).total == 2000
 
 
+def assert_takes_rows(spark: SparkSession, rows: Rows, why: str) -> None:
+    work, counts = counted(spark, rows, PARTITIONS)
+    assert (work.engine, counts) == (SPARK, RowWork(spark, rows, PARTITIONS, "").count())
+    assert why in work.why
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -181,9 +182,7 @@ def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_p
 )
 def test_csv_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line: str, why: str) -> None:
     rows = csv_rows(spark, csv_files(tmp_path, line=line), where="at is not null", value="to_json(struct(*))")
-    work, counts = counted(spark, rows, PARTITIONS)
-    assert (work.engine, counts) == (SPARK, RowWork(spark, rows, PARTITIONS, "").count())
-    assert why in work.why
+    assert_takes_rows(spark, rows, why)
 
 
 @pytest.mark.parametrize(
@@ -204,9 +203,7 @@ def test_csv_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line:
 )
 def test_json_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line: str, why: str) -> None:
     rows = json_rows(spark, json_files(tmp_path, line=line), where="ms is not null", value="to_json(struct(*))")
-    work, counts = counted(spark, rows, PARTITIONS)
-    assert (work.engine, counts) == (SPARK, RowWork(spark, rows, PARTITIONS, "").count())
-    assert why in work.why
+    assert_takes_rows(spark, rows, why)
 
 
 def test_doubles_of_json(spark: SparkSession, tmp_path: Path) -> None:
