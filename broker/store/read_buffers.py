@@ -6,10 +6,12 @@ left. Python shows this: a bytearray does not change its length while a view of 
 
 from __future__ import annotations
 
+import mmap
 import threading
 
 BUFFER_BYTES = 1 << 20
-"""Size of a buffer: consumers ask for a megabyte of each partition by default. Longer reads get new memory."""
+"""Size of a buffer: consumers ask for a megabyte of each partition by default. A longer read gets a mapping of its own, which the
+operating system has back as soon as the answer has left: malloc(3) would keep up to 32 MiB of such memory."""
 READ_BYTES_MIN = 64 << 10
 """Smallest read, in bytes, that takes a buffer. Smaller ones would hold a whole buffer for a few bytes, and malloc(3) reuses their
 memory."""
@@ -34,6 +36,8 @@ class ReadBuffers:
                 if len(self._buffers) < BUFFERS_MAX:
                     self._buffers.append(bytearray(BUFFER_BYTES))
                     return memoryview(self._buffers[-1])[:size_bytes]
+        if size_bytes > BUFFER_BYTES:
+            return memoryview(mmap.mmap(-1, size_bytes))
         return memoryview(bytearray(size_bytes))
 
 

@@ -7,6 +7,7 @@ answers of both stores. A mismatch means that a test on the memory store relies 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import tempfile
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.broker.store.interface import AppendFile, Store
+from headgate.broker.store.interface import AppendFile, Buffer, Store
 from headgate.broker.store.local import LocalStore
 from headgate.broker.store.memory import MemoryStore
 
@@ -65,10 +66,12 @@ class Driver:
             self.files.append(self.store.appender.create(*arguments))  # type: ignore[arg-type]
             return "created"
         if name == "write":
-            number, position, buffers = arguments
+            number, block, buffers = arguments
             if len(self.files) <= int(number):  # type: ignore[call-overload]
                 return "no such file"
-            self.files[int(number)].write(position, buffers)  # type: ignore[call-overload, arg-type]
+            file = self.files[int(number)]  # type: ignore[call-overload]
+            unit = file.alignment_bytes
+            file.write(int(block) * unit, aligned(buffers, unit))  # type: ignore[call-overload, arg-type]
             return "written"
         if name == "exists":
             return self.store.appender.exists(*arguments)  # type: ignore[arg-type]
@@ -83,8 +86,24 @@ class Driver:
         await self.store.close()
 
 
+def aligned(buffers: Sequence[bytes], alignment_bytes: int) -> Sequence[Buffer]:
+    """What a file of this alignment accepts: these buffers, or one buffer of whole pages that begins with their bytes."""
+    if alignment_bytes == 1:
+        return buffers
+    joined = b"".join(buffers)
+    pages = mmap.mmap(-1, max(1, -(-len(joined) // alignment_bytes)) * alignment_bytes)
+    pages[: len(joined)] = joined
+    return [memoryview(pages)]
+
+
 async def compare(made: Sequence[Call], root: str) -> None:
-    memory, local = Driver(MemoryStore()), Driver(LocalStore(root, fsync="never"))
+    local = Driver(LocalStore(root, fsync="never"))
+    assert local.store.appender is not None
+    # The directory's alignment depends on its file system: whether that supports O_DIRECT.
+    probe = local.store.appender.create("probe", 0)
+    memory = Driver(MemoryStore(alignment_bytes=probe.alignment_bytes))
+    probe.close()
+    await local.store.delete("probe")
     deleted = False
     try:
         for call in [*made, ("list", "", "", 1000)]:

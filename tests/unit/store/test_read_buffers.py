@@ -6,6 +6,7 @@ bytes of another read.
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 from headgate.broker.store.local_files import LocalFiles
@@ -37,9 +38,9 @@ def test_what_is_kept_is_bounded() -> None:
 
 def test_small_and_large_reads_take_no_buffer() -> None:
     buffers = ReadBuffers()
-    for size in (0, READ_BYTES_MIN - 1, BUFFER_BYTES + 1):
+    for size, kind in ((0, bytearray), (READ_BYTES_MIN - 1, bytearray), (BUFFER_BYTES + 1, mmap.mmap)):
         view = buffers.take(size)
-        assert isinstance(view.obj, bytearray)
+        assert isinstance(view.obj, kind)
         assert len(view) == len(view.obj) == size
 
 
