@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.log.column_partitioner import runs
-from headgate.broker.log.parquet import write_extent_file
+from headgate.broker.log.parquet import ExtentEncoder
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.plan import Job
@@ -33,8 +33,8 @@ from headgate.pipelines.tally import tally
 
 FORMAT = "headgate_extents"
 FILE_BYTES = 64 << 20
-RAW_BYTES_MAX = 256 << 20
-"""Bound of the rows that a task holds before it writes them, in bytes, independent of their compression."""
+HELD_BYTES_MAX = 256 << 20
+"""Bound of the unfinished files that a task holds, of all partitions together, in bytes."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,8 @@ class Written:
 class ExtentFiles:
     """Writes the rows of any number of partitions to files of about a stated size. A context manager.
 
-    A thread uploads one file while the next one is encoded: a store takes its time to make a file durable.
+    Rows are encoded as they come, a row group at a time. A thread uploads one file while the next one is encoded: a store takes its
+    time to make a file durable.
 
     Args:
         store_url, prefix: the place; the files' keys are ``<prefix>partition=<n>/<name>-<nnn>.parquet``.
@@ -74,12 +75,10 @@ class ExtentFiles:
         self._name = name
         self._file_bytes = file_bytes
         self._bases = bases
-        self._ratio = 1.0
-        """Size of the last file, as a multiple of the size of its rows in memory."""
         self._numbers: dict[int, int] = {}
         """Files of each partition so far."""
-        self._waiting: dict[int, list[pa.RecordBatch]] = {}
-        self._waiting_bytes: dict[int, int] = {}
+        self._encoders: dict[int, ExtentEncoder] = {}
+        """The file in the making of each partition."""
         self.written: dict[int, Written] = {}
 
     def __enter__(self) -> Self:
@@ -98,35 +97,33 @@ class ExtentFiles:
         """Add rows: `timestamp`, `key`, `value` and perhaps `headers`, in the order of their offsets."""
         if rows.num_rows == 0:
             return
-        self._waiting.setdefault(partition, []).append(rows)
-        size = self._waiting_bytes.get(partition, 0) + rows.nbytes
-        self._waiting_bytes[partition] = size
-        if size * self._ratio >= self._file_bytes or size >= RAW_BYTES_MAX:
+        encoder = self._encoders.get(partition)
+        if encoder is None:
+            encoder = self._encoders[partition] = ExtentEncoder(rows.schema)
+        encoder.add(rows)
+        done = self.written.setdefault(partition, Written(partition))
+        done.tally += tally(rows)
+        if encoder.held_bytes >= self._file_bytes:
             self._flush(partition)
-        elif sum(self._waiting_bytes.values()) >= RAW_BYTES_MAX:
-            self._flush(max(self._waiting_bytes, key=self._waiting_bytes.__getitem__))
+        elif sum(one.held_bytes for one in self._encoders.values()) >= HELD_BYTES_MAX:
+            self._flush(max(self._encoders, key=lambda number: self._encoders[number].held_bytes))
 
     def finish(self) -> list[Written]:
         """Write the remaining rows. Returns the output by partition."""
-        for partition in list(self._waiting):
+        for partition in list(self._encoders):
             self._flush(partition)
         self._finish_upload()
         return [self.written[partition] for partition in sorted(self.written)]
 
     def _flush(self, partition: int) -> None:
-        batches = self._waiting.pop(partition)
-        size = self._waiting_bytes.pop(partition)
-        done = self.written.setdefault(partition, Written(partition))
+        file = self._encoders.pop(partition).finish()
+        done = self.written[partition]
         number = self._numbers.get(partition, 0)
         self._numbers[partition] = number + 1
         key = f"{self._prefix}partition={partition}/{self._name}-{number:03d}.parquet"
-        base_offset = self._bases.get(partition, 0) + done.tally.rows
-        file = write_extent_file(pa.Table.from_batches(batches))
+        base_offset = self._bases.get(partition, 0) + done.tally.rows - file.rows
         self._finish_upload()
         self._upload = (done.files, self._thread.submit(self._uploader.put, key, file, partition, base_offset))
-        for batch in batches:
-            done.tally += tally(batch)
-        self._ratio = min(max(len(file.data) / size, 0.02), 1.5)
 
     def _finish_upload(self) -> None:
         """Wait for the upload that runs. Raises its error."""

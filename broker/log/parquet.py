@@ -103,79 +103,110 @@ class ExtentFile:
         return bisect_right(self.groups, row, key=lambda group: group.first_row) - 1
 
 
+class ExtentEncoder:
+    """A Parquet file in the making: each row group is encoded as soon as its rows are there. zstd, no dictionaries, row groups of
+    about `row_group_bytes`. A column `offset` is not written.
+
+    Args:
+        schema: of all batches. Raises the errors of `column_schema.check_columns`.
+    """
+
+    def __init__(self, schema: pa.Schema, *, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+        check_columns(schema)
+        self._given = schema
+        self._row_group_bytes = row_group_bytes
+        self._with_headers = schema.get_field_index("headers") >= 0 and not pa.types.is_null(schema.field("headers").type)
+        kind = schema.field("timestamp").type
+        in_us = pa.types.is_timestamp(kind) and kind.unit == "us"
+        self._times_kind = pa.timestamp("us", tz="UTC") if in_us else SCHEMA.field("timestamp").type
+        fields: list[Any] = [
+            pa.field("timestamp", self._times_kind, nullable=False),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            *([pa.field("headers", HEADERS_TYPE)] if self._with_headers else []),
+        ]
+        self._schema = pa.schema(fields)
+        self._out = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(
+            self._out,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            column_encoding={"timestamp": "DELTA_BINARY_PACKED"},
+            # Statistics of keys and values would be copies of whole values.
+            write_statistics=["timestamp"],
+            write_page_checksum=True,
+        )
+        self._low, self._high = 1 << 62, -(1 << 62)
+        self._waiting: list[pa.RecordBatch] = []
+        """Rows of the next row group."""
+        self._waiting_bytes = self._waiting_rows = 0
+        self.rows = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Encoded bytes so far, and the bytes of the rows that wait for the rest of their row group."""
+        return self._out.tell() + self._waiting_bytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows behind those before. Raises the errors of `column_schema.take_apart`."""
+        assert batch.schema.equals(self._given), batch.schema
+        if not batch.num_rows:
+            return
+        columns = take_apart(batch)
+        self._low = min(self._low, int(columns.timestamps.min()))
+        self._high = max(self._high, int(columns.timestamps.max()))
+        times = batch.column("timestamp").cast(pa.int64()) if self._times_kind.unit == "us" else pa.array(columns.timestamps)
+        headers: list[Any] = []
+        sizes = np.maximum(lengths(columns.key), 0) + np.maximum(lengths(columns.value), 0) + 8
+        if self._with_headers:
+            found = columns.headers if columns.headers is not None else pa.nulls(batch.num_rows, HEADERS_TYPE)
+            headers = [found]
+            sizes += found.nbytes // batch.num_rows
+        arrays = [times.cast(self._times_kind), columns.key, columns.value, *headers]
+        conformed = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        ends = np.cumsum(sizes)
+        start, before = 0, 0
+        while start < batch.num_rows:
+            end = int(np.searchsorted(ends, before + self._row_group_bytes - self._waiting_bytes, side="right"))
+            end = min(max(end, start + (not self._waiting)), start + ROW_GROUP_ROWS_MAX - self._waiting_rows, batch.num_rows)
+            if end > start:
+                self._waiting.append(conformed.slice(start, end - start))
+                self._waiting_bytes += int(ends[end - 1]) - before
+                self._waiting_rows += end - start
+                start, before = end, int(ends[end - 1])
+            if start < batch.num_rows:
+                self._encode()
+        self.rows += batch.num_rows
+
+    def finish(self) -> WrittenExtent:
+        """The file. Raises InvalidError: INVALID_RECORD if there are no rows."""
+        if not self.rows:
+            raise InvalidError(Reason.INVALID_RECORD, "an extent has at least one row. rows=`0`")
+        if self._waiting:
+            self._encode()
+        self._writer.close()
+        data = self._out.getvalue()
+        tail = memoryview(data)[-FOOTER_GUESS_BYTES:]
+        footer = memoryview(data)[len(data) - footer_size(tail, len(data)) :]
+        return WrittenExtent(data, self.rows, crc32c(footer), self._low, self._high)
+
+    def _encode(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self._schema)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+
+
 def write_extent_file(rows: pa.Table | pa.RecordBatch, *, row_group_bytes: int = ROW_GROUP_BYTES) -> WrittenExtent:
-    """The rows as a Parquet file: zstd, no dictionaries, row groups of about `row_group_bytes`. A column `offset` is not written.
+    """The rows as a Parquet file; see `ExtentEncoder`.
 
     Raises InvalidError: INVALID_RECORD if there are no rows, and the errors of `column_schema.take_apart`.
     """
-    batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
-    check_columns(rows.schema)
-    if not rows.num_rows:
-        raise InvalidError(Reason.INVALID_RECORD, "an extent has at least one row. rows=`0`")
-    with_headers = rows.schema.get_field_index("headers") >= 0 and not pa.types.is_null(rows.schema.field("headers").type)
-    kind = rows.schema.field("timestamp").type
-    times_kind = (
-        pa.timestamp("us", tz="UTC") if pa.types.is_timestamp(kind) and kind.unit == "us" else SCHEMA.field("timestamp").type
-    )
-    fields: list[Any] = [
-        pa.field("timestamp", times_kind, nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        *([pa.field("headers", HEADERS_TYPE)] if with_headers else []),
-    ]
-    schema = pa.schema(fields)
-    out = pa.BufferOutputStream()
-    low, high = 1 << 62, -(1 << 62)
-    waiting: list[pa.RecordBatch] = []
-    waiting_bytes = waiting_rows = 0
-    with pq.ParquetWriter(
-        out,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=False,
-        column_encoding={"timestamp": "DELTA_BINARY_PACKED"},
-        # Statistics of keys and values would be copies of whole values.
-        write_statistics=["timestamp"],
-        write_page_checksum=True,
-    ) as writer:
-
-        def flush() -> None:
-            table = pa.Table.from_batches(waiting, schema)
-            writer.write_table(table, row_group_size=table.num_rows)
-
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            columns = take_apart(batch)
-            low, high = min(low, int(columns.timestamps.min())), max(high, int(columns.timestamps.max()))
-            times = batch.column("timestamp").cast(pa.int64()) if times_kind.unit == "us" else pa.array(columns.timestamps)
-            headers: list[Any] = []
-            sizes = np.maximum(lengths(columns.key), 0) + np.maximum(lengths(columns.value), 0) + 8
-            if with_headers:
-                found = columns.headers if columns.headers is not None else pa.nulls(batch.num_rows, HEADERS_TYPE)
-                headers = [found]
-                sizes += found.nbytes // batch.num_rows
-            conformed = pa.RecordBatch.from_arrays([times.cast(times_kind), columns.key, columns.value, *headers], schema=schema)
-            ends = np.cumsum(sizes)
-            start, before = 0, 0
-            while start < batch.num_rows:
-                end = int(np.searchsorted(ends, before + row_group_bytes - waiting_bytes, side="right"))
-                end = min(max(end, start + (not waiting)), start + ROW_GROUP_ROWS_MAX - waiting_rows, batch.num_rows)
-                if end > start:
-                    waiting.append(conformed.slice(start, end - start))
-                    waiting_bytes += int(ends[end - 1]) - before
-                    waiting_rows += end - start
-                    start, before = end, int(ends[end - 1])
-                if start < batch.num_rows:
-                    flush()
-                    waiting, waiting_bytes, waiting_rows = [], 0, 0
-        if waiting:
-            flush()
-    data = out.getvalue()
-    tail = memoryview(data)[-FOOTER_GUESS_BYTES:]
-    footer = memoryview(data)[len(data) - footer_size(tail, len(data)) :]
-    return WrittenExtent(data, rows.num_rows, crc32c(footer), low, high)
+    encoder = ExtentEncoder(rows.schema, row_group_bytes=row_group_bytes)
+    for batch in [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches():
+        encoder.add(batch)
+    return encoder.finish()
 
 
 def footer_size(tail: bytes | memoryview, size_bytes: int) -> int:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, ROW, UTC, Q
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
-from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes
+from headgate.pipelines.columns.plan import SORT_BYTES, Stretch, buckets, readings, stretches, task_bytes, writers
 from headgate.pipelines.columns.tasks import Counted, Part, Spec
 from headgate.pipelines.extents import Written
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
@@ -254,7 +254,7 @@ class ColumnWork:
         with self._spill() as spill, spark_errors("the job failed."):
             jobs = [self._exchanged(one, job, spill) for one in large]
             if small:
-                work = [(one.number, one.pieces) for one in small]
+                work = [(one.number, one.units(SORT_BYTES)) for one in small]
                 jobs.append(self._tasks(work).flatMap(lambda task: tasks.write_stretch(spec, job, *task)))
             parts = _collected(self._context.union(jobs)) if jobs else []
         return _in_offset_order(parts, job.bases)
@@ -285,15 +285,12 @@ class ColumnWork:
             for partition, time in one.samples:
                 samples[partition].append(time)
         rows = [sum(one.rows[partition] for one in mine) for partition in range(spec.partitions)]
-        into = buckets(rows, samples, self._row_bytes, self._task_bytes)
+        into = buckets(rows, samples, self._row_bytes, min(self._task_bytes, SORT_BYTES))
+        writer = writers(into.buckets, self._task_bytes)
         number = stretch.number
         read = self._tasks(readings(stretch, self._task_bytes)).flatMap(lambda pieces: tasks.exchange(spec, into, pieces, spill))
-        moved = read.partitionBy(len(into.buckets), lambda bucket: bucket)
-
-        def written(bucket: int, blobs: Iterable[tuple[int, tasks.Blob]]) -> list[Part]:
-            return tasks.write_bucket(spec, job, number, bucket, (blob for _, blob in blobs))
-
-        return moved.mapPartitionsWithIndex(written)
+        moved = read.partitionBy(writer[-1] + 1, lambda bucket: writer[bucket])
+        return moved.mapPartitionsWithIndex(lambda task, blobs: tasks.write_buckets(spec, job, number, task, blobs))
 
 
 def _collected(rows: RDD[_T]) -> list[_T]:
@@ -310,7 +307,7 @@ def _collected(rows: RDD[_T]) -> list[_T]:
 def _in_offset_order(parts: list[Part], bases: dict[int, int]) -> list[Written]:
     """The output by partition, with the offsets that follow from the order of the parts."""
     found: dict[int, Written] = {}
-    for part in sorted(parts, key=lambda one: (one.stretch, one.bucket)):
+    for part in sorted(parts, key=lambda one: (one.stretch, one.task)):
         some = Written.from_dict(part.written)
         whole = found.setdefault(some.partition, Written(some.partition, Tally()))
         base = bases.get(some.partition, 0) + whole.tally.rows

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from headgate.pipelines.columns.layout import Piece
 
 TASK_BYTES = 128 << 20
-"""Raw bytes that one task sorts at once. It needs about four times that in memory: the rows as they arrive, in one piece, in
-order, and as files."""
+"""Raw bytes of one task: enough that its start costs little."""
+SORT_BYTES = 32 << 20
+"""Raw bytes that a task sorts at once, of rows that are exchanged. A task sorts part after part and uses the same memory again,
+because memory that is used for the first time costs more than sorting."""
 TASK_BYTES_MIN = 8 << 20
 """Less than this is not worth a task of its own."""
 TASKS_PER_SLOT = 2
@@ -24,14 +27,35 @@ TASKS_PER_SLOT = 2
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Row groups whose rows are earlier than those of the next stretch, or of the same time but in no other one."""
+    """Row groups whose rows are earlier than those of the next stretch, or of the same time but in no other one.
+
+    `runs`: the same of its row groups; those of one run overlap with each other only.
+    """
 
     number: int
-    pieces: tuple[Piece, ...]
+    runs: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(chain.from_iterable(self.runs))
 
     @property
     def raw_bytes(self) -> int:
         return sum(piece.raw_bytes for piece in self.pieces)
+
+    def units(self, bytes_max: int) -> tuple[tuple[Piece, ...], ...]:
+        """The runs, in order. Neighbours are joined up to `bytes_max`, because each unit opens its files."""
+        found: list[tuple[Piece, ...]] = []
+        size = 0
+        for run in self.runs:
+            more = sum(piece.raw_bytes for piece in run)
+            if found and size + more <= bytes_max:
+                found[-1] += run
+                size += more
+            else:
+                found.append(run)
+                size = more
+        return tuple(found)
 
 
 def task_bytes(total_bytes: int, slots: int) -> int:
@@ -41,7 +65,7 @@ def task_bytes(total_bytes: int, slots: int) -> int:
 
 def stretches(pieces: Iterable[Piece], bytes_max: int) -> list[Stretch]:
     """The pieces as stretches, by time. Neighbours that do not overlap share a stretch up to `bytes_max`."""
-    found: list[list[Piece]] = []
+    found: list[list[tuple[Piece, ...]]] = []
     sizes: list[int] = []
     run: list[Piece] = []
     high_us = 0
@@ -49,10 +73,10 @@ def stretches(pieces: Iterable[Piece], bytes_max: int) -> list[Stretch]:
     def close() -> None:
         size = sum(piece.raw_bytes for piece in run)
         if found and sizes[-1] + size <= bytes_max:
-            found[-1].extend(run)
+            found[-1].append(tuple(run))
             sizes[-1] += size
         else:
-            found.append(list(run))
+            found.append([tuple(run)])
             sizes.append(size)
 
     for piece in sorted(pieces, key=lambda one: (one.low_us, one.high_us, one.file.path, one.group)):
@@ -85,6 +109,7 @@ class Bucket:
     """The rows of some partitions, or of one part of a partition's time."""
 
     partitions: tuple[int, ...]
+    raw_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +141,7 @@ def buckets(rows: Sequence[int], samples: Sequence[Sequence[int]], row_bytes: fl
         nonlocal shared_bytes
         if shared:
             first.update(dict.fromkeys(shared, len(made)))
-            made.append(Bucket(tuple(shared)))
+            made.append(Bucket(tuple(shared), shared_bytes))
             shared.clear()
             shared_bytes = 0.0
 
@@ -134,6 +159,22 @@ def buckets(rows: Sequence[int], samples: Sequence[Sequence[int]], row_bytes: fl
         parts = -int(-size // bytes_max)
         found = sorted({times[len(times) * part // parts] for part in range(1, parts)} - set(times[:1])) if times else []
         first[partition], cuts[partition] = len(made), tuple(found)
-        made += [Bucket((partition,))] * (len(found) + 1)
+        made += [Bucket((partition,), size / (len(found) + 1))] * (len(found) + 1)
     close()
     return Buckets(tuple(made), first, cuts)
+
+
+def writers(found: Sequence[Bucket], bytes_max: int) -> tuple[int, ...]:
+    """The number of the task that writes each bucket: neighbours share a task of up to `bytes_max`."""
+    numbers: list[int] = []
+    size = 0.0
+    for one in found:
+        if not numbers:
+            numbers.append(0)
+        elif size + one.raw_bytes > bytes_max:
+            numbers.append(numbers[-1] + 1)
+            size = 0.0
+        else:
+            numbers.append(numbers[-1])
+        size += one.raw_bytes
+    return tuple(numbers)

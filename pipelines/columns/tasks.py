@@ -7,6 +7,7 @@ A task holds at most about `CHUNK_BYTES` of rows that it read and `SORT_BYTES_MA
 from __future__ import annotations
 
 import errno
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,10 +87,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The output of one task for one partition. Parts of a partition follow one another by (stretch, bucket)."""
+    """The output of one task for one partition. Parts of a partition follow one another by (stretch, task)."""
 
     stretch: int
-    bucket: int
+    task: int
     written: dict[str, Any]
 
 
@@ -305,9 +306,9 @@ def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
 # -- writing
 
 
-def write_stretch(spec: Spec, job: Job, stretch: int, pieces: Iterable[Piece]) -> list[Part]:
-    """Read, sort and write a small stretch."""
-    return _write(spec, job, stretch, 0, _bounded(records(spec, pieces)))
+def write_stretch(spec: Spec, job: Job, stretch: int, units: Iterable[tuple[Piece, ...]]) -> list[Part]:
+    """Read, sort and write a small stretch, unit after unit."""
+    return _write(spec, job, stretch, 0, (records(spec, pieces) for pieces in units))
 
 
 def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str | None) -> Iterator[tuple[int, Blob]]:
@@ -317,13 +318,19 @@ def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str |
         spill: a directory that all tasks share; the rows go there. None: Spark carries the rows.
     """
     if spill is None:
-        yield from ((bucket, rows.to_pybytes()) for bucket, rows in _divided(spec, buckets, pieces))
+        for bucket, rows in _divided(spec, buckets, pieces):
+            out = pa.BufferOutputStream()
+            _pack(rows, out)
+            yield bucket, out.getvalue().to_pybytes()
         return
     try:
-        with tempfile.NamedTemporaryFile(dir=spill, delete=False) as file:
+        handle, path = tempfile.mkstemp(dir=spill)
+        os.close(handle)
+        with pa.OSFile(path, "wb") as file:
             for bucket, rows in _divided(spec, buckets, pieces):
-                yield bucket, Spilled(file.name, file.tell(), rows.size)
-                file.write(rows)
+                begin = file.tell()
+                _pack(rows, file)
+                yield bucket, Spilled(path, begin, file.tell() - begin)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -334,13 +341,13 @@ def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str |
         ) from error
 
 
-def _divided(spec: Spec, buckets: Buckets, pieces: Iterable[Piece]) -> Iterator[tuple[int, pa.Buffer]]:
+def _divided(spec: Spec, buckets: Buckets, pieces: Iterable[Piece]) -> Iterator[tuple[int, pa.RecordBatch]]:
     for batch in records(spec, pieces):
         numbers = _bucket_numbers(buckets, batch)
         order: Any = np.argsort(numbers, kind="stable")
         batch = batch.take(pa.array(order))
         for number, begin, end in runs(numbers[order]):
-            yield number, _packed(batch.slice(begin, end - begin))
+            yield number, batch.slice(begin, end - begin)
 
 
 def _bucket_numbers(buckets: Buckets, batch: pa.RecordBatch) -> npt.NDArray[Any]:
@@ -356,16 +363,19 @@ def _bucket_numbers(buckets: Buckets, batch: pa.RecordBatch) -> npt.NDArray[Any]
     return numbers.astype(np.uint16) if len(buckets.buckets) <= 1 << 16 else numbers
 
 
-def _packed(batch: pa.RecordBatch) -> pa.Buffer:
-    out = pa.BufferOutputStream()
+def _pack(batch: pa.RecordBatch, out: Any) -> None:
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch)
-    return out.getvalue()
 
 
-def write_bucket(spec: Spec, job: Job, stretch: int, number: int, blobs: Iterable[Blob]) -> list[Part]:
-    """Sort and write the rows of one bucket."""
-    return _write(spec, job, stretch, number, _bounded(batch for blob in blobs for batch in pa.ipc.open_stream(_unspilled(blob))))
+def write_buckets(spec: Spec, job: Job, stretch: int, task: int, blobs: Iterable[tuple[int, Blob]]) -> list[Part]:
+    """Sort and write the rows of some buckets, bucket after bucket. `blobs`: (bucket, some of its rows)."""
+    found: dict[int, list[Blob]] = {}
+    for bucket, blob in blobs:
+        found.setdefault(bucket, []).append(blob)
+    # Each bucket's rows leave memory when they are written.
+    parts = (found.pop(bucket) for bucket in sorted(found))
+    return _write(spec, job, stretch, task, ((batch for blob in some for batch in _unpacked(blob)) for some in parts))
 
 
 def _bounded(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -380,19 +390,27 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return found
 
 
-def _unspilled(blob: Blob) -> bytes:
+def _unpacked(blob: Blob) -> Iterable[pa.RecordBatch]:
     if isinstance(blob, bytes):
-        return blob
-    with open(blob.path, "rb", buffering=0) as file:
+        return pa.ipc.open_stream(blob)
+    # Mapped, not copied: the rows are copied once, in front of their sort.
+    with pa.memory_map(blob.path) as file:
         file.seek(blob.position)
-        data = file.read(blob.size_bytes)
-    assert len(data) == blob.size_bytes, "the task that wrote the file ended well"
-    return data
+        return list(pa.ipc.open_stream(file.read_buffer(blob.size_bytes)))
 
 
-def _write(spec: Spec, job: Job, stretch: int, bucket: int, batches: list[pa.RecordBatch]) -> list[Part]:
-    if not batches:
-        return []
+def _write(spec: Spec, job: Job, stretch: int, task: int, units: Iterable[Iterable[pa.RecordBatch]]) -> list[Part]:
+    """Sort each unit's rows and write them. The rows of one unit are earlier than those of the next one."""
+    name = f"{job.name}.{stretch}.{task}.{attempt_id()}"
+    with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}) as files:
+        for unit in units:
+            batches = _bounded(unit)
+            if batches:
+                _write_sorted(spec, files, batches)
+        return [Part(stretch, task, written.to_dict()) for written in files.finish()]
+
+
+def _write_sorted(spec: Spec, files: ExtentFiles, batches: list[pa.RecordBatch]) -> None:
     rows = _joined(batches)
     batches.clear()
     # No two rows have the same number.
@@ -403,9 +421,6 @@ def _write(spec: Spec, job: Job, stretch: int, bucket: int, batches: list[pa.Rec
     if spec.query.is_by_row:
         times = array_of(spec.query.outputs["timestamp"], {}, rows.num_rows)
     fields = pa.RecordBatch.from_arrays([times, rows.column("key"), rows.column("value")], names=["timestamp", "key", "value"])
-    name = f"{job.name}.{stretch}.{bucket}.{attempt_id()}"
-    with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}) as files:
-        for partition, begin, end in runs(partitions):
-            for start in range(begin, end, ROWS_MAX):
-                files.add(partition, fields.slice(start, min(ROWS_MAX, end - start)))
-        return [Part(stretch, bucket, written.to_dict()) for written in files.finish()]
+    for partition, begin, end in runs(partitions):
+        for start in range(begin, end, ROWS_MAX):
+            files.add(partition, fields.slice(start, min(ROWS_MAX, end - start)))

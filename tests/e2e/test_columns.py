@@ -7,7 +7,6 @@ way that a flood takes changes what readers see. Sources that cannot take column
 from __future__ import annotations
 
 import datetime
-import io
 import os
 import random
 import re
@@ -229,7 +228,9 @@ def test_times_that_java_prints_in_another_way_take_rows(spark: SparkSession, tm
 def test_large_sources_are_exchanged(
     spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
+    """A task writes several parts, one after the other."""
     monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: size)
+    monkeypatch.setattr(columns_job, "SORT_BYTES", size // 3)
     same_on_both_ways(spark, rows_of(spark, lake), tmp_path)
 
 
@@ -240,8 +241,8 @@ def test_a_full_disk_for_rows_on_their_way_is_told(
     """The task runs in this process, and its file is /dev/full."""
     source = read_source(rows_of(spark, lake))
     spec = tasks.Spec(source.query, PARTITIONS, (), 1)
-    into = Buckets((Bucket(tuple(range(PARTITIONS))),), dict.fromkeys(range(PARTITIONS), 0), {})
-    monkeypatch.setattr(tasks.tempfile, "NamedTemporaryFile", lambda **_: io.BufferedWriter(io.FileIO("/dev/full", "w")))
+    into = Buckets((Bucket(tuple(range(PARTITIONS)), 1),), dict.fromkeys(range(PARTITIONS), 0), {})
+    monkeypatch.setattr(tasks.tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
     with pytest.raises(RetryError, match=f"full: make room.*spark.local.dir.*directory=`{tmp_path}`") as raised:
         list(tasks.exchange(spec, into, source.pieces, str(tmp_path)))
     assert raised.value.reason is Reason.STORE_FULL

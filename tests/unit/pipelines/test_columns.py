@@ -15,7 +15,7 @@ import pytest
 
 from headgate.pipelines.columns.layout import ALWAYS, Piece, SourceFile
 from headgate.pipelines.columns.ordering import in_order
-from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes
+from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes, writers
 
 FILE = SourceFile("/lake/a.parquet", 1000, 1, 1)
 
@@ -53,6 +53,11 @@ def test_stretches_of_any_pieces_follow_one_another(seed: int) -> None:
         assert max(one.high_us for one in before.pieces) < min(one.low_us for one in after.pieces)
         assert before.raw_bytes + after.raw_bytes > 50 or min(before.raw_bytes, after.raw_bytes) > 50
     for stretch in found:
+        for before, after in pairwise(stretch.runs):
+            assert max(one.high_us for one in before) < min(one.low_us for one in after)
+        units = stretch.units(20)
+        assert [one for unit in units for one in unit] == list(stretch.pieces)
+        assert all(unit in stretch.runs or sum(one.raw_bytes for one in unit) <= 20 for unit in units)
         tasks = readings(stretch, 50)
         assert sorted(one.group for task in tasks for one in task) == sorted(one.group for one in stretch.pieces)
         assert all(len(task) == 1 or sum(one.raw_bytes for one in task) <= 50 for task in tasks)
@@ -76,6 +81,12 @@ def test_buckets_hold_all_rows_in_order(seed: int) -> None:
             inside = [time for time, own in zip(times, parts, strict=True) if own == part]
             size = len(inside) / len(times) * rows[partition] * 10
             assert size <= 2000 or max(map(inside.count, set(inside))) > len(inside) / 4
+    assert sum(bucket.raw_bytes for bucket in found.buckets) == pytest.approx(sum(rows) * 10)
+    numbers = writers(found.buckets, 3000)
+    assert sorted(set(numbers)) == list(range(max(numbers, default=-1) + 1)) and list(numbers) == sorted(numbers)
+    for number in set(numbers):
+        mine = [bucket.raw_bytes for bucket, own in zip(found.buckets, numbers, strict=True) if own == number]
+        assert len(mine) == 1 or sum(mine) <= 3000
     together = [bucket for bucket in found.buckets if len(bucket.partitions) > 1]
     assert all(sum(rows[partition] for partition in bucket.partitions) * 10 <= 1000 for bucket in together)
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.broker.client.upload import Uploader
+from headgate.broker.log.parquet import ExtentEncoder
 from headgate.broker.runtime.errors import Reason, RetryError
-from headgate.pipelines import extents
 from headgate.pipelines.extents import ExtentFiles
 
 PATIENCE_S = 30
@@ -24,11 +24,11 @@ def rows(first: int) -> pa.RecordBatch:
 
 def test_a_file_is_uploaded_while_the_next_one_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[threading.Event] = [threading.Event() for _ in range(3)]
-    encode, put = extents.write_extent_file, Uploader.put
+    encode, put = ExtentEncoder.finish, Uploader.put
     known = iter(encoded)
 
-    def encode_and_tell(table: pa.Table) -> Any:
-        found = encode(table)
+    def encode_and_tell(self: ExtentEncoder) -> Any:
+        found = encode(self)
         next(known).set()
         return found
 
@@ -37,7 +37,7 @@ def test_a_file_is_uploaded_while_the_next_one_is_encoded(tmp_path: Path, monkey
             assert encoded[1].wait(PATIENCE_S), "the second file is encoded before the first one is in the store"
         return put(self, key, written, partition, base_offset)
 
-    monkeypatch.setattr(extents, "write_extent_file", encode_and_tell)
+    monkeypatch.setattr(ExtentEncoder, "finish", encode_and_tell)
     monkeypatch.setattr(Uploader, "put", put_late)
     with ExtentFiles(str(tmp_path), "data/", "job", 1, {}) as files:
         for number in range(3):
