@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 TASK_TRIES = 3
-TASKS = "headgate.pipelines.columns.tasks"
+TASKS = "headgate.pipelines.columns.writing"
 """The module that a flood's tasks import, with all that it needs."""
 SOCKET_DIRECTORY_CHARS_MAX = 56
 """Systems allow 104 characters for the path of a socket at least, and PySpark's names of sockets have 42."""
@@ -101,7 +101,7 @@ def session(
     # Without this variable, workers run the first `python3` of PATH, which may lack the installed packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**DEFAULTS, **local_settings(master), **(conf or {})}
-    if master.startswith("local"):
+    if is_local(master):
         settings = {**_sockets(), **settings}
     if driver_memory is not None:
         settings["spark.driver.memory"] = driver_memory
@@ -141,7 +141,7 @@ def warm(spark: SparkSession) -> None:
     """Start the Python workers of a local session, with the modules that a flood's tasks import, in the background: the driver's
     first look at a source takes as long, and uses one core. Without effect on one core, and on other masters."""
     context: Any = getattr(spark, "_sc", None)
-    if context is None or not context.master.startswith("local") or context.defaultParallelism == 1:
+    if context is None or not is_local(context.master) or context.defaultParallelism == 1:
         return
     workers = min(context.defaultParallelism, WARM_WORKERS_MAX)
 
@@ -191,6 +191,12 @@ def activate(spark: SparkSession) -> None:
         sessions._get_j_spark_session_class(spark._jvm).setActiveSession(java_session)
 
 
+def is_local(master: str) -> bool:
+    """True when all tasks of this Spark master run in the driver's JVM. The executors of ``local-cluster[...]`` have JVMs of their
+    own."""
+    return master == "local" or master.startswith("local[")
+
+
 def patient(master: str) -> str:
     """The same master; a local one with retries of tasks."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
@@ -200,13 +206,13 @@ def patient(master: str) -> str:
 def local_settings(master: str) -> dict[str, str]:
     """Settings that depend on the master: a job on this machine alone needs no interface other than the loopback."""
     settings = {}
-    if master.startswith("local"):
+    if is_local(master):
         settings["spark.driver.memory"] = f"{min(max(_memory_bytes() // 4, 1 << 30), 4 << 30) >> 20}m"
         # Spark puts these in front of the options of a user.
         settings["spark.driver.defaultJavaOptions"] = " ".join(JAVA_OPTIONS)
         # Hadoop reads S3 as s3a:// and reserves s3://, the usual scheme, for readers of vendors.
         settings["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-    if master.startswith(("local", "spark://127.", "spark://localhost")):
+    if is_local(master) or master.startswith(("local-cluster[", "spark://127.", "spark://localhost")):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = LOOPBACK
     return settings
 

@@ -15,16 +15,18 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from headgate.pipelines.certificate import Tally
-from headgate.pipelines.columns import tasks
+from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, ROW, UTC, Query, arrow_type, read_query
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
 from headgate.pipelines.columns.plan import SORT_BYTES, Stretch, buckets, readings, stretches, task_bytes, writers
-from headgate.pipelines.columns.tasks import Counted, Part, Spec
+from headgate.pipelines.columns.tasks import Counted, Spec
+from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
+from headgate.pipelines.session import is_local
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -156,18 +158,13 @@ def _check_floats(spark: SparkSession, query: Query) -> None:
     if not any(one.prints_floats() for one in query.outputs.values()):
         return
     context: Any = spark.sparkContext
-    if not is_local(context):
+    if not is_local(context.master):
         raise UnlikeError("floating-point numbers are printed, and executors may run another release of Java")
     version = int(context._jvm.java.lang.Runtime.version().feature())
     if version < JAVA_VERSION_MIN:
         raise UnlikeError(
             f"floating-point numbers are printed, and Java {version} prints them in another way: Java {JAVA_VERSION_MIN} is fast"
         )
-
-
-def is_local(context: Any) -> bool:
-    """True when all tasks of a Spark context run on this machine."""
-    return str(context.master) == "local" or str(context.master).startswith("local[")
 
 
 def _scala(things: Any) -> Iterator[Any]:
@@ -255,14 +252,14 @@ class ColumnWork:
             jobs = [self._exchanged(one, job, spill) for one in large]
             if small:
                 work = [(one.number, one.units(SORT_BYTES)) for one in small]
-                jobs.append(self._tasks(work).flatMap(lambda task: tasks.write_stretch(spec, job, *task)))
+                jobs.append(self._tasks(work).flatMap(lambda task: writing.write_stretch(spec, job, *task)))
             parts = _collected(self._context.union(jobs)) if jobs else []
         return _in_offset_order(parts, job.bases)
 
     @contextmanager
     def _spill(self) -> Iterator[str | None]:
         """A directory for the rows of large stretches on their way between tasks, if all tasks run on this machine."""
-        if not is_local(self._context):
+        if not is_local(self._context.master):
             yield None
             return
         # Spark takes several directories with commas between them.
@@ -288,9 +285,9 @@ class ColumnWork:
         into = buckets(rows, samples, self._row_bytes, min(self._task_bytes, SORT_BYTES))
         writer = writers(into.buckets, self._task_bytes)
         number = stretch.number
-        read = self._tasks(readings(stretch, self._task_bytes)).flatMap(lambda pieces: tasks.exchange(spec, into, pieces, spill))
+        read = self._tasks(readings(stretch, self._task_bytes)).flatMap(lambda pieces: writing.exchange(spec, into, pieces, spill))
         moved = read.partitionBy(writer[-1] + 1, lambda bucket: writer[bucket])
-        return moved.mapPartitionsWithIndex(lambda task, blobs: tasks.write_buckets(spec, job, number, task, blobs))
+        return moved.mapPartitionsWithIndex(lambda task, blobs: writing.write_buckets(spec, job, number, task, blobs))
 
 
 def _collected(rows: RDD[_T]) -> list[_T]:

@@ -20,7 +20,7 @@ import pytest
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.columns import job as columns_job
-from headgate.pipelines.columns import tasks
+from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.plan import Bucket, Buckets
@@ -242,9 +242,9 @@ def test_a_full_disk_for_rows_on_their_way_is_told(
     source = read_source(rows_of(spark, lake))
     spec = tasks.Spec(source.query, PARTITIONS, (), 1)
     into = Buckets((Bucket(tuple(range(PARTITIONS)), 1),), dict.fromkeys(range(PARTITIONS), 0), {})
-    monkeypatch.setattr(tasks.tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
+    monkeypatch.setattr(writing.tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
     with pytest.raises(RetryError, match=f"full: make room.*spark.local.dir.*directory=`{tmp_path}`") as raised:
-        list(tasks.exchange(spec, into, source.pieces, str(tmp_path)))
+        list(writing.exchange(spec, into, source.pieces, str(tmp_path)))
     assert raised.value.reason is Reason.STORE_FULL
 
 
@@ -283,7 +283,7 @@ def test_files_in_any_order_and_apart_in_time(spark: SparkSession, tmp_path: Pat
 def test_more_rows_of_one_time_than_a_task_sorts_take_rows_after_all(spark: SparkSession, tmp_path: Path) -> None:
     """Their values repeat in the file, so it is small, and only a task sees their size."""
     value = b"x" * (1 << 20)
-    count = tasks.SORT_BYTES_MAX // len(value) + 8
+    count = writing.SORT_BYTES_MAX // len(value) + 8
     one = {"user": pa.array(["a"] * count), "at": pa.array([7] * count, pa.timestamp("us", tz="UTC"))}
     write(tmp_path / "lake" / "a.parquet", payload=pa.array([value] * count), **one)
     rows = rows_of(spark, tmp_path / "lake")
