@@ -12,7 +12,7 @@
     )
     defs = flood_definitions([flood])
 
-`headgate.assets.floods.parse` makes the same from ten lines of YAML.
+`headgate.pipelines.floods.parse` makes the same from ten lines of YAML.
 """
 
 # Dagster reads annotations at run time, so they are not postponed here.
@@ -24,9 +24,6 @@ from typing import Any
 
 import dagster as dg
 
-from headgate.assets.floods.model import Flood, Partitions
-from headgate.assets.floods.plan import Plan, covered, deviation
-from headgate.assets.floods.spans import KEY_FORMATS, Occurrence, TimeSpan, newest_key, occurrences
 from headgate.assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
 from headgate.assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
 from headgate.assets.plot import markdown
@@ -49,6 +46,9 @@ from headgate.assets.steps import (
     wait_for_brokers,
     watch_brokers_go,
 )
+from headgate.pipelines.floods.model import Flood, Partitions
+from headgate.pipelines.floods.plan import Plan, covered, deviation
+from headgate.pipelines.floods.spans import KEY_FORMATS, Occurrence, TimeSpan, newest_key, occurrences
 
 EXPECT_EVERY_S = 30
 LOOK_BACK = timedelta(hours=1)

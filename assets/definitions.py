@@ -15,10 +15,10 @@ import dagster as dg
 from pydantic import ValidationError
 
 from headgate.assets.build import flood_definitions
-from headgate.assets.floods.model import Flood
-from headgate.assets.floods.parse import parse_all
 from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.parse import parse_all
 
 DEFAULT_FILE = Path(__file__).with_name("floods.yaml")
 _FLEET = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from headgate.assets.floods.plan import Plan
 from headgate.assets.resources import ClusterResource
+from headgate.pipelines.floods.plan import Plan
 
 if TYPE_CHECKING:
     from headgate.pipelines.certificate import Certificate

@@ -17,11 +17,11 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
     from headgate.assets.fleets.interface import Fleet
-    from headgate.assets.floods.model import Flood
-    from headgate.assets.floods.spans import TimeSpan
     from headgate.broker.client import Gate, TopicDescription
     from headgate.broker.client.control import ClusterView, DesiredBrokers, Reservation
     from headgate.pipelines.certificate import Certificate
+    from headgate.pipelines.floods.model import Flood
+    from headgate.pipelines.floods.spans import TimeSpan
     from headgate.pipelines.progress import Progress
 
     Backfiller: TypeAlias = Callable[[TimeSpan], Certificate]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster import DagsterInstance
 
-from headgate.assets.floods.model import Flood
-from headgate.assets.floods.spans import gates_of, keys_between
 from headgate.assets.owners import FLOOD_TAG, Owner
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.spans import gates_of, keys_between
 
 if TYPE_CHECKING:
     from headgate.broker.client.control import Reservation

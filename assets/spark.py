@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headgate.assets.floods.model import Flood
-from headgate.assets.floods.spans import TimeSpan, gate_id, predicate, source_path
 from headgate.assets.progress import throttled
-from headgate.broker.client.gate_admin import Place
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.ahead import Ahead
 from headgate.pipelines.backfill import Backfill, floods
 from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.spans import TimeSpan
 from headgate.pipelines.progress import Progress
 from headgate.pipelines.session import session, warm
 
@@ -108,23 +108,3 @@ def own_words(spark: SparkSession, flood: Flood, job: Backfill) -> Iterator[None
             Reason.INVALID_CONFIG,
             f"event time is a column whose name is no word: it needs backquotes around it. event_time=`{flood.event_time}`",
         ) from error
-
-
-def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backfill:
-    """A partition of a flood, as a backfill."""
-    return Backfill(
-        cluster=cluster,
-        topic=flood.topic,
-        source=source_path(flood, span),
-        format=flood.source.format,
-        options=flood.source.options,
-        key=flood.key,
-        value=flood.value,
-        event_time=flood.event_time,
-        where=predicate(flood, span),
-        flood_id=gate_id(flood, span.key),
-        place=Place(flood.place),
-        partitions=partitions,
-        ttl_ms=flood.gate_ttl_ms,
-        verify=flood.verify,
-    )

@@ -19,10 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from headgate.assets.floods.model import ROOM, ROOM_OFFSETS, Flood
-from headgate.assets.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
-from headgate.assets.floods.spans import TimeSpan, deadline_at, gate_id, gates_of, source_path, spans_of
-from headgate.assets.floods.spread import Part, next_merge, next_split
 from headgate.assets.metadata import short_keys
 from headgate.assets.owners import HOLD_UNTIL_TAG, Owner
 from headgate.assets.progress import SAY_S
@@ -30,6 +26,10 @@ from headgate.assets.recorder import RECORDERS
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS, Flood
+from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
+from headgate.pipelines.floods.spans import TimeSpan, deadline_at, gate_id, gates_of, source_path, spans_of
+from headgate.pipelines.floods.spread import Part, next_merge, next_split
 
 if TYPE_CHECKING:
     from headgate.broker.client import Gate
@@ -82,7 +82,7 @@ class Run:
 
     def loaded_otherwise(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> list[str]:
         """Messages about partitions that were loaded under another definition of the flood."""
-        from headgate.assets.spark import job_of
+        from headgate.pipelines.floods.job import job_of
 
         found: dict[str, list[str]] = {}
         for span, gate in loaded:
@@ -97,7 +97,7 @@ class Run:
     def counted(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
         """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
         tell."""
-        from headgate.assets.floods.measure import can_count, measure
+        from headgate.pipelines.floods.measure import can_count, measure
 
         found: dict[str, PartitionSize] = {}
         unknown: dict[str, list[str]] = {}
@@ -176,7 +176,7 @@ def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> 
 
 def make_plan(run: Run) -> Plan:
     """Measure the source and forecast. Raises HeadgateError: no source, a topic of another shape."""
-    from headgate.assets.floods.measure import measure
+    from headgate.pipelines.floods.measure import measure
 
     flood = run.flood
     now = datetime.now(UTC)

@@ -5,9 +5,9 @@ Needs the extra ``assets``: ``pip install 'headgate[assets]'``.
 
 from headgate.assets.build import flood_definitions
 from headgate.assets.definitions import from_environment
-from headgate.assets.floods.model import Brokers, Flood, Occurrences, Partitions, Source
-from headgate.assets.floods.parse import parse, parse_all
 from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
+from headgate.pipelines.floods.model import Brokers, Flood, Occurrences, Partitions, Source
+from headgate.pipelines.floods.parse import parse, parse_all
 
 __all__ = [
     "Brokers",

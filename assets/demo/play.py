@@ -16,10 +16,10 @@ from typing import Any
 from headgate.assets.demo import flights
 from headgate.assets.demo.dagster_api import DagsterApi
 from headgate.assets.demo.processes import Processes, free_port, wait_for
-from headgate.assets.floods.model import ROOM, ROOM_OFFSETS
 from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.assets.resources import ClusterResource
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
+from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 
 TOPIC = "flights"
 FLOOD = "flights"

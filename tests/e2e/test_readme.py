@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.assets.floods.parse import parse
+from headgate.pipelines.floods.parse import parse
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 
 README = ROOT / "README.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.assets.floods.model import Flood, Partitions, Source
+from headgate.pipelines.floods.model import Flood, Partitions, Source
 
 CHECKS = {
     "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "nothing_left_out", "source_unchanged",

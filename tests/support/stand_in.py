@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from headgate.assets.floods.model import Flood
-from headgate.assets.floods.spans import TimeSpan, gate_id
 from headgate.assets.resources import ClusterResource, SparkResource
-from headgate.assets.spark import job_of
 from headgate.broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.spans import TimeSpan, gate_id
 
 
 @dataclass

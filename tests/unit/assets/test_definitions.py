@@ -20,8 +20,8 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 
 from headgate.assets.build import flood_definitions
 from headgate.assets.definitions import from_environment
-from headgate.assets.floods.parse import parse
 from headgate.broker.runtime.errors import InvalidError
+from headgate.pipelines.floods.parse import parse
 from tests.support.floods import CHECKS
 
 ROOT = Path(__file__).parents[3]

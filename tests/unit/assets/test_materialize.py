@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.assets.build import flood_definitions
-from headgate.assets.floods.model import Brokers
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import FleetResource, SparkResource
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.floods.model import Brokers
 from tests.support.floods import CHECKS, flood
 from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headgate.assets.floods.model import Source
-from headgate.assets.floods.spans import TimeSpan, span_of, spans_of
-from headgate.assets.spark import gates_ahead, job_of, own_words
+from headgate.assets.spark import gates_ahead, own_words
 from headgate.broker.runtime.errors import InvalidError
+from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.model import Source
+from headgate.pipelines.floods.spans import TimeSpan, span_of, spans_of
 from tests.support.floods import flood
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """A flood, as declared. Plain values; `floods.parse` makes them from YAML, and users may make them in code.
 
 `parse.py` reads each field of the YAML, and the table in `assets/README.md` describes it. Defaults stand here alone. A field that
-changes the loaded records also belongs into `job_of` (`assets/spark.py`).
+changes the loaded records also belongs into `job_of` (`job.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from headgate.assets.floods.cron import Cron
+from headgate.pipelines.floods.cron import Cron
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.assets.definitions import DEFAULT_FILE, load
-from headgate.assets.floods.document import DocumentError
-from headgate.assets.floods.model import Brokers, Flood
-from headgate.assets.floods.parse import parse, parse_all
 from headgate.broker.runtime.errors import InvalidError
+from headgate.pipelines.floods.document import DocumentError
+from headgate.pipelines.floods.model import Brokers, Flood
+from headgate.pipelines.floods.parse import parse, parse_all
 
 GOOD = """floods:
   - name: clicks

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 import yaml
 
-from headgate.assets.floods.cron import Cron
-from headgate.assets.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
-from headgate.assets.floods.model import HOUR_MS, Brokers, By, Flood, Occurrences, Partitions, Place, Source
+from headgate.pipelines.floods.cron import Cron
+from headgate.pipelines.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
+from headgate.pipelines.floods.model import HOUR_MS, Brokers, By, Flood, Occurrences, Partitions, Place, Source
 
 FLOODS_MAX = 1000
 AT_MAX = 1000

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
 
-from headgate.assets.floods.model import Flood, Partitions
+from headgate.pipelines.floods.model import Flood, Partitions
 
 KEY_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H:%M"}
 """Dagster's own formats of partition keys."""

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headgate.assets.floods.model import Flood
-from headgate.assets.floods.plan import PartitionSize
-from headgate.assets.floods.spans import TimeSpan, partitions_per_path, path_span, source_path
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.plan import PartitionSize
+from headgate.pipelines.floods.spans import TimeSpan, partitions_per_path, path_span, source_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

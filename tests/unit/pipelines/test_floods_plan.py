@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.assets.floods.measure import measure
-from headgate.assets.floods.model import Brokers, Flood, Partitions, Source
-from headgate.assets.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, too_late
-from headgate.assets.floods.spans import spans_of
-from headgate.assets.floods.spread import Part, next_merge, next_split
 from headgate.assets.plot import markdown, svg
 from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.pipelines.floods.measure import measure
+from headgate.pipelines.floods.model import Brokers, Flood, Partitions, Source
+from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, too_late
+from headgate.pipelines.floods.spans import spans_of
+from headgate.pipelines.floods.spread import Part, next_merge, next_split
 from tests.support import floods
 from tests.support.s3_server import S3Server
 

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.assets.build import expected_runs, partitions_definition
-from headgate.assets.floods.cron import Cron
-from headgate.assets.floods.model import Flood, Occurrences, Partitions, Source
-from headgate.assets.floods.spans import (
+from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
+from headgate.pipelines.floods.cron import Cron
+from headgate.pipelines.floods.model import Flood, Occurrences, Partitions, Source
+from headgate.pipelines.floods.spans import (
     deadline_at,
     gate_id,
     newest_key,
@@ -29,7 +30,6 @@ from headgate.assets.floods.spans import (
     span_of,
     spans_of,
 )
-from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
 from tests.support import floods
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from headgate.assets.floods.model import Flood
-from headgate.assets.floods.spans import source_path, span_of
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.spans import source_path, span_of
 
 SETUP_S = 15.0
 """Start of Spark and of brokers, in seconds, before the first measurement."""
