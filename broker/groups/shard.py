@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from headgate.broker.groups.effects import ROWS_PER_APPEND_MAX, Answer, Append, Budget, Effect, Now, Row
 from headgate.broker.groups.events import (
     NO_MEMBER,
     Event,
@@ -58,27 +59,6 @@ from headgate.broker.groups.records import (
 from headgate.broker.groups.timers import Timers
 from headgate.broker.runtime.errors import Reason
 
-Row: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value of a record. A record without a value deletes the key."""
-
-ROWS_PER_APPEND_MAX = 1_000
-"""Rows in one batch that the shard writes without a request. It bounds the size of a batch."""
-
-
-class Now(NamedTuple):
-    """Both times, in ms. `timer_ms` never goes back and is for time-outs. `wall_ms` is the wall-clock time, for stored values."""
-
-    timer_ms: int
-    wall_ms: int
-
-
-@dataclass(slots=True)
-class Budget:
-    """The number of groups that all shards of a broker hold, and its bound."""
-
-    groups_max: int
-    groups: int = 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
@@ -104,25 +84,6 @@ class RowsReply:
 @dataclass(frozen=True, slots=True)
 class DeleteReply:
     error: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer the request of this token. Each token is answered once."""
-
-    token: object
-    response: object
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Append these rows to the partition, in order, then report `stored(ticket)`."""
-
-    ticket: int
-    rows: list[Row]
-
-
-Effect: TypeAlias = Answer | Append
 
 
 class _Record(NamedTuple):
@@ -207,12 +168,13 @@ class Shard:
             if value is not None or key.group in self._entries:
                 self._entry(key.group).positions.set(key.topic, key.partition, value)
 
-    def loaded(self, now: Now) -> None:
+    def loaded(self, now: Now) -> list[Effect]:
         """Called when the whole log was replayed. Groups with members get their state machines, and the members' sessions start."""
         for group_id, entry in list(self._entries.items()):
             if entry.record is not None and entry.record.has_members:
                 self._group(group_id, entry, now)
             self._settle(group_id)
+        return []
 
     def unload(self, reason: Reason) -> list[Effect]:
         """Called when the partition goes to another broker, or this broker stops. Answers every waiting request, and empties the
@@ -585,15 +547,3 @@ def _failed(response: RowsReply | DeleteReply, reason: Reason) -> RowsReply | De
     if isinstance(response, DeleteReply):
         return DeleteReply(reason)
     return RowsReply(tuple(error or reason for error in response.errors))
-
-
-def shard_of(group_id: str, shards: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group: the absolute of Java's `String.hashCode`, as in Kafka."""
-    code = 0
-    data = group_id.encode("utf-16-be")
-    for index in range(0, len(data), 2):
-        code = (31 * code + (data[index] << 8 | data[index + 1])) & 0xFFFF_FFFF
-    if code >= 1 << 31:
-        code = (1 << 32) - code
-    # The absolute of Java's smallest int would not fit into an int; Kafka takes 0.
-    return (0 if code == 1 << 31 else code) % shards
