@@ -47,13 +47,15 @@ ROOM = "history.room"
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic. `config` holds the overrides only; `cluster/topic_config.py` has the defaults."""
+    """A topic. `config` holds the overrides only; `cluster/topic_config.py` has the defaults. `replication_factor` is what Kafka
+    clients are shown; the store makes the copies."""
 
     id: uuid.UUID
     name: str
     partitions: int
     config: dict[str, str] = {}
     created_ms: int = 0
+    replication_factor: int = 1
 
     @property
     def room(self) -> int:

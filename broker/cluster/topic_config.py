@@ -1,9 +1,9 @@
 """Topic names and topic settings: valid names and values, their meaning, and their typed form for the data plane. No I/O.
 
 The keys, types and defaults are Kafka's (org.apache.kafka.storage.internals.log.LogConfig of 4.2), so that tools which create
-and describe topics work unchanged. Some keys concern things that do not exist here (files per partition, replicas). They are
-accepted, kept and described, and their text says that they have no effect. A value that would promise a missing function is
-refused.
+and describe topics work unchanged: no key and no value that Kafka takes is refused. Some keys concern things that do not exist
+here (files per partition, replicas, a second tier of storage). They are accepted, kept and described, and their text says that
+they have no effect, and why.
 
 A new key is a row in `_KEYS`. A key that the data plane reads is also a field of `TopicConfig`.
 """
@@ -45,9 +45,9 @@ class Kind(IntEnum):
 class ConfigKey:
     """One key that a topic may override.
 
-    `low` and `high` bound INT and LONG (inclusive). `choices` are the known values, or the known elements of a LIST. The keys of
-    `refused` are choices that are not accepted, each with the reason for the user. `broker_name`: Kafka's name of the broker
-    setting that is the key's default.
+    `low` and `high` bound INT and LONG (inclusive). `choices` are the known values, or the known elements of a LIST. `element`
+    is the form of the elements of a LIST without choices. `broker_name`: Kafka's name of the broker setting that is the key's
+    default.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ConfigKey:
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()
-    refused: Mapping[str, str] | None = None
+    element: re.Pattern[str] | None = None
 
     def parse(self, text: str) -> bool | int | float | str | tuple[str, ...]:
         """The value of `text`. Raises InvalidError(INVALID_CONFIG)."""
@@ -77,15 +77,16 @@ class ConfigKey:
                     raise self._invalid(text, f"a number from {self.low} to {self.high}")
                 return float(text)
             case Kind.LIST:
-                items = tuple(item.strip() for item in text.split(","))
-                if not set(items) <= set(self.choices):
+                items = tuple(item.strip() for item in text.split(",")) if text else ()
+                if self.element is not None:
+                    if not all(self.element.fullmatch(item) for item in items):
+                        raise self._invalid(text, "a list of partition:broker, or *")
+                elif not set(items) <= set(self.choices):
                     raise self._invalid(text, f"a list of {', '.join(self.choices)}")
                 return items
             case Kind.STRING:
                 if text not in self.choices:
                     raise self._invalid(text, f"one of {', '.join(self.choices)}")
-                if self.refused is not None and text in self.refused:
-                    raise InvalidError(Reason.INVALID_CONFIG, f"{self.refused[text]} key=`{self.name}` value=`{text}`")
                 return text
 
     def _invalid(self, text: str, expected: str) -> InvalidError:
@@ -93,7 +94,9 @@ class ConfigKey:
 
 
 _FILES = "Accepted and kept, without effect: Headgate has no log files per partition."
-_PASSED_ON = "a broker passes batches on as they came and never compresses them again: only `producer` is accepted."
+_COMPRESSED = "Accepted and kept, without effect: a broker never compresses a batch again."
+_ONE_TIER = "Accepted and kept, without effect: all records of all topics are in the store, which is the only tier."
+_NO_REPLICAS = "Accepted and kept, without effect: brokers do not copy records from one another."
 
 
 def _key(
@@ -102,6 +105,13 @@ def _key(
     return ConfigKey(
         name=name, kind=kind, default=str(default), documentation=documentation, broker_name=broker_name, low=low, high=high
     )
+
+
+_THROTTLED = re.compile(r"\*|[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
+
+
+def _throttled(name: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=Kind.LIST, default="", documentation=_NO_REPLICAS, broker_name=None, element=_THROTTLED)
 
 
 _KEYS = (
@@ -121,19 +131,21 @@ _KEYS = (
         default="delete",
         choices=("compact", "delete"),
         documentation="Treatment of old records: `delete` = removed by age or size; `compact` = at least the newest record "
-        "of each key is kept for ever; both may be given.",
+        "of each key is kept for ever; both may be given; empty = every record is kept for ever.",
         broker_name="log.cleanup.policy",
     ),
+    _key("compression.gzip.level", Kind.INT, -1, _COMPRESSED, "compression.gzip.level", -1, 9),
+    _key("compression.lz4.level", Kind.INT, 9, _COMPRESSED, "compression.lz4.level", 1, 17),
     ConfigKey(
         name="compression.type",
         kind=Kind.STRING,
         default="producer",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        refused=dict.fromkeys(("uncompressed", "gzip", "snappy", "lz4", "zstd"), _PASSED_ON),
-        documentation="`producer` = batches keep the compression that their producer chose. A broker never compresses again, so no "
-        "other value is accepted.",
+        documentation="Batches keep the compression that their producer chose, whatever the value. A named codec is accepted and "
+        "kept for the tools that set it.",
         broker_name="compression.type",
     ),
+    _key("compression.zstd.level", Kind.INT, 3, _COMPRESSED, "compression.zstd.level", -131_072, 22),
     _key(
         "delete.retention.ms",
         Kind.LONG,
@@ -164,6 +176,7 @@ _KEYS = (
         0,
         LONG_MAX,
     ),
+    _throttled("follower.replication.throttled.replicas"),
     ConfigKey(
         name="headgate.check.records",
         kind=Kind.STRING,
@@ -186,6 +199,9 @@ _KEYS = (
         1 << 60,
     ),
     _key("index.interval.bytes", Kind.INT, 4096, _FILES, "log.index.interval.bytes", 0, INT_MAX),
+    _throttled("leader.replication.throttled.replicas"),
+    _key("local.retention.bytes", Kind.LONG, -2, _ONE_TIER, "log.local.retention.bytes", -2, LONG_MAX),
+    _key("local.retention.ms", Kind.LONG, -2, _ONE_TIER, "log.local.retention.ms", -2, LONG_MAX),
     _key(
         "max.compaction.lag.ms",
         Kind.LONG,
@@ -250,6 +266,9 @@ _KEYS = (
         INT_MAX,
     ),
     _key("preallocate", Kind.BOOLEAN, "false", _FILES, "log.preallocate"),
+    _key("remote.log.copy.disable", Kind.BOOLEAN, "false", _ONE_TIER, None),
+    _key("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _ONE_TIER, None),
+    _key("remote.storage.enable", Kind.BOOLEAN, "false", _ONE_TIER, None),
     _key(
         "retention.bytes",
         Kind.LONG,

@@ -18,11 +18,12 @@ milliseconds."""
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A request for a new topic. `partitions` None: the broker's `num_partitions`."""
+    """A request for a new topic. `partitions` None: the broker's `num_partitions`. `replication_factor`: see `Topic`."""
 
     name: str
     partitions: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,12 @@ class Topics:
                     partitions
                     if isinstance(partitions, HeadgateError)
                     else Topic(
-                        id=uuid.uuid4(), name=one.name, partitions=partitions, config=dict(one.config), created_ms=created_ms
+                        id=uuid.uuid4(),
+                        name=one.name,
+                        partitions=partitions,
+                        config=dict(one.config),
+                        created_ms=created_ms,
+                        replication_factor=one.replication_factor,
                     )
                     for one, partitions in zip(
                         asked[lot], check_new_topics(self._life.manifest.topics, asked[lot], self._topic_limits), strict=True

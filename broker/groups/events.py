@@ -207,3 +207,18 @@ class GroupDescription:
     protocol_type: str
     protocol: str
     members: tuple[MemberMetadata, ...]
+
+
+def refusal(event: Join | Sync | Heartbeat | Leave, reason: Reason) -> object:
+    """The answer to a request about a group that does not exist, or that has no valid id."""
+    match event:
+        case Join():
+            return JoinReply(error=reason, member_id=event.member_id)
+        case Sync():
+            return SyncReply(error=reason)
+        case Heartbeat():
+            return HeartbeatReply(error=reason)
+        case Leave():
+            if reason is Reason.UNKNOWN_MEMBER_ID:
+                return LeaveReply(members=tuple((leaving, reason) for leaving in event.members))
+            return LeaveReply(error=reason)

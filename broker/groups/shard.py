@@ -25,19 +25,16 @@ from headgate.broker.groups.events import (
     Event,
     GroupConfig,
     Heartbeat,
-    HeartbeatReply,
     Join,
-    JoinReply,
     Leave,
-    LeaveReply,
     Persist,
     Reply,
     State,
     Stored,
     Sync,
-    SyncReply,
     Tick,
     Unload,
+    refusal,
 )
 from headgate.broker.groups.group import Group
 from headgate.broker.groups.member import CONSUMER_PROTOCOL
@@ -107,6 +104,8 @@ class _Ticket:
     before: _Record | None = None
     """With `group_ticket`: the log's previous record, in case these rows do not become durable."""
     positions: tuple[tuple[OffsetKey, OffsetValue | None], ...] = ()
+    empties_group: _Record | None = None
+    """The group's first record, if these rows delete the last position of a group that never had members."""
     deletes_group: bool = False
     token: object | None = None
     response: RowsReply | DeleteReply | None = None
@@ -211,13 +210,13 @@ class Shard:
     def handle(self, group_id: str, event: Join | Sync | Heartbeat | Leave, now: Now) -> list[Effect]:
         """Handle a request of a member."""
         if not group_id:
-            return [Answer(event.token, _refusal(event, Reason.INVALID_GROUP_ID))]
+            return [Answer(event.token, refusal(event, Reason.INVALID_GROUP_ID))]
         entry = self._entries.get(group_id)
         if entry is None:
             if not (isinstance(event, Join) and event.member_id == NO_MEMBER):
-                return [Answer(event.token, _refusal(event, Reason.UNKNOWN_MEMBER_ID))]
+                return [Answer(event.token, refusal(event, Reason.UNKNOWN_MEMBER_ID))]
             if self.budget.groups >= self.budget.groups_max:
-                return [Answer(event.token, _refusal(event, Reason.GROUP_MAX_SIZE_REACHED))]
+                return [Answer(event.token, refusal(event, Reason.GROUP_MAX_SIZE_REACHED))]
             entry = self._entry(group_id)
         effects: list[Effect] = []
         self._run(group_id, entry, event, now, effects)
@@ -274,7 +273,7 @@ class Shard:
 
     def delete_positions(self, group_id: str, rows: list[tuple[str, int]], token: object, now: Now) -> list[Effect]:
         """Delete positions by (topic, partition), for OffsetDelete. Answers with a RowsReply. A missing position counts as
-        deleted."""
+        deleted. A group without positions stays an empty group until it expires or is deleted."""
         entry = self._entries.get(group_id)
         if entry is None:
             return [Answer(token, RowsReply(error=Reason.GROUP_ID_NOT_FOUND))]
@@ -290,7 +289,12 @@ class Shard:
         if not keys:
             self._settle(group_id)
             return [Answer(token, reply)]
-        return [self._append(self._forget(group_id, keys, token, reply))]
+        ticket = self._forget(group_id, keys, token, reply)
+        if entry.record is None and len(keys) == len(known):
+            metadata = GroupMetadata(protocol_type=None, generation=0, protocol=None, leader=None, state_ms=now.wall_ms)
+            record = _record(encode_group_value(metadata), metadata)
+            ticket = replace(ticket, rows=[*ticket.rows, (encode_group_key(group_id), record.data)], empties_group=record)
+        return [self._append(ticket)]
 
     # -- groups as a whole
 
@@ -398,6 +402,7 @@ class Shard:
         if error is None:
             for key, value in ticket.positions:
                 entry.positions.set(key.topic, key.partition, value)
+            entry.record = ticket.empties_group or entry.record
         if ticket.response is not None:
             effects.append(Answer(ticket.token, ticket.response if error is None else _failed(ticket.response, error)))
         if ticket.deletes_group:
@@ -521,21 +526,6 @@ class Shard:
         if group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL or group.is_subscribed(topic):
             return False
         return is_expired(value, -1, retention_ms, wall_ms)
-
-
-def _refusal(event: Join | Sync | Heartbeat | Leave, reason: Reason) -> object:
-    """The answer to a request about a group that does not exist, or that has no valid id."""
-    match event:
-        case Join():
-            return JoinReply(error=reason, member_id=event.member_id)
-        case Sync():
-            return SyncReply(error=reason)
-        case Heartbeat():
-            return HeartbeatReply(error=reason)
-        case Leave():
-            if reason is Reason.UNKNOWN_MEMBER_ID:
-                return LeaveReply(members=tuple((leaving, reason) for leaving in event.members))
-            return LeaveReply(error=reason)
 
 
 def _record(data: bytes, metadata: GroupMetadata) -> _Record:

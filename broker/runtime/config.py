@@ -150,7 +150,7 @@ class Settings:
     )
 
     # -- topics
-    num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a partition count")
+    num_partitions: int = _count(1, 1, 10_000, "partitions of a topic that is created without a partition count")
     auto_create_topics: bool = _flag(True, "create a missing topic when a client first asks for it")
     partitions_per_topic_max: int = _count(10_000, 1, 100_000, "largest number of partitions of one topic")
     partitions_max: int = _count(

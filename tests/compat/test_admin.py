@@ -35,6 +35,7 @@ from kafka import OffsetSpec as KafkaPythonOffset
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.admin import ConfigResource as KafkaPythonResource
 
+from tests.compat.conftest import EXTERNAL
 from tests.compat.topics import create_topic, eventually, fresh
 from tests.support.clients.all import CLIENTS, KAFKAJS
 from tests.support.records import Record
@@ -285,6 +286,20 @@ async def _aiokafka(bootstrap: str, topic: str) -> None:
         assert [error[:2] for error in deleted.topic_error_codes] == [(topic, 0)]
     finally:
         await admin.close()
+
+
+@pytest.mark.skipif(EXTERNAL is not None, reason="one Kafka broker refuses three replicas")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.kafkajs) if name == "kafkajs" else name for name in CLIENTS])
+def test_replicas_on_brokers_that_do_not_run_disturb_no_client(bootstrap: str, confluent: AdminClient, name: str) -> None:
+    """A topic with the settings of a production cluster, on one broker: as many replicas as it asked for, all in sync."""
+    topic = fresh("replicas")
+    config = {"min.insync.replicas": "2", "compression.type": "zstd", "cleanup.policy": ""}
+    confluent.create_topics([NewTopic(topic, 1, 3, config=config)])[topic].result(30)
+    (part,) = confluent.list_topics(topic, timeout=30).topics[topic].partitions.values()
+    assert (len(part.replicas), part.replicas[0], part.isrs) == (3, part.leader, part.replicas)
+    records = [Record(partition=0, key=None, value=b"%d" % number, timestamp_ms=number) for number in range(3)]
+    CLIENTS[name].produce(bootstrap, topic, records)
+    assert [read.value for read in CLIENTS[name].consume(bootstrap, topic, [0])[0]] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.kafkajs

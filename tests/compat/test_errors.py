@@ -360,7 +360,7 @@ def test_auto_creation_on_metadata(broker: Broker) -> None:
 
     assert ask(False).error_code == UNKNOWN_TOPIC_OR_PARTITION
     made = eventually(lambda: ask(True), lambda topic: topic.error_code == NONE)
-    assert (made.error_code, len(made.partitions)) == (NONE, 8)
+    assert (made.error_code, len(made.partitions)) == (NONE, 1)
     assert ask(False).topic_id == made.topic_id
 
 

@@ -25,6 +25,7 @@ class Common:
         turns: shared by the requests of all connections. Replaced by the engine's once the engine is open.
         opened: waits until the engine is open, and returns it.
         ended: logs the reason for which a connection ends: (event, peer, reason).
+        unserved: logs a request that the broker does not serve: (host, reason).
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Common:
         turns: Turns,
         opened: Callable[[], Awaitable[Engine]],
         ended: Callable[[str, str, str], None],
+        unserved: Callable[[str, str], None],
     ) -> None:
         self.settings = settings
         self.advertised = advertised
@@ -46,6 +48,7 @@ class Common:
         self.turns = turns
         self.opened = opened
         self.ended = ended
+        self.unserved = unserved
         self.engine: Engine | None = None
         """None until the engine is open."""
         self.groups: Coordinator | None = None

@@ -158,9 +158,15 @@ def broker_entries(context: Context) -> list[Entry]:
     def add(name: str, value: object, default: object, kind: Kind) -> None:
         known[name] = value, default, kind, _BROKER_TEXTS[name]
 
-    address = f"PLAINTEXT://{context.host}:{context.port}"
-    add("advertised.listeners", address, address, Kind.STRING)
-    add("listeners", f"PLAINTEXT://{settings.host}:{context.port}", f"PLAINTEXT://{own.host}:{own.kafka_port}", Kind.STRING)
+    def add_text(name: str, value: str, *made_of: str) -> None:
+        """A text that follows from the settings `made_of`. It is the default while these have their defaults."""
+        is_default = all(getattr(settings, one) == getattr(own, one) for one in made_of)
+        add(name, value, value if is_default else "", Kind.STRING)
+
+    listens = ("host", "kafka_port")
+    advertised = f"PLAINTEXT://{context.host}:{context.port}"
+    add_text("advertised.listeners", advertised, *listens, "advertised_host", "advertised_kafka_port")
+    add_text("listeners", f"PLAINTEXT://{settings.host}:{settings.kafka_port or context.port}", *listens)
     add("broker.id", settings.broker_id, own.broker_id, Kind.INT)
     add("node.id", settings.broker_id, own.broker_id, Kind.INT)
     add("auto.create.topics.enable", settings.auto_create_topics, own.auto_create_topics, Kind.BOOLEAN)
@@ -171,7 +177,7 @@ def broker_entries(context: Context) -> list[Entry]:
     add("fetch.max.bytes", settings.fetch_bytes_max, own.fetch_bytes_max, Kind.INT)
     add("default.replication.factor", 1, 1, Kind.INT)
     add("delete.topic.enable", True, True, Kind.BOOLEAN)
-    add("log.dirs", context.engine.store.url, own.store, Kind.STRING)
+    add_text("log.dirs", context.engine.store.url, "store")
     entries = []
     for name, (value, default, kind, documentation) in sorted(known.items()):
         source = ConfigSource.DEFAULT if value == default else ConfigSource.BROKER
@@ -184,7 +190,9 @@ def broker_entries(context: Context) -> list[Entry]:
                 kind=kind,
                 read_only=True,
                 documentation=documentation,
-                synonyms=synonyms if source is ConfigSource.DEFAULT else (*synonyms, (name, _text(default), ConfigSource.DEFAULT)),
+                synonyms=synonyms
+                if source is ConfigSource.DEFAULT or default == ""
+                else (*synonyms, (name, _text(default), ConfigSource.DEFAULT)),
             )
         )
     return entries

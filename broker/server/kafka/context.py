@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ class Context:
 
     `host` and `port` are the address that this listener announces to clients. `client_id` is the client's own name,
     `client_host` its address. `reader` is the connection, for windows that wait for their history (engine/partition/windows.py).
+    A handler calls `unserved` with the name of a feature that the client asked for and that this broker does not have: the log
+    then tells why the client does not go on.
 
     `turn` is the request's share of the loop's time. A handler iterates with `turn.each` over all items that a request or a
     cluster can have many of: a loop over them without pauses would stall the broker (`tests/e2e/test_turns.py` finds such
@@ -34,3 +37,4 @@ class Context:
     host: str
     port: int
     reader: int = 0
+    unserved: Callable[[str], None] = lambda _: None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -28,6 +30,35 @@ def lead_of(topic: Topic, number: int, context: Context) -> tuple[ErrorCode, int
     if lead is None:
         return ErrorCode.LEADER_NOT_AVAILABLE, ID_UNKNOWN, ID_UNKNOWN
     return ErrorCode.NONE, lead[0].broker_id, lead[1]
+
+
+class Replicas:
+    """The replicas that clients are shown for a partition. All are in sync, because the store makes the copies.
+
+    Clients and tools compare these lists with the replication factor and with `min.insync.replicas`, so a list always has as many
+    brokers as the topic was created with. The lead is the first one, as Kafka's preferred leader is, and the live brokers follow
+    in a ring. While fewer brokers run than the topic wants, the lowest free ids fill the list: brokers that come back, or that
+    another flood raises, get those ids. Clients know such ids from Kafka, where they are brokers that are down.
+
+    Args:
+        broker_ids: the live brokers, in ascending order.
+    """
+
+    def __init__(self, broker_ids: Iterable[int]) -> None:
+        self._live = list(broker_ids)
+        self._known: dict[tuple[int, int], list[int]] = {}
+
+    def of(self, lead: int, replication_factor: int) -> list[int]:
+        """The broker ids, the lead first. The caller does not change the list."""
+        if replication_factor == 1:
+            return [lead]
+        found = self._known.get((lead, replication_factor))
+        if found is None:
+            live = [lead, *(one for one in self._live if one > lead), *(one for one in self._live if one < lead)]
+            free = (one for one in count(1) if one != lead and one not in self._live)
+            found = [*live[:replication_factor], *islice(free, max(0, replication_factor - len(live)))]
+            self._known[lead, replication_factor] = found
+        return found
 
 
 async def find_doubt(context: Context) -> HeadgateError | None:

@@ -34,6 +34,8 @@ STALL_PATIENCE_S = 25.0
 ENDS_TOLD_MAX = 50
 """Log lines about ended connections between two sweeps; further ones are only counted. One client that repeatedly connects and
 sends invalid requests would otherwise write gigabytes of log a day."""
+UNSERVED_TOLD_MAX = 1000
+"""Pairs of a client and a cause whose unserved requests were logged and are not logged again. Then the oldest are forgotten."""
 CLOSE_S = 1.0
 """Time that clients have to take their last answers when the broker closes."""
 
@@ -56,7 +58,10 @@ class KafkaServer:
             turns=Turns(clock.monotonic),
             opened=self._opened,
             ended=self.tell_end,
+            unserved=self.tell_unserved,
         )
+        self._unserved: dict[tuple[str, str], None] = {}
+        """Addresses of clients, and what they asked for in vain."""
         self.connections: dict[Connection, None] = {}
         self.connections_refused = 0
         self._ends = 0
@@ -131,6 +136,16 @@ class KafkaServer:
         self._ends += 1
         if self._ends <= ENDS_TOLD_MAX:
             logger.info(event, peer=peer, reason=reason)
+
+    def tell_unserved(self, host: str, reason: str) -> None:
+        """Log a request that this broker does not serve, once for each client and cause: the client may wait for ever, or end with
+        a text that names neither."""
+        if (host, reason) in self._unserved:
+            return
+        if len(self._unserved) == UNSERVED_TOLD_MAX:
+            del self._unserved[next(iter(self._unserved))]
+        self._unserved[host, reason] = None
+        logger.warning("not_served", host=host, reason=reason)
 
     def _tell_rest(self) -> None:
         if self._ends > ENDS_TOLD_MAX:

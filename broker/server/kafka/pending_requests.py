@@ -11,6 +11,7 @@ from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.produce import Answer
@@ -31,6 +32,8 @@ PARK_S = 2.0
 """Longest wait for a hand-over. After it the broker refuses the produce request, and the client retries."""
 ROOM_RETRY_S = 0.1
 """Pause before a fetch without room for its answer checks for room again."""
+CLIENT_ID_LENGTH_MAX = 100
+"""Characters of a client id in a log line."""
 
 
 class PendingRequests:
@@ -207,7 +210,11 @@ class PendingRequests:
         api = APIS.get(key)
         refusable = key == API_VERSIONS or (key == PRODUCE and 0 <= version < produce_wire.VERSION_MIN)
         if api is None or not (api.serves(version) or refusable):
-            raise DecodeError(f"request is not served here. api_key=`{key}` version=`{version}`")
+            name = API_NAMES.get(key, "unknown") if api is None else api.name
+            head, _ = read_request_header(frame, 0, False)
+            self._unserved(head.client_id, f"Kafka API {name} ({key}), version {version}")
+            session.drop("not_served", f"request is not served here. api=`{name}` api_key=`{key}` version=`{version}`")
+            return
         if key != PRODUCE and len(frame) > (bytes_max := request_bytes_max(key)):
             raise DecodeError(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{bytes_max}`")
         if key == API_VERSIONS and not api.serves(version):
@@ -251,6 +258,12 @@ class PendingRequests:
             await turn.run(dispose(message))
             await turn.run(dispose(response))
 
+    def _unserved(self, client_id: str | None, what: str) -> None:
+        """The client asked for something that this broker does not serve."""
+        name = (client_id or "")[:CLIENT_ID_LENGTH_MAX]
+        reason = f"a client asked for something that is not served. asked=`{what}` client_id=`{name}`"
+        self._common.unserved(self._session.peer.rpartition(":")[0], reason)
+
     def _context(self, api: Api, version: int, client_id: str | None, turn: Turn) -> Context:
         common, session = self._common, self._session
         host, port = common.advertised
@@ -266,6 +279,7 @@ class PendingRequests:
             host=host,
             port=port,
             reader=session.reader,
+            unserved=lambda what: self._unserved(client_id, what),
         )
 
 

@@ -284,6 +284,29 @@ def test_positions_of_topics_that_are_read_cannot_be_deleted() -> None:
     assert log.delete_positions(("t", 0), group="x") == RowsReply(error=Reason.GROUP_ID_NOT_FOUND)
 
 
+def test_a_group_without_its_last_position_is_empty_until_it_expires() -> None:
+    """Kafka lists it until its next look for expired groups. Tools delete positions and then describe the group."""
+    log = Log()
+    log.commit()
+    assert log.delete_positions(("t", 0)) == RowsReply((None,))
+    for shard in (log.shard, log.replayed()):
+        assert [(one.group_id, one.state) for one in shard.list_groups()] == [("g", State.EMPTY)]
+    log.commit()
+    assert log.offset() == 1
+    assert log.delete_positions(("t", 0)) == RowsReply((None,))
+    assert log.delete() == DeleteReply()
+    assert list(log.shard.list_groups()) == list(log.replayed().list_groups()) == []
+
+
+def test_a_deletion_of_the_last_position_that_is_lost_changes_nothing() -> None:
+    log = Log()
+    log.commit()
+    log.durable = False
+    assert log.delete_positions(("t", 0)) is None
+    log.store(Reason.COORDINATOR_NOT_AVAILABLE)
+    assert log.offset() == 1 and log.shows(log.shard) == log.shows(log.replayed())
+
+
 @pytest.mark.parametrize(
     ("protocol_type", "reply"),
     [("consumer", RowsReply((Reason.GROUP_SUBSCRIBED_TO_TOPIC,))), ("connect", RowsReply(error=Reason.NON_EMPTY_GROUP))],

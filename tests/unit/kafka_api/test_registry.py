@@ -19,7 +19,7 @@ from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
 from headgate.broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
-from headgate.broker.server.kafka.listener import ENDS_TOLD_MAX, KafkaServer
+from headgate.broker.server.kafka.listener import ENDS_TOLD_MAX, UNSERVED_TOLD_MAX, KafkaServer
 from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.wire.kafka.primitives import DecodeError
 
@@ -93,6 +93,23 @@ async def test_the_log_is_not_flooded_by_connections_that_are_ended(caplog: pyte
         await server.close()
     told = [record.getMessage() for record in caplog.records]
     assert told == [*["malformed_request"] * ENDS_TOLD_MAX, "more_connections_ended"] * 2
+
+
+async def test_an_unserved_request_is_told_once_for_each_client_and_cause(caplog: pytest.LogCaptureFixture) -> None:
+    """As a warning, which `headgate up` shows: a client that waits for ever does not say what it waits for."""
+    caplog.set_level("WARNING")
+    server = KafkaServer(Settings(), Clock(), ("host", 9092))
+    for _ in range(3):
+        for host, reason in (("10.0.0.1", "a"), ("10.0.0.1", "b"), ("10.0.0.2", "a")):
+            server.tell_unserved(host, reason)
+    assert [record.getMessage() for record in caplog.records] == ["not_served"] * 3
+    for number in range(UNSERVED_TOLD_MAX):
+        server.tell_unserved("10.0.0.3", str(number))
+    caplog.clear()
+    server.tell_unserved("10.0.0.1", "a")  # the oldest are forgotten: memory has a bound
+    server.tell_unserved("10.0.0.3", "999")
+    assert [(record.getMessage(), vars(record)["fields"]["host"]) for record in caplog.records] == [("not_served", "10.0.0.1")]
+    await server.close()
 
 
 def test_the_first_answer_needs_nothing_heavy() -> None:

@@ -17,6 +17,7 @@ from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.config import MIB, Settings
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.kafka.common import ROOM_BYTES_MIN, Common
+from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.server.kafka.session import (
     ASTRAY_MAX,
     JOINED_BYTES_MAX,
@@ -52,6 +53,7 @@ class World:
     def __init__(self, **settings: int) -> None:
         self.now_s = 10.0
         self.ended: list[str] = []
+        self.unserved: list[str] = []
 
         async def opened() -> Any:
             raise AssertionError
@@ -64,6 +66,7 @@ class World:
             turns=Turns(lambda: self.now_s),
             opened=opened,
             ended=lambda event, peer, reason: self.ended.append(event),
+            unserved=lambda host, reason: self.unserved.append(reason),
         )
         self.port = Port()
         self.session = Session(self.common, cast(Any, self.port))
@@ -160,6 +163,16 @@ def test_bytes_that_are_no_request_end_the_connection(bad: bytes) -> None:
     assert world.ended == ["malformed_request"]
     assert world.port.effects == ["close"]
     assert world.session.frames.paused
+
+
+@pytest.mark.parametrize(("key", "version", "name"), [(999, 0, "unknown"), (78, 1, "ShareFetch"), (METADATA, 99, "Metadata")])
+async def test_an_unserved_request_names_the_api_and_the_client(key: int, version: int, name: str) -> None:
+    world = World()
+    frame = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\x00\x04mine"
+    await PendingRequests(world.common, world.session).answer(frame, cast(Any, None))
+    asked = f"asked=`Kafka API {name} ({key}), version {version}` client_id=`mine`"
+    assert world.unserved == [f"a client asked for something that is not served. {asked}"]
+    assert (world.ended, world.port.effects) == (["not_served"], ["close"])
 
 
 def test_requests_beyond_a_limit_stay_in_the_socket() -> None:

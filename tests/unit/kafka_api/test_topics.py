@@ -16,6 +16,7 @@ from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.leads import Replicas
 from headgate.broker.wire.kafka.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -78,16 +79,28 @@ async def test_defaults(kafka: Kafka) -> None:
     assert kafka.engine.topic("a").partitions == kafka.settings.num_partitions
 
 
-@pytest.mark.parametrize("factor", [1, 3, 100])
-async def test_any_replication_factor_is_taken(kafka: Kafka, factor: int) -> None:
+@pytest.mark.parametrize("factor", [1, 3, 10])
+async def test_replicas_are_shown_as_the_topic_was_created(kafka: Kafka, factor: int) -> None:
+    """One broker runs. Tools compare the lists with the factor and with `min.insync.replicas`."""
     (result,) = await create(kafka, topic("a", replication_factor=factor))
-    assert (result.error_code, result.replication_factor) == (0, 1)
+    assert (result.error_code, result.error_message, result.replication_factor) == (0, None, factor)
+    response = await kafka.call(MetadataRequest(topics=[MetadataRequestTopic(name="a")]), 12)
+    for part in response.topics[0].partitions:
+        assert part.replica_nodes == part.isr_nodes == [7, *range(1, 12)][: min(factor, 7)] + [8, 9, 10][: max(0, factor - 7)]
+        assert part.offline_replicas == []
+
+
+def test_replicas_form_a_ring_that_begins_at_the_lead() -> None:
+    replicas = Replicas([1, 2, 5, 6])
+    assert [replicas.of(lead, 3) for lead in (1, 2, 5, 6)] == [[1, 2, 5], [2, 5, 6], [5, 6, 1], [6, 1, 2]]
+    assert replicas.of(5, 1) == [5]
+    assert replicas.of(5, 6) == [5, 6, 1, 2, 3, 4]
 
 
 async def test_manual_assignment(kafka: Kafka) -> None:
     rows = assignments((1, [7]), (0, [7]), (2, [7]))
     (result,) = await create(kafka, topic("a", num_partitions=-1, replication_factor=-1, assignments=rows))
-    assert (result.error_code, kafka.engine.topic("a").partitions) == (0, 3)
+    assert (result.error_code, kafka.engine.topic("a").partitions, result.replication_factor) == (0, 3, 1)
 
 
 MANUAL: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1}
@@ -104,7 +117,8 @@ INVALID = [
     ({"configs": configs(no_such="1")}, ErrorCode.INVALID_CONFIG),
     ({"configs": configs(retention_ms="soon")}, ErrorCode.INVALID_CONFIG),
     ({"configs": configs(retention_ms=None)}, ErrorCode.INVALID_CONFIG),
-    ({"configs": configs(compression_type="zstd")}, ErrorCode.INVALID_CONFIG),
+    ({"replication_factor": 11}, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ({"configs": configs(compression_type="brotli")}, ErrorCode.INVALID_CONFIG),
     ({"assignments": assignments((0, [7]))}, ErrorCode.INVALID_REQUEST),
     (MANUAL | {"num_partitions": 1, "assignments": assignments((0, [7]))}, ErrorCode.INVALID_REQUEST),
     (MANUAL | {"replication_factor": 1, "assignments": assignments((0, [7]))}, ErrorCode.INVALID_REQUEST),

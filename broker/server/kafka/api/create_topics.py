@@ -4,8 +4,9 @@
 - A manual assignment must name partitions from 0 on and existing brokers, and leaves both counts at -1, as in Kafka.
 - POLICY_VIOLATION: the cluster would have more than `partitions_max` partitions.
 
-Deviations: the store makes the copies, so any replication factor >= 1 (or -1) is accepted, and the answer is 1. A manual
-assignment is checked and then not kept: the cluster chooses the leads.
+Deviations: the store makes the copies, so a replication factor of 1 to 10 is accepted with any number of brokers; -1 means 1. The
+topic keeps the number only for clients, see `Replicas`. A manual assignment is checked, and only the number of its replicas is
+kept: the cluster chooses the leads.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from headgate.broker.cluster.manifest import Topic
 
 DEFAULT = -1
+REPLICATION_FACTOR_MAX = 10
+"""Largest replication factor. Each answer about a partition names that many brokers, twice. Kafka's limit is the number of
+brokers, and 3 is usual."""
 
 
 async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
@@ -61,8 +65,10 @@ async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopics
 
 async def _asked(one: CreatableTopic, context: Context) -> NewTopic:
     partitions: int | None = one.num_partitions
+    replication_factor = max(one.replication_factor, 1)
     if one.assignments:
         partitions = await _assigned(one, context)
+        replication_factor = len(one.assignments[0].broker_ids)
     elif one.replication_factor < 1 and one.replication_factor != DEFAULT:
         raise InvalidError(
             Reason.INVALID_REPLICATION_FACTOR,
@@ -70,12 +76,17 @@ async def _asked(one: CreatableTopic, context: Context) -> NewTopic:
         )
     elif partitions == DEFAULT:
         partitions = None
+    if replication_factor > REPLICATION_FACTOR_MAX:
+        raise InvalidError(
+            Reason.INVALID_REPLICATION_FACTOR,
+            f"replication factor is too large. replication_factor=`{replication_factor}` max=`{REPLICATION_FACTOR_MAX}`",
+        )
     config: dict[str, str] = {}
     async for entry in context.turn.each(one.configs):
         if entry.value is None:
             raise InvalidError(Reason.INVALID_CONFIG, f"config of a new topic has no value. key=`{entry.name[:100]}`")
         config[entry.name] = entry.value
-    return NewTopic(one.name, partitions, config)
+    return NewTopic(one.name, partitions, config, replication_factor)
 
 
 async def _assigned(one: CreatableTopic, context: Context) -> int:
@@ -98,9 +109,10 @@ async def _assigned(one: CreatableTopic, context: Context) -> int:
 def _created(topic: Topic, validate_only: bool, context: Context) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
+        error_message=None,
         topic_id=ZERO_UUID if validate_only else topic.id,
         num_partitions=topic.partitions,
-        replication_factor=1,
+        replication_factor=topic.replication_factor,
         configs=[
             CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
             for entry in topic_entries(topic, context.settings)

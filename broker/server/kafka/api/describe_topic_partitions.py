@@ -3,7 +3,7 @@
 Topics are answered in the order of their names. A page ends with a cursor once it has `response_partition_limit` partitions (1
 to 2000, as in Kafka). Topics that do not exist are answered with their error and do not count.
 
-Deviation: a partition's only replica is its lead, which is therefore eligible; the lists of eligible replicas are empty.
+Deviation: all replicas that a partition shows (see `Replicas`) are in sync, so the lists of eligible replicas are empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.server.kafka.constants import TOPIC_OPERATIONS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
-from headgate.broker.server.kafka.leads import lead_of
+from headgate.broker.server.kafka.leads import Replicas, lead_of
 from headgate.broker.server.kafka.requests import unknown_topic_code
 from headgate.broker.wire.kafka.messages.describe_topic_partitions import (
     Cursor,
@@ -43,6 +43,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
             DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name) async for name in each(names)
         ]
         return response
+    replicas = Replicas(broker.broker_id for broker in engine.brokers())
     room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     async for name in each(names):
         first = 0
@@ -64,7 +65,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
                 name=name,
                 topic_id=topic.id,
                 is_internal=is_internal(name),
-                partitions=[_partition(topic, number, context) async for number in each(range(first, end))],
+                partitions=[_partition(topic, number, replicas, context) async for number in each(range(first, end))],
                 topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
@@ -75,16 +76,16 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
     return response
 
 
-def _partition(topic: Topic, number: int, context: Context) -> DescribeTopicPartitionsResponsePartition:
+def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) -> DescribeTopicPartitionsResponsePartition:
     code, broker_id, epoch = lead_of(topic, number, context)
-    replicas = [] if code else [broker_id]
+    shown = [] if code else replicas.of(broker_id, topic.replication_factor)
     return DescribeTopicPartitionsResponsePartition(
         error_code=code,
         partition_index=number,
         leader_id=broker_id,
         leader_epoch=epoch,
-        replica_nodes=replicas,
-        isr_nodes=replicas,
+        replica_nodes=shown,
+        isr_nodes=shown,
         eligible_leader_replicas=[],
         last_known_elr=[],
     )

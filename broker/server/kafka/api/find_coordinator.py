@@ -34,6 +34,7 @@ def _find(key: str, key_type: int, context: Context) -> Coordinator:
     if key_type == TRANSACTION:
         return _none(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
     if key_type != GROUP:
+        context.unserved(f"coordinator of kind {key_type}")
         return _none(key, ErrorCode.INVALID_REQUEST, "coordinators of this kind are not served")
     holder = context.groups.holder(key)
     if holder is None:

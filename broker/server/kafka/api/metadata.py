@@ -5,9 +5,9 @@
   It is answered at once with its partitions; Kafka first answers with an error.
 - Topics may be asked for by id from version 12. An id never creates a topic.
 
-Deviations: a store has no replicas, so a partition's only replica is its lead. The answer names the cluster's leader as the
-controller, but every broker accepts every request for a controller. All operations are authorized, as in a Kafka without an
-authorizer.
+Deviations: the store makes the copies, so all replicas that a partition shows are in sync (see `Replicas`). The answer names the
+cluster's leader as the controller, but every broker accepts every request for a controller. All operations are authorized, as in
+a Kafka without an authorizer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.constants import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
-from headgate.broker.server.kafka.leads import broker_address, lead_of
+from headgate.broker.server.kafka.leads import Replicas, broker_address, lead_of
 from headgate.broker.server.kafka.requests import unknown_topic_code
 from headgate.broker.wire.kafka.messages.metadata import (
     MetadataRequest,
@@ -40,8 +40,10 @@ IDS_VERSION_MIN = 12
 
 async def handle(request: MetadataRequest, context: Context) -> MetadataResponse:
     engine = context.engine
+    brokers = engine.brokers()
+    replicas = Replicas(broker.broker_id for broker in brokers)
     response = MetadataResponse(
-        brokers=[_broker(broker, context) for broker in engine.brokers()],
+        brokers=[_broker(broker, context) for broker in brokers],
         cluster_id=engine.cluster_id,
         controller_id=engine.controller_id,
     )
@@ -51,7 +53,7 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
     each = context.turn.each
     asked = request.topics
     if asked is None or (not asked and context.api_version == ALL_IS_EMPTY_VERSION):
-        response.topics = [await _describe(topic, context, operations) async for topic in each(engine.topics())]
+        response.topics = [await _describe(topic, replicas, context, operations) async for topic in each(engine.topics())]
         return response
     if context.api_version < IDS_VERSION_MIN and any(one.name is None or one.topic_id != ZERO_UUID for one in asked):
         response.topics = [
@@ -63,7 +65,7 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
     if ids:
         async for topic_id in each(ids):
             try:
-                response.topics.append(await _describe(engine.topic_by_id(topic_id), context, operations))
+                response.topics.append(await _describe(engine.topic_by_id(topic_id), replicas, context, operations))
             except InvalidError as error:
                 response.topics.append(MetadataResponseTopic(error_code=error_code(error), name=None, topic_id=topic_id))
         return response
@@ -76,7 +78,7 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
         if topic is None:
             response.topics.append(MetadataResponseTopic(error_code=_code(name, refused.get(name)), name=name))
         else:
-            response.topics.append(await _describe(topic, context, operations))
+            response.topics.append(await _describe(topic, replicas, context, operations))
     return response
 
 
@@ -100,24 +102,24 @@ def _code(name: str, error: HeadgateError | None) -> ErrorCode:
     return ErrorCode.LEADER_NOT_AVAILABLE if again else error_code(error)
 
 
-async def _describe(topic: Topic, context: Context, operations: int) -> MetadataResponseTopic:
+async def _describe(topic: Topic, replicas: Replicas, context: Context, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=is_internal(topic.name),
-        partitions=[_partition(topic, number, context) async for number in context.turn.each(range(topic.partitions))],
+        partitions=[_partition(topic, number, replicas, context) async for number in context.turn.each(range(topic.partitions))],
         topic_authorized_operations=operations,
     )
 
 
-def _partition(topic: Topic, number: int, context: Context) -> MetadataResponsePartition:
+def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) -> MetadataResponsePartition:
     code, broker_id, epoch = lead_of(topic, number, context)
-    replicas = [] if code else [broker_id]
+    shown = [] if code else replicas.of(broker_id, topic.replication_factor)
     return MetadataResponsePartition(
         error_code=code,
         partition_index=number,
         leader_id=broker_id,
         leader_epoch=epoch,
-        replica_nodes=replicas,
-        isr_nodes=replicas,
+        replica_nodes=shown,
+        isr_nodes=shown,
     )

@@ -12,4 +12,5 @@ from headgate.broker.wire.kafka.messages.sasl_handshake import SaslHandshakeRequ
 
 
 async def handle(request: SaslHandshakeRequest, context: Context) -> SaslHandshakeResponse:
+    context.unserved(f"SASL mechanism {request.mechanism[:100]}")
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
