@@ -36,11 +36,10 @@ up: $(STAMP) ## run a local broker until Ctrl-C; the store is ./headgate-data
 	@$(BIN)/headgate up $(UP_FLAGS)
 
 demo: $(STAMP) ## a flood of real flights: Dagster, Spark, brokers 1 to 3 to 1, live traffic throughout (DEMO_FLAGS=--keep)
-	@$(BIN)/python -m headgate.assets.demo $(DEMO_FLAGS)
+	@$(BIN)/headgate demo $(DEMO_FLAGS)
 
 ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its state is ./.dagster
-	@mkdir -p .dagster && { test -f .dagster/dagster.yaml || cp assets/deploy/dagster.yaml .dagster/; }
-	@DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dagster dev --workspace workspace.yaml $(UI_FLAGS)
+	@$(BIN)/headgate ui $(UI_FLAGS)
 
 test: $(STAMP) ## every test, some files at a time
 	@$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)

@@ -3,11 +3,15 @@
 Needs the extra ``assets``: ``pip install 'headgate[assets]'``.
 """
 
-from headgate.assets.build import flood_definitions
-from headgate.assets.definitions import from_environment
-from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
-from headgate.pipelines.floods.model import Brokers, Flood, Occurrences, Partitions, Source
-from headgate.pipelines.floods.parse import parse, parse_all
+from headgate.broker.runtime.extras import require
+
+require("assets", __name__)
+
+from headgate.assets.build import flood_definitions  # noqa: E402
+from headgate.assets.definitions import from_environment  # noqa: E402
+from headgate.assets.resources import ClusterResource, FleetResource, SparkResource  # noqa: E402
+from headgate.pipelines.floods.model import Brokers, Flood, Occurrences, Partitions, Source  # noqa: E402
+from headgate.pipelines.floods.parse import parse, parse_all  # noqa: E402
 
 __all__ = [
     "Brokers",

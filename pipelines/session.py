@@ -17,9 +17,11 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +91,8 @@ def session(
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError:
-        raise FatalError(Reason.UNSUPPORTED, "pyspark is not installed: pip install 'headgate[pipelines]'") from None
+        command = install_command("pipelines", Path(sys.prefix))
+        raise FatalError(Reason.UNSUPPORTED, f"pyspark is not installed: {command}") from None
     active = SparkSession.getActiveSession()
     if active is not None:
         return active

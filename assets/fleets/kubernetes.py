@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from headgate.assets.fleets.interface import FleetState
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.extras import missing
 
 TIMEOUT_S = 10
 Kind = Literal["statefulset", "deployment"]
@@ -23,7 +24,7 @@ class KubernetesFleet:
         minimum, maximum: bounds of the requested number.
 
     Raises:
-        FatalError: there is neither a service account nor a kubeconfig.
+        FatalError: the client is not installed, or there is neither a service account nor a kubeconfig.
     """
 
     follows = False
@@ -84,6 +85,9 @@ class KubernetesFleet:
 
 
 def _default_api() -> Any:
+    problem = missing("kubernetes")
+    if problem is not None:
+        raise FatalError(Reason.UNSUPPORTED, problem)
     from kubernetes import client, config  # type: ignore[import-untyped]
 
     try:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from headgate.broker import __version__
 from headgate.broker.cli import output
-from headgate.broker.cli.commands import capacity, cluster, flood, gate, group, records, segment, topic, verify
+from headgate.broker.cli.commands import capacity, cluster, dagster, flood, gate, group, records, segment, topic, verify
+from headgate.broker.cli.version import version_line
 from headgate.broker.runtime.errors import HeadgateError, Reason
 
 TRACEBACK = "HEADGATE_TRACEBACK"
@@ -29,7 +29,7 @@ _GROUPS = {
 }  # fmt: skip
 """By name: the module of a group of commands."""
 
-for _module in (cluster, records):
+for _module in (cluster, records, dagster):
     app.add_typer(_module.app)
 for _name, _module in _GROUPS.items():
     app.add_typer(_module.app, name=_name)
@@ -105,12 +105,12 @@ def _drop_closed_output() -> None:
 
 def _version(value: bool) -> None:
     if value:
-        output.print_line(f"headgate {__version__}")
+        output.print_line(version_line())
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print version and commit.")] = False,
 ) -> None:
     pass

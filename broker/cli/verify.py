@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.cli import output
+from headgate.broker.runtime.extras import install_command
 
 if TYPE_CHECKING:
     from headgate.broker.verify.page import Result
@@ -29,7 +30,8 @@ def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bo
     except ModuleNotFoundError as error:
         if error.name != "confluent_kafka":
             raise
-        output.fail("confluent-kafka is not installed: pip install 'headgate[verify]' brings it", "headgate verify")
+        command = install_command("verify", Path(sys.prefix))
+        output.fail(f"confluent-kafka is not installed: {command}", "headgate verify")
         return EXIT_NOT_JUDGED
     from headgate.broker.verify.recorder import HistoryError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -21,6 +22,8 @@ class _WithoutPandas:
 
 def found_by(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment in which another Python finds this same package."""
+    if _PACKAGE_ROOT in (*site.getsitepackages(), site.getusersitepackages()):
+        return dict(environment)  # installed: found anyway
     paths = [_PACKAGE_ROOT, *filter(None, [environment.get("PYTHONPATH")])]
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 

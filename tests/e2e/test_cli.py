@@ -420,7 +420,7 @@ def test_help_and_version() -> None:
     for arguments in ((), ("topic",), ("--help",), ("topic", "--help"), ("up", "--help"), ("consume", "--help")):
         done = headgate(None, *arguments)
         assert "Usage: headgate" in done.stdout and done.stderr == ""
-    assert re.fullmatch(r"headgate \d+\.\d+\.\d+\n", headgate(None, "--version").stdout)
+    assert re.fullmatch(r"headgate \d+\.\d+\.\d+ \(commit [0-9a-f]{12}(, changed)?\)\n", headgate(None, "--version").stdout)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_without_its_client_it_names_the_command_that_installs_it(tmp_path: Path
     (tmp_path / "confluent_kafka.py").write_text("raise ModuleNotFoundError(name='confluent_kafka')")
     ended = headgate("verify", "--bootstrap", "127.0.0.1:1", env={"PYTHONPATH": str(tmp_path)})
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "headgate verify: confluent-kafka is not installed: pip install 'headgate[verify]' brings it\n"
+    assert ended.stderr == "headgate verify: confluent-kafka is not installed: pip install 'headgate[verify]'\n"
 
 
 def test_an_interrupted_history_cannot_be_judged(make_broker: BrokerFactory, tmp_path: Path) -> None:

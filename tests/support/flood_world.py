@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headgate.assets import ui
 from headgate.assets.demo import flights
 from headgate.assets.demo.dagster_api import DagsterApi
 from headgate.assets.demo.play import choose_ports, environment
 from headgate.assets.demo.processes import Processes
 from headgate.assets.resources import ClusterResource
-from tests.support.broker_process import ROOT
 
 FLOOD = "flights"
 TOPIC = "flights"
@@ -72,9 +72,9 @@ class FloodWorld:
     def start_dagster(self) -> None:
         home = self.directory / "dagster"
         home.mkdir(exist_ok=True)
-        shutil.copy(ROOT / "assets" / "deploy" / "dagster.yaml", home / "dagster.yaml")
+        shutil.copy(ui.INSTANCE, home / "dagster.yaml")
         self.processes.start(
-            "dagster", "dagster", "dev", "--workspace", str(ROOT / "workspace.yaml"), "--host", "127.0.0.1",
+            "dagster", "dagster", "dev", "--workspace", str(ui.WORKSPACE), "--host", "127.0.0.1",
             "--port", str(self.ports["dagster"]),
         )  # fmt: skip
         self.until("Dagster is ready", self.dagster.ready)

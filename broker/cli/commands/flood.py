@@ -9,6 +9,8 @@ import typer
 
 from headgate.broker.cli import output
 from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, Json, bad_option, named_pairs
+from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.extras import missing
 
 app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
 
@@ -84,6 +86,9 @@ def flood_run(
     from headgate.broker.runtime.config import parse_size
     from headgate.pipelines.backfill import Backfill
 
+    problem = missing("pipelines")
+    if problem is not None:
+        raise FatalError(Reason.UNSUPPORTED, problem)
     if place not in {one.value for one in Place}:
         raise bad_option("--place", place, "now, front or end")
     file_bytes = parse_size(file_size)

@@ -34,7 +34,7 @@ from tests.support.ports import free_port
 from tests.support.s3_server import S3Server
 from tests.support.stand_in import StandInCluster, book
 
-DEPLOY = Path(__file__).parents[3] / "assets" / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 # -- local
@@ -205,7 +205,7 @@ def aws(server: S3Server, service: str) -> Any:
 
 def test_the_service_of_the_definitions_is_scaled(s3_server: S3Server, tmp_path: Path) -> None:
     """boto3 accepts only fields of the API; moto keeps the given values."""
-    task, service = (json.loads((DEPLOY / name).read_text()) for name in ("ecs-task.json", "ecs-service.json"))
+    task, service = (json.loads((DEPLOY / name).read_text()) for name in ("ecs/task.json", "ecs/service.json"))
     client, network = aws(s3_server, "ecs"), aws(s3_server, "ec2")
     places = service["networkConfiguration"]["awsvpcConfiguration"]
     places["subnets"] = [one["SubnetId"] for one in network.describe_subnets()["Subnets"]]
