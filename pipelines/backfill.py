@@ -314,8 +314,7 @@ class FloodRun:
             rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
             with self._job():
                 work, counts = counted(self._spark, rows, partitions)
-            way = f"Spark moves the rows: {work.why}" if work.why else "tasks work on columns, with Arrow"
-            self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=way))
+            self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)

@@ -34,7 +34,7 @@ from headgate.pipelines.tally import tally
 FORMAT = "headgate_extents"
 FILE_BYTES = 64 << 20
 HELD_BYTES_MAX = 256 << 20
-"""Bound of the unfinished files that a task holds, of all partitions together, in bytes."""
+"""Bound of the files that a task holds, in bytes."""
 
 
 @dataclass(slots=True)
@@ -64,9 +64,18 @@ class ExtentFiles:
         name: start of all file names, unique to this writer.
         file_bytes: target size of a file.
         bases: the offset of each partition's first row; 0 for a missing partition.
+        held_bytes: most bytes of the unfinished files, of all partitions together, and of the file that is uploaded.
     """
 
-    def __init__(self, store_url: str, prefix: str, name: str, file_bytes: int, bases: dict[int, int]) -> None:
+    def __init__(
+        self,
+        store_url: str,
+        prefix: str,
+        name: str,
+        file_bytes: int,
+        bases: dict[int, int],
+        held_bytes: int = HELD_BYTES_MAX,
+    ) -> None:
         self._uploader = Uploader(store_url)
         self._thread = ThreadPoolExecutor(1, "headgate-upload")
         self._upload: tuple[list[FileRef], Future[FileRef]] | None = None
@@ -75,6 +84,8 @@ class ExtentFiles:
         self._name = name
         self._file_bytes = file_bytes
         self._bases = bases
+        self._held_bytes = held_bytes
+        self._uploading_bytes = 0
         self._numbers: dict[int, int] = {}
         """Files of each partition so far."""
         self._encoders: dict[int, ExtentEncoder] = {}
@@ -105,7 +116,7 @@ class ExtentFiles:
         done.tally += tally(rows)
         if encoder.held_bytes >= self._file_bytes:
             self._flush(partition)
-        elif sum(one.held_bytes for one in self._encoders.values()) >= HELD_BYTES_MAX:
+        elif self._uploading_bytes + sum(one.held_bytes for one in self._encoders.values()) >= self._held_bytes:
             self._flush(max(self._encoders, key=lambda number: self._encoders[number].held_bytes))
 
     def finish(self) -> list[Written]:
@@ -123,12 +134,14 @@ class ExtentFiles:
         key = f"{self._prefix}partition={partition}/{self._name}-{number:03d}.parquet"
         base_offset = self._bases.get(partition, 0) + done.tally.rows - file.rows
         self._finish_upload()
+        self._uploading_bytes = len(file.data)
         self._upload = (done.files, self._thread.submit(self._uploader.put, key, file, partition, base_offset))
 
     def _finish_upload(self) -> None:
         """Wait for the upload that runs. Raises its error."""
         if self._upload is not None:
             (files, upload), self._upload = self._upload, None
+            self._uploading_bytes = 0
             files.append(upload.result())
 
 

@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """The rows of one source, counted. `engine`: `ARROW` or `SPARK`; `why`: the reason for Spark's rows."""
+    """The rows of one source, counted.
+
+    `engine`: `ARROW` or `SPARK`. `why`: the reason for Spark's rows. `way`: what the tasks do.
+    """
 
     @property
     def engine(self) -> str: ...
 
     @property
     def why(self) -> str: ...
+
+    @property
+    def way(self) -> str: ...
 
     def count(self) -> Counts:
         """The rows of each partition. Raises InvalidError, RetryError."""
@@ -62,6 +68,10 @@ class _Columns:
     def why(self) -> str:
         return self._work.why
 
+    @property
+    def way(self) -> str:
+        return self._work.way
+
     def count(self) -> Counts:
         return self._work.count()
 
@@ -80,6 +90,7 @@ class RowWork:
 
     def __init__(self, spark: SparkSession, rows: Rows, partitions: int, why: str) -> None:
         self.why = why
+        self.way = f"Spark moves the rows: {why}"
         self._spark = spark
         self._rows = rows
         self._partitions = partitions

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
@@ -21,7 +22,19 @@ from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, ROW, UTC, Q
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
-from headgate.pipelines.columns.plan import SORT_BYTES, Stretch, buckets, readings, stretches, task_bytes, writers
+from headgate.pipelines.columns.plan import (
+    MEMORY_BYTES_MAX,
+    MEMORY_BYTES_MIN,
+    PYTHON_BYTES,
+    SORT_BYTES,
+    Limits,
+    Stretch,
+    buckets,
+    readings,
+    stretches,
+    task_bytes,
+    writers,
+)
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
@@ -44,8 +57,10 @@ _SETTINGS = {
 """Settings that change what Spark reads or prints, with the values that have the meaning of columns."""
 _IN_PATHS = frozenset((*INTEGERS, "date", "string"))
 """Types that Spark gives to columns in paths, as far as columns know them."""
-LINES_BYTES = 16 << 20
-"""Bytes of a file of lines that are parsed at once."""
+MEMORY_SETTING = "spark.headgate.taskMemory"
+"""Setting of a Spark session: memory of the rows of one task in its Python worker, such as ``512m``."""
+_SIZE = re.compile(r"(\d{1,12})([kmg])b?")
+_SHIFTS = {"k": 10, "m": 20, "g": 30}
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
 _UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
@@ -65,6 +80,7 @@ class Source:
     query: Query
     has_key: bool
     pieces: tuple[Piece, ...]
+    limits: Limits
     lines: Lines | None = None
 
 
@@ -83,7 +99,8 @@ def read_source(rows: Rows) -> Source:
     relation = leaves.head().relation()
     if relation.getClass().getSimpleName() != "HadoopFsRelation":
         raise UnlikeError("the source is not files")
-    lines = _lines(frame.sparkSession, relation)
+    limits = task_limits(frame.sparkSession)
+    lines = _lines(frame.sparkSession, relation, limits)
     query = read_query(json.loads(plan.toJSON()))
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     if zone not in UTC and any(one.reads_times(in_lines=lines is not None) for one in query.parts()):
@@ -91,13 +108,13 @@ def read_source(rows: Rows) -> Source:
     _check_floats(frame.sparkSession, query)
     files = _listed(frame.sparkSession, relation, query)
     if lines is None:
-        return Source(query, rows.has_key, tuple(read_layout(files, query)))
+        return Source(query, rows.has_key, tuple(read_layout(files, query)), limits)
     paths = {str(name) for name in relation.partitionSchema().fieldNames()}
     lines.check_types([query.source[name] for name in query.columns(*query.outputs) if name not in paths and name != ROW])
-    return Source(query, rows.has_key, tuple(read_lines(files, query, lines.piece_bytes)), lines)
+    return Source(query, rows.has_key, tuple(read_lines(files, query, lines.piece_bytes)), limits, lines)
 
 
-def _lines(spark: SparkSession, relation: Any) -> Lines | None:
+def _lines(spark: SparkSession, relation: Any, limits: Limits) -> Lines | None:
     """The format of a relation: None is Parquet. Raises UnlikeError for other formats, and for options that change what is read."""
     kind = relation.fileFormat().getClass().getSimpleName()
     if kind not in _FORMATS:
@@ -112,11 +129,11 @@ def _lines(spark: SparkSession, relation: Any) -> Lines | None:
     if spark.conf.get("spark.sql.columnNameOfCorruptRecord") in names:
         raise UnlikeError("a column has the rows that Spark cannot read")
     if kind == "JsonFileFormat":
-        return Lines(LINES_BYTES)
+        return Lines(limits.lines_bytes)
     separator = options.get("sep", options.get("delimiter", ","))
     if len(names) < 2 or len(set(names)) < len(names) or len(separator) != 1 or separator in '"\\\n\r\0 ':
         raise UnlikeError("the CSV has one column, columns of the same name, or another kind of separator")
-    return Lines(LINES_BYTES, names, separator, options.get("header", "false").lower() == "true")
+    return Lines(limits.lines_bytes, names, separator, options.get("header", "false").lower() == "true")
 
 
 def _listed(spark: SparkSession, relation: Any, query: Query) -> list[Listed]:
@@ -167,6 +184,19 @@ def _check_floats(spark: SparkSession, query: Query) -> None:
         )
 
 
+def task_limits(spark: SparkSession) -> Limits:
+    """The memory of a task, from the session's settings. Raises InvalidError for a size that cannot be."""
+    text = spark.conf.get(MEMORY_SETTING, None)
+    if text is None:
+        return Limits()
+    found = _SIZE.fullmatch(text.strip().lower())
+    memory = int(found.group(1)) << _SHIFTS[found.group(2)] if found else 0
+    if not MEMORY_BYTES_MIN <= memory <= MEMORY_BYTES_MAX:
+        span = f"{MEMORY_BYTES_MIN >> 20}m to {MEMORY_BYTES_MAX >> 30}g"
+        raise InvalidError(Reason.INVALID_CONFIG, f"the memory of a flood's task is {span}. {MEMORY_SETTING}=`{text}`")
+    return Limits(memory)
+
+
 def _scala(things: Any) -> Iterator[Any]:
     """The members of a Scala collection."""
     iterator = things.iterator()
@@ -190,13 +220,23 @@ class ColumnWork:
     def __init__(self, spark: SparkSession, source: Source, ties: tuple[str, ...], partitions: int) -> None:
         self._context: Any = spark.sparkContext
         rows = sum(piece.rows for piece in source.pieces)
-        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1), not source.has_key, source.lines)
+        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1), not source.has_key, source.lines, source.limits)
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
-        self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), self._context.defaultParallelism)
+        self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), self._context.defaultParallelism, source.limits)
+        self._unit_bytes = min(self._task_bytes, SORT_BYTES)
         self._stretches = stretches(pieces, self._task_bytes)
         self._spans_known = all((piece.low_us, piece.high_us) != ALWAYS for piece in pieces)
         self._counted: list[Counted] = []
+
+    @property
+    def way(self) -> str:
+        """What the tasks do, and on a cluster what they need of it: its manager ends containers that take more memory."""
+        said = "tasks work on columns, with Arrow"
+        if is_local(self._context.master):
+            return said
+        needed = (PYTHON_BYTES + self._spec.limits.memory_bytes) >> 20
+        return f"{said}; each task at a time needs up to {needed} MiB of its executor's spark.executor.memoryOverhead"
 
     def count(self) -> Counts:
         """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do."""
@@ -251,7 +291,7 @@ class ColumnWork:
         with self._spill() as spill, spark_errors("the job failed."):
             jobs = [self._exchanged(one, job, spill) for one in large]
             if small:
-                work = [(one.number, one.units(SORT_BYTES)) for one in small]
+                work = [(one.number, one.units(self._unit_bytes)) for one in small]
                 jobs.append(self._tasks(work).flatMap(lambda task: writing.write_stretch(spec, job, *task)))
             parts = _collected(self._context.union(jobs)) if jobs else []
         return _in_offset_order(parts, job.bases)
@@ -262,9 +302,8 @@ class ColumnWork:
         if not is_local(self._context.master):
             yield None
             return
-        # Spark takes several directories with commas between them.
-        place = self._context.getConf().get("spark.local.dir", "").partition(",")[0] or None
-        # A task that was cancelled may still write.
+        # Spark removes its own directory even if this process is killed. A task that was cancelled may still write.
+        place = self._context._temp_dir
         with tempfile.TemporaryDirectory(prefix="headgate-rows-", dir=place, ignore_cleanup_errors=True) as directory:
             yield directory
 
@@ -282,7 +321,7 @@ class ColumnWork:
             for partition, time in one.samples:
                 samples[partition].append(time)
         rows = [sum(one.rows[partition] for one in mine) for partition in range(spec.partitions)]
-        into = buckets(rows, samples, self._row_bytes, min(self._task_bytes, SORT_BYTES))
+        into = buckets(rows, samples, self._row_bytes, self._unit_bytes)
         writer = writers(into.buckets, self._task_bytes)
         number = stretch.number
         read = self._tasks(readings(stretch, self._task_bytes)).flatMap(lambda pieces: writing.exchange(spec, into, pieces, spill))

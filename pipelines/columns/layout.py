@@ -25,6 +25,8 @@ LINES_END_BYTES = 4 << 10
 """The last bytes of each file are compared, beside its size and time."""
 _PLAIN_NAMES = frozenset(("", ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".log"))
 """Names of files that Hadoop does not take for compressed ones."""
+READ_BYTES = 1 << 20
+"""Bytes of one column of a large row group that are read at once."""
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 DAY_US = 86_400_000_000
@@ -168,8 +170,12 @@ def _changed(file: SourceFile) -> RetryError:
     )
 
 
-def open_file(file: SourceFile) -> pq.ParquetFile:
-    """The file for reading, if it is still the same. Raises RetryError."""
+def open_file(file: SourceFile, group_bytes: int) -> pq.ParquetFile:
+    """The file for reading, if it is still the same. Raises RetryError.
+
+    Args:
+        group_bytes: most bytes of a row group that are read at once. Larger ones are read in steps.
+    """
     file.check()
     try:
         footer = _footer(file.path, file.size_bytes)
@@ -177,7 +183,12 @@ def open_file(file: SourceFile) -> pq.ParquetFile:
         footer = b""
     if crc32c(footer) != file.footer_crc32c:
         raise _changed(file)
-    return pq.ParquetFile(file.path, metadata=metadata_of(footer), pre_buffer=True)
+    metadata = metadata_of(footer)
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    at_once = all(
+        sum(group.column(index).total_compressed_size for index in range(group.num_columns)) <= group_bytes for group in groups
+    )
+    return pq.ParquetFile(file.path, metadata=metadata, pre_buffer=at_once, buffer_size=0 if at_once else READ_BYTES)
 
 
 def _state(path: str) -> tuple[int, int]:

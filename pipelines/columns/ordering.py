@@ -56,3 +56,17 @@ def _order_ties(rows: pa.RecordBatch, ties: Sequence[str], order: npt.NDArray[An
             by.append((f"_has_{name}", "ascending"))
         by.append((name, "ascending"))
     order[tied] = order[tied][pc.sort_indices(some, sort_keys=by).to_numpy()]
+
+
+def place_of(rows: pa.RecordBatch, ties: Sequence[str], row: int) -> tuple[Any, ...]:
+    """The place of one row in the order of `in_order`, which compares with the places of other batches' rows."""
+    names = ("partition", "timestamp", *ties, "key", "value")
+    values = (_comparable(rows.column(name).slice(row, 1)) for name in names)
+    return tuple((value is not None, value) for value in values)
+
+
+def _comparable(one: Any) -> Any:
+    """The value of an array of one row. Python's own times do not have all years."""
+    if pa.types.is_temporal(one.type):
+        one = one.cast(pa.int32() if one.type == pa.date32() else pa.int64())
+    return one[0].as_py()

@@ -14,15 +14,62 @@ from itertools import chain
 
 from headgate.pipelines.columns.layout import Piece
 
-TASK_BYTES = 128 << 20
-"""Raw bytes of one task: enough that its start costs little."""
 SORT_BYTES = 32 << 20
-"""Raw bytes that a task sorts at once, of rows that are exchanged. A task sorts part after part and uses the same memory again,
+"""Raw bytes that a task sorts at once, if the rows can be divided so. A task sorts part after part and uses the same memory again,
 because memory that is used for the first time costs more than sorting."""
+CHUNK_BYTES = 32 << 20
+"""Bytes of rows that are evaluated at once: enough to keep Arrow busy, few beside what a task sorts."""
+LINES_BYTES = 16 << 20
+"""Bytes of a file of lines that are parsed at once."""
 TASK_BYTES_MIN = 8 << 20
 """Less than this is not worth a task of its own."""
 TASKS_PER_SLOT = 2
 """So many tasks, at least, for each of Spark's slots, if there are bytes enough: the last one to end wastes less."""
+
+
+MEMORY_BYTES = 1 << 30
+"""Memory of the rows of a task, if the session does not say otherwise."""
+MEMORY_BYTES_MIN = 16 << 20
+MEMORY_BYTES_MAX = 8 << 30
+"""Arrow's arrays of bytes hold 2 GiB, and a task sorts a sixth of its memory."""
+PYTHON_BYTES = 256 << 20
+"""Memory of a Python worker with all modules of a task, and without rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The shares of a task's memory.
+
+    A sort needs up to four times its rows: the batches, then the rows in one piece, the rows in order, and numbers for each row.
+    Files in the making have a quarter, and rows that were just read the rest.
+    """
+
+    memory_bytes: int = MEMORY_BYTES
+
+    @property
+    def task_bytes(self) -> int:
+        """Raw bytes of the work of one task, as far as the source can be divided: its start costs little beside it. Also the bytes
+        of a row group that is read at once; a larger one is read in steps."""
+        return self.memory_bytes // 8
+
+    @property
+    def sort_bytes(self) -> int:
+        """Bytes of rows that are sorted in memory. Rows can be larger than those of the sample, and no cut divides rows of one
+        time: more rows are sorted in files."""
+        return self.memory_bytes // 6
+
+    @property
+    def files_bytes(self) -> int:
+        """Bytes of the files that a task has not uploaded yet."""
+        return self.memory_bytes // 4
+
+    @property
+    def lines_bytes(self) -> int:
+        return min(LINES_BYTES, self.memory_bytes // 64)
+
+    @property
+    def chunk_bytes(self) -> int:
+        return min(CHUNK_BYTES, self.memory_bytes // 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +105,9 @@ class Stretch:
         return tuple(found)
 
 
-def task_bytes(total_bytes: int, slots: int) -> int:
+def task_bytes(total_bytes: int, slots: int, limits: Limits) -> int:
     """Raw bytes for one task of a source of `total_bytes`, when Spark runs `slots` tasks at a time."""
-    return min(max(total_bytes // (slots * TASKS_PER_SLOT), TASK_BYTES_MIN), TASK_BYTES)
+    return min(max(total_bytes // (slots * TASKS_PER_SLOT), TASK_BYTES_MIN), limits.task_bytes)
 
 
 def stretches(pieces: Iterable[Piece], bytes_max: int) -> list[Stretch]:

@@ -1,6 +1,6 @@
 """The first half of a flood's tasks on columns, as they run in Spark's Python workers: read, count, make records.
 
-A task holds at most about `CHUNK_BYTES` of rows that it read. Nothing here calls Spark.
+A task holds at most about `Limits.chunk_bytes` of rows that it read. Nothing here calls Spark.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.runtime.errors import InvalidError
+from headgate.pipelines.columns.batches import joined
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, check_lines, open_file
 from headgate.pipelines.columns.lines import Lines
+from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.xxhash64 import spread
 
-CHUNK_BYTES = 32 << 20
-"""Bytes of rows that are evaluated at once: enough to keep Arrow busy, few beside what a task sorts."""
 SAMPLED_PIECES = 8
 SAMPLED_ROWS = 256
 """Row groups, and rows of each, that show the size of a row."""
@@ -39,7 +39,7 @@ class Spec:
 
     `ties`: outputs that order records of equal times. `sample_rows`: one of so many rows shows how the rows lie in time.
     `spreads`: some rows have no key; their content spreads them over the partitions. `lines`: the format of files that are not
-    Parquet.
+    Parquet. `limits`: shares of the memory of each task.
     """
 
     query: Query
@@ -48,6 +48,7 @@ class Spec:
     sample_rows: int
     spreads: bool = False
     lines: Lines | None = None
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -89,16 +90,16 @@ class Place:
 
 
 def chunks(spec: Spec, pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
-    """Rows of some pieces, of at most about `CHUNK_BYTES` at a time. Each file is opened once."""
+    """Rows of some pieces, of at most about `Limits.chunk_bytes` at a time. Each file is opened once."""
     for source, groups in groupby(sorted(pieces, key=lambda one: (one.file.path, one.group)), lambda one: one.file):
         if spec.lines is not None:
             check_lines(source)
             for piece in groups:
                 yield Place(source.path, piece.group, 0), _of_lines(spec.lines, spec, piece, columns, spec.lines.piece_bytes)
         else:
-            with open_file(source) as file:
+            with open_file(source, spec.limits.task_bytes) as file:
                 for piece in groups:
-                    for first, batch in _of_group(file, piece, columns):
+                    for first, batch in _of_group(file, piece, columns, spec.limits.chunk_bytes):
                         yield Place(source.path, piece.group, first), batch
         source.check()
 
@@ -127,17 +128,17 @@ def _with_given(piece: Piece, columns: list[str], arrays: dict[str, Any], first_
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str], chunk_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the first row in its row group, rows) of one piece."""
     most = ROWS_IF_REPEATED if piece.repeats else ROWS_MAX
-    rows = min(max(CHUNK_BYTES * piece.rows // max(piece.raw_bytes, 1), 1), most)
+    rows = min(max(chunk_bytes * piece.rows // max(piece.raw_bytes, 1), 1), most)
     waiting: list[pa.RecordBatch] = []
     size = first = read = 0
     for batch in _batches(file, piece, columns, rows):
         waiting.append(batch)
         size += batch.nbytes
         read += batch.num_rows
-        if size >= CHUNK_BYTES:
+        if size >= chunk_bytes:
             yield first, joined(waiting)
             waiting, size, first = [], 0, read
     if waiting:
@@ -153,13 +154,6 @@ def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str], rows: int) 
     for batch in file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False):
         yield _with_given(piece, columns, {name: batch.column(name) for name in inside}, first, batch.num_rows)
         first += batch.num_rows
-
-
-def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The batches as one."""
-    arrow: Any = pa  # the stubs do not know concat_batches
-    joined: pa.RecordBatch = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
-    return joined
 
 
 def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
@@ -190,7 +184,7 @@ def _made(spec: Spec, names: Iterable[str], place: Place, batch: pa.RecordBatch)
 def _sample(spec: Spec, piece: Piece, columns: list[str]) -> pa.RecordBatch:
     if spec.lines is not None:
         return _of_lines(spec.lines, spec, piece, columns, min(LINES_SAMPLE_BYTES, spec.lines.piece_bytes))
-    with open_file(piece.file) as file:
+    with open_file(piece.file, spec.limits.task_bytes) as file:
         return next(_batches(file, piece, columns, SAMPLED_ROWS))
 
 

@@ -1,15 +1,15 @@
 """The second half of a flood's tasks on columns, as they run in Spark's Python workers: exchange, sort, write.
 
-A task holds at most `SORT_BYTES_MAX` of rows that it sorts, usually `plan.TASK_BYTES`. Nothing here calls Spark, except for the
-number of the attempt.
+A task holds at most `Limits.sort_bytes` of rows that it sorts; the files of `runs.py` have the others. Nothing here calls Spark,
+except for the number of the attempt.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,18 +18,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.broker.log.column_partitioner import runs
-from headgate.broker.runtime.errors import Reason, RetryError
-from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import TIMESTAMP, array_of
 from headgate.pipelines.columns.layout import Piece
-from headgate.pipelines.columns.ordering import in_order
-from headgate.pipelines.columns.plan import TASK_BYTES, Buckets
-from headgate.pipelines.columns.tasks import ROWS_MAX, Spec, joined, records
+from headgate.pipelines.columns.ordering import in_order, place_of
+from headgate.pipelines.columns.plan import Buckets
+from headgate.pipelines.columns.runs import Order, disk_is_there, sorted_rows, temporary
+from headgate.pipelines.columns.tasks import ROWS_MAX, Spec, records
 from headgate.pipelines.extents import ExtentFiles, attempt_id
 from headgate.pipelines.plan import Job
 
-SORT_BYTES_MAX = 4 * TASK_BYTES
-"""Bytes of rows that one task may sort. Rows can be larger than those of the sample, and no cut divides rows of one time."""
+_OUTPUTS = ("partition", "timestamp", "key", "value")
+"""The columns of sorted rows. Those that only order them are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str |
             _pack(rows, out)
             yield bucket, out.getvalue().to_pybytes()
         return
-    try:
+    with disk_is_there(spill):
         handle, path = tempfile.mkstemp(dir=spill)
         os.close(handle)
         with pa.OSFile(path, "wb") as file:
@@ -78,14 +77,6 @@ def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str |
                 begin = file.tell()
                 _pack(rows, file)
                 yield bucket, Spilled(path, begin, file.tell() - begin)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise RetryError(
-            Reason.STORE_FULL,
-            "the disk for rows on their way between tasks is full: make room, or name another directory in spark.local.dir. "
-            f"directory=`{spill}`",
-        ) from error
 
 
 def _divided(spec: Spec, buckets: Buckets, pieces: Iterable[Piece]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -117,24 +108,34 @@ def _pack(batch: pa.RecordBatch, out: Any) -> None:
 
 def write_buckets(spec: Spec, job: Job, stretch: int, task: int, blobs: Iterable[tuple[int, Blob]]) -> list[Part]:
     """Sort and write the rows of some buckets, bucket after bucket. `blobs`: (bucket, some of its rows)."""
+    with _kept(blobs, spec.limits.sort_bytes) as found:
+        # Each bucket's rows leave memory when they are written.
+        parts = (found.pop(bucket) for bucket in sorted(found))
+        return _write(spec, job, stretch, task, ((batch for blob in some for batch in _unpacked(blob)) for some in parts))
+
+
+@contextmanager
+def _kept(blobs: Iterable[tuple[int, Blob]], bytes_max: int) -> Iterator[dict[int, list[Blob]]]:
+    """The blobs of each bucket: up to `bytes_max` in memory, the others in a file."""
     found: dict[int, list[Blob]] = {}
-    for bucket, blob in blobs:
-        found.setdefault(bucket, []).append(blob)
-    # Each bucket's rows leave memory when they are written.
-    parts = (found.pop(bucket) for bucket in sorted(found))
-    return _write(spec, job, stretch, task, ((batch for blob in some for batch in _unpacked(blob)) for some in parts))
-
-
-def _bounded(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The batches, if a task may sort so many bytes. Raises UnlikeError."""
-    found: list[pa.RecordBatch] = []
     size = 0
-    for batch in batches:
-        size += batch.nbytes
-        if size > SORT_BYTES_MAX:
-            raise UnlikeError("many large rows have the same time, or rows are far larger than those of a sample")
-        found.append(batch)
-    return found
+    with temporary(_local_directory()) as directory:
+        with ExitStack() as stack:
+            file: Any = None
+            for bucket, blob in blobs:
+                if isinstance(blob, bytes) and (size := size + len(blob)) > bytes_max:
+                    path = os.path.join(directory(), "rows")
+                    with disk_is_there(path):
+                        file = file or stack.enter_context(pa.OSFile(path, "wb"))
+                        blob = Spilled(path, file.tell(), file.write(blob))
+                found.setdefault(bucket, []).append(blob)
+        yield found
+
+
+def _local_directory() -> str | None:
+    """Spark's directory for files of this task on this machine. Spark removes it at its end, whatever becomes of the task."""
+    places = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one]
+    return places[attempt_id() % len(places)] if places else None
 
 
 def _unpacked(blob: Blob) -> Iterable[pa.RecordBatch]:
@@ -149,20 +150,18 @@ def _unpacked(blob: Blob) -> Iterable[pa.RecordBatch]:
 def _write(spec: Spec, job: Job, stretch: int, task: int, units: Iterable[Iterable[pa.RecordBatch]]) -> list[Part]:
     """Sort each unit's rows and write them. The rows of one unit are earlier than those of the next one."""
     name = f"{job.name}.{stretch}.{task}.{attempt_id()}"
-    with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}) as files:
+    # No two rows have the same number.
+    ties = () if spec.query.is_by_row else spec.ties
+    order = Order(lambda rows: in_order(rows, ties), lambda rows, row: place_of(rows, ties, row))
+    with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}, spec.limits.files_bytes) as files:
         for unit in units:
-            batches = _bounded(unit)
-            if batches:
-                _write_sorted(spec, files, batches)
+            for rows in sorted_rows(unit, order, spec.limits.sort_bytes, _OUTPUTS, _local_directory()):
+                _add(spec, files, rows)
         return [Part(stretch, task, written.to_dict()) for written in files.finish()]
 
 
-def _write_sorted(spec: Spec, files: ExtentFiles, batches: list[pa.RecordBatch]) -> None:
-    rows = joined(batches)
-    batches.clear()
-    # No two rows have the same number.
-    order = in_order(rows, () if spec.query.is_by_row else spec.ties)
-    rows = rows.select(["partition", "timestamp", "key", "value"]).take(order)
+def _add(spec: Spec, files: ExtentFiles, rows: pa.RecordBatch) -> None:
+    """Add sorted rows to the files of their partitions."""
     partitions: Any = rows.column("partition").to_numpy()
     times = rows.column("timestamp").cast(TIMESTAMP)
     if spec.query.is_by_row:

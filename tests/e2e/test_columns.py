@@ -10,6 +10,7 @@ import datetime
 import os
 import random
 import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,7 +230,7 @@ def test_large_sources_are_exchanged(
     spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """A task writes several parts, one after the other."""
-    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: size)
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: size)
     monkeypatch.setattr(columns_job, "SORT_BYTES", size // 3)
     same_on_both_ways(spark, rows_of(spark, lake), tmp_path)
 
@@ -249,7 +250,7 @@ def test_a_full_disk_for_rows_on_their_way_is_told(
 
 
 def test_a_large_stretch_of_which_no_row_passes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 64)
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 64)
     for number in range(2):
         times = pa.array(range(number * 100, number * 100 + 20), pa.timestamp("us", tz="UTC"))
         some = {"user": pa.array(["a"] * 20), "payload": pa.array([b"1"] * 20), "at": times, "n": pa.array([number] * 20)}
@@ -268,7 +269,7 @@ def test_a_key_that_columns_cannot_make_shows_while_it_is_counted(spark: SparkSe
 
 def test_files_in_any_order_and_apart_in_time(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small files, one after the other in time: no exchange, and offsets in the order of time."""
-    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 4 << 10)
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
     place = tmp_path / "lake"
     place.mkdir()
     dice = random.Random(1)
@@ -280,18 +281,31 @@ def test_files_in_any_order_and_apart_in_time(spark: SparkSession, tmp_path: Pat
     same_on_both_ways(spark, rows_of(spark, place), tmp_path)
 
 
-def test_more_rows_of_one_time_than_a_task_sorts_take_rows_after_all(spark: SparkSession, tmp_path: Path) -> None:
-    """Their values repeat in the file, so it is small, and only a task sees their size."""
-    value = b"x" * (1 << 20)
-    count = writing.SORT_BYTES_MAX // len(value) + 8
-    one = {"user": pa.array(["a"] * count), "at": pa.array([7] * count, pa.timestamp("us", tz="UTC"))}
-    write(tmp_path / "lake" / "a.parquet", payload=pa.array([value] * count), **one)
-    rows = rows_of(spark, tmp_path / "lake")
-    work, counts = counted(spark, rows, PARTITIONS)
-    assert work.engine == ARROW
-    written = work.write(Job(str(tmp_path / "store"), "", "job", 64 << 20, {}))
-    assert work.engine == SPARK and "same time" in work.why
-    assert sum(one.tally.rows for one in written) == counts.total == count
+@pytest.mark.parametrize("changed", [{}, {"order_by": ("n", "text", "day", "cost", "good")}, {"event_time": None}], ids=str)
+def test_more_rows_of_one_time_than_a_task_sorts(
+    spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    """Their runs go through files, within one task or in tasks that exchange rows."""
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 20 << 10)
+    limits = replace(read_source(rows_of(spark, lake)).limits, memory_bytes=24 << 10)
+    monkeypatch.setattr(columns_job, "task_limits", lambda _: limits)
+    if "event_time" in changed:
+        lake = sorted(lake.glob("*.parquet"))[0]
+    else:
+        changed = {"event_time": "timestamp'2024-01-01'", **changed}
+    same_on_both_ways(spark, rows_of(spark, lake, **changed), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["15m", "9g", "much", "1"])
+def test_a_memory_that_cannot_be(spark: SparkSession, text: str) -> None:
+    spark.conf.set(columns_job.MEMORY_SETTING, text)
+    try:
+        with pytest.raises(InvalidError, match=f"16m to 8g.*taskMemory=`{text}`"):
+            columns_job.task_limits(spark)
+        spark.conf.set(columns_job.MEMORY_SETTING, "64MB")
+        assert columns_job.task_limits(spark).memory_bytes == 64 << 20
+    finally:
+        spark.conf.unset(columns_job.MEMORY_SETTING)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +401,7 @@ def test_without_event_time_the_order_is_that_of_the_source(
     spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
     """Spark puts large files first, so the ways agree on one file only; columns take files by their paths."""
-    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 4 << 10)
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
     files = sorted(lake.glob("*.parquet"))
     same_on_both_ways(spark, rows_of(spark, files[1], event_time=None, **changed), tmp_path / "one")
     rows = rows_of(spark, lake, event_time=None, **changed)

@@ -147,7 +147,7 @@ def test_csv_without_a_header_with_tabs(spark: SparkSession, tmp_path: Path) -> 
 def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The count finds the span of each piece."""
     monkeypatch.setattr(columns_job, "LINES_BYTES", 1024)
-    monkeypatch.setattr(columns_job, "task_bytes", lambda total, slots: 4 << 10)
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
     monkeypatch.setattr(tasks, "exchange", None)
     (tmp_path / "a.json").write_text("".join(f'{{"user":"u{one % 7}","payload":"x","ms":{one}}}\n' for one in range(2000)))
     assert same_on_both_ways(spark, json_rows(spark, tmp_path / "a.json"), tmp_path).total == 2000

@@ -15,7 +15,7 @@ import pytest
 
 from headgate.pipelines.columns.layout import ALWAYS, Piece, SourceFile
 from headgate.pipelines.columns.ordering import in_order
-from headgate.pipelines.columns.plan import Stretch, buckets, readings, stretches, task_bytes, writers
+from headgate.pipelines.columns.plan import Limits, Stretch, buckets, readings, stretches, task_bytes, writers
 
 FILE = SourceFile("/lake/a.parquet", 1000, 1, 1)
 
@@ -92,9 +92,11 @@ def test_buckets_hold_all_rows_in_order(seed: int) -> None:
 
 
 def test_small_sources_are_few_tasks_and_large_ones_are_bounded() -> None:
-    assert task_bytes(1 << 20, 8) == 8 << 20
-    assert task_bytes(1 << 30, 2) == 128 << 20
-    assert task_bytes(1 << 28, 8) == 1 << 24
+    assert task_bytes(1 << 20, 8, Limits()) == 8 << 20
+    assert task_bytes(1 << 30, 2, Limits()) == 128 << 20
+    assert task_bytes(1 << 28, 8, Limits()) == 1 << 24
+    assert task_bytes(1 << 30, 2, Limits(64 << 20)) == 8 << 20
+    assert task_bytes(1 << 20, 8, Limits(16 << 20)) == 2 << 20
 
 
 @pytest.mark.parametrize("span", [3, 1000, 1 << 61])
