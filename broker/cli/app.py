@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from headgate.broker.cli import output
-from headgate.broker.cli.commands import capacity, cluster, dagster, flood, gate, group, records, segment, topic, verify
+from headgate.broker.cli.commands import capacity, cluster, dagster, flood, gate, group, records, segment, store, topic, verify
 from headgate.broker.cli.version import version_line
 from headgate.broker.runtime.errors import HeadgateError, Reason
 
@@ -25,7 +25,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _GROUPS = {
-    "topic": topic, "group": group, "segment": segment, "capacity": capacity, "gate": gate, "flood": flood, "verify": verify,
+    "topic": topic, "group": group, "segment": segment, "capacity": capacity, "gate": gate, "flood": flood,
+    "store": store, "verify": verify,
 }  # fmt: skip
 """By name: the module of a group of commands."""
 

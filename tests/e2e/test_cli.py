@@ -58,6 +58,20 @@ def headgate(
     return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
+def test_store_commands(broker: BrokerProcess) -> None:
+    """Beside a running broker, and for places that have no cluster."""
+    store = str(broker.store)
+    for options in ((), ("--deep",)):
+        assert headgate(broker, "store", "check", "--store", store, *options).stdout.startswith("whole: ")
+    usage = json.loads(headgate(broker, "store", "usage", "--store", store, "--json").stdout)
+    assert {row["kind"] for row in usage["kinds"]} >= {"cluster"}
+    preview = json.loads(headgate(broker, "store", "preview", "--store", store, "--json").stdout)
+    assert set(preview) == {"records", "objects"}
+    for command in ("check", "usage", "preview"):
+        assert "memory" in headgate(broker, "store", command, "--store", "memory:", fails=True).stderr
+        assert headgate(broker, "store", command, "--store", "/nonexistent/place", fails=True).stderr
+
+
 def on_terminal(broker: BrokerProcess, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
     """Run a command on a pseudo-terminal. Returns (exit code, terminal output)."""
     child, terminal = pty.fork()

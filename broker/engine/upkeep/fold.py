@@ -137,7 +137,7 @@ async def fold(
     streams: dict[tuple[uuid.UUID, int, int], list[_Piece]] = {}
     found: list[Found] = []
     for chunk in chunks:
-        pieces, bad = await _checked(store, manifest, incarnation_id, chunk)
+        pieces, bad = await _mended(store, manifest, incarnation_id, chunk)
         found += bad
         for piece in pieces:
             # Merge only extents of the same leader epoch: between two epochs, other incarnations may have written.
@@ -191,22 +191,23 @@ class _Piece:
     data: memoryview
 
 
-async def _checked(store: Store, manifest: Manifest, incarnation_id: str, chunk: Chunk) -> tuple[list[_Piece], list[Found]]:
-    """The reachable batches of a chunk, each compared with the index; and those of them that consumers cannot read.
-
-    Raises:
-        InvalidError: NOT_FOUND: the chunk is missing. CorruptError: the chunk is damaged, or its inline index. RetryError.
-    """
+async def _mended(store: Store, manifest: Manifest, incarnation_id: str, chunk: Chunk) -> tuple[list[_Piece], list[Found]]:
+    """As `check_chunk`, but makes an index that is missing or wrong again, if it is an object of its own."""
     try:
-        return await _check_chunk(store, manifest, incarnation_id, chunk)
-    except CorruptError:
+        return await check_chunk(store, manifest, incarnation_id, chunk)
+    except (InvalidError, CorruptError):
         if chunk.index_inline:
             raise
         await rebuild_index(store, incarnation_id, chunk)
-        return await _check_chunk(store, manifest, incarnation_id, chunk)
+        return await check_chunk(store, manifest, incarnation_id, chunk)
 
 
-async def _check_chunk(store: Store, manifest: Manifest, incarnation_id: str, chunk: Chunk) -> tuple[list[_Piece], list[Found]]:
+async def check_chunk(store: Store, manifest: Manifest, incarnation_id: str, chunk: Chunk) -> tuple[list[_Piece], list[Found]]:
+    """The reachable batches of a chunk, each compared with the index; and those of them that consumers cannot read.
+
+    Raises:
+        InvalidError: NOT_FOUND: the chunk is missing, or its index. CorruptError: one of them is damaged. RetryError.
+    """
     live = _live(chunk.extents, manifest)
     if not live:
         return [], []
@@ -280,12 +281,7 @@ async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int)
     data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, size))
     if chunk.index_inline:
         return data, data
-    key = keys.index_object(incarnation_id, chunk)
-    try:
-        return data, memoryview(await store.get_range(key, 0, index_end))
-    except InvalidError:
-        await rebuild_index(store, incarnation_id, chunk)
-        return data, memoryview(await store.get_range(key, 0, index_end))
+    return data, memoryview(await store.get_range(keys.index_object(incarnation_id, chunk), 0, index_end))
 
 
 def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:

@@ -22,6 +22,7 @@ from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.fold import Found, choose, fold, sparse
+from headgate.broker.engine.upkeep.inventory import Row, expired_end
 from headgate.broker.engine.upkeep.recovery import is_fence, sweep_leftovers
 from headgate.broker.engine.write.checkpoint import Checkpointer
 from headgate.broker.engine.write.wal import Wal
@@ -44,25 +45,19 @@ Cutoff: TypeAlias = Callable[[int], int | None]
 
 
 def expired_offset(partition: PartitionLog, cutoff: Cutoff) -> int:
-    """The new log start of a partition: the end of the last extent that is older than `retention.ms` or beyond
-    `retention.bytes`."""
-    config = partition.config
-    start = partition.log_start
-    if not config.delete:
-        return start
-    size = partition.size_bytes
+    """The new log start of a partition."""
     waiting = partition.windows.first_waiting()
-    before_ms = _before_ms(partition, cutoff)
-    for extent, ref in zip(partition.sealed.extents, partition.sealed.refs, strict=True):
-        too_old = before_ms is not None and ref.appended_ms < before_ms
-        too_many = config.retention_bytes >= 0 and size - extent.data_bytes >= config.retention_bytes
-        if not too_old and not too_many:
-            break
-        if waiting is not None and extent.end_offset > waiting.base_offset:
-            break  # the window here waits for history
-        start = extent.end_offset
-        size -= extent.data_bytes
-    return start
+    return expired_end(
+        partition.log_start,
+        (
+            Row(extent.end_offset, extent.data_bytes, ref.appended_ms)
+            for extent, ref in zip(partition.sealed.extents, partition.sealed.refs, strict=True)
+        ),
+        partition.config,
+        partition.size_bytes,
+        _before_ms(partition, cutoff),
+        None if waiting is None else waiting.base_offset,
+    ).end_offset
 
 
 def _before_ms(partition: PartitionLog, cutoff: Cutoff) -> int | None:

@@ -1,0 +1,207 @@
+"""``headgate store``: what a store contains, whether it is intact, and what retention and the sweeps would delete.
+
+These commands read the store itself, beside running brokers or without any, and change nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+
+from headgate.broker.cli import output
+from headgate.broker.cluster.downtime import cutoff_ms
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.engine import keys
+from headgate.broker.engine.identity import identify
+from headgate.broker.engine.read.references import References
+from headgate.broker.engine.upkeep.inspection import Damage, Inspection, check_store, take_stock
+from headgate.broker.engine.upkeep.inventory import Expiring, Judged, Kind, Records, Standing, TopicUse, Use, expiring, topic_use
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.store.interface import Store
+from headgate.broker.store.open import PRIVATE_URLS, open_store
+
+LINES_MAX = 1000
+"""Damages, and ranges of unreadable records, that are printed one by one. `--json` has all of them."""
+NAMES_MAX = 20
+"""Ranges of records that the line of one damaged object names."""
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Store]:
+    """The store of these settings, which must have a cluster. Raises InvalidError, FatalError, RetryError."""
+    if settings.store in PRIVATE_URLS:
+        raise InvalidError(Reason.INVALID_REQUEST, f"a store in memory belongs to its broker's process. store=`{settings.store}`")
+    store = open_store(settings.store, required_key=keys.CLUSTER_ID)
+    try:
+        await identify(
+            store, name=settings.cluster_name, expected_id=settings.cluster_id, create=False, fresh_id="", now_ms=Clock().now_ms()
+        )
+        yield store
+    finally:
+        await store.close()
+
+
+async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
+    """Check every reference, and name what is left over. Returns True if the store is whole."""
+    async with opened(settings) as store:
+        references = References(store, settings.gate_allowed_prefixes, Turns(Clock().monotonic))
+        try:
+            found = await check_store(store, references, _oldest_ms(settings), deep=deep, progress=_progress())
+        finally:
+            await references.close()
+    left_over = [one for one in found.judged if one.standing is Standing.LEFT_OVER]
+    old = [one for one in left_over if one.found.modified_ms <= _oldest_ms(settings)]
+    if json:
+        output.print_json(
+            {
+                "objects": len(found.judged),
+                "damages": [_damage_json(one) for one in found.damages],
+                "unreadable": [one._asdict() for one in found.unreadable],
+                "left_over": [_judged_json(one) for one in left_over],
+            }
+        )
+        return not found.damages
+    for damage in found.damages[:LINES_MAX]:
+        output.print_line(f"damaged: {damage.key}: {damage.what}")
+        output.print_line(f"  {_lost(damage)}")
+    for records in found.unreadable[:LINES_MAX]:
+        output.print_line(f"no consumer can read {_range(records)} (see `headgate topic check {records.topic}`)")
+    _tell_rest(len(found.damages) - LINES_MAX, "more damaged object")
+    _tell_rest(len(found.unreadable) - LINES_MAX, "more range", "that no consumer can read")
+    output.print_line(_summary(found, deep))
+    if left_over:
+        size = output.size(sum(one.found.size_bytes for one in left_over))
+        output.print_line(f"{output.plural(len(left_over), 'object')} ({size}) left over: `headgate store preview` names them")
+    if old:
+        period = output.duration(settings.gate_file_grace_ms)
+        output.print_line(f"{output.plural(len(old), 'of them')} older than {period}: does a broker run on this store?")
+    return not found.damages
+
+
+def _summary(found: Inspection, deep: bool) -> str:
+    size = output.size(sum(one.found.size_bytes for one in found.judged))
+    what = "every record read" if deep else "sizes and footers compared; --deep reads every record"
+    count = len(found.damages)
+    verdict = "whole" if not count else f"DAMAGED: {output.plural(count, 'object')}"
+    return f"{verdict}: {output.plural(len(found.judged), 'object')}, {size}, {what}"
+
+
+async def usage(settings: Settings, *, json: bool) -> None:
+    """Show the bytes and objects of each topic and of each kind."""
+    async with opened(settings) as store:
+        stock = await take_stock(store, _oldest_ms(settings))
+    topics = topic_use(stock.manifest)
+    kinds: dict[tuple[Kind, Standing], Use] = {}
+    for one in stock.judged:
+        kinds.setdefault((one.kind, one.standing), Use()).add(one.found.size_bytes)
+    if json:
+        output.print_json(
+            {
+                "topics": {name: asdict(use) for name, use in topics.items()},
+                "kinds": [{"kind": kind, "standing": standing, **asdict(use)} for (kind, standing), use in sorted(kinds.items())],
+            }
+        )
+        return
+    output.print_table(
+        ("topic", "live records", "history", "files of history"),
+        [_topic_row(name, use) for name, use in sorted(topics.items(), key=lambda one: -_bytes(one[1]))],
+        title="Topics: bytes of readable records",
+        numeric=("live records", "history", "files of history"),
+    )
+    output.print_table(
+        ("kind", "standing", "objects", "size"),
+        [(kind, standing, f"{use.objects:,}", output.size(use.size_bytes)) for (kind, standing), use in sorted(kinds.items())],
+        title="Objects",
+        numeric=("objects", "size"),
+    )
+
+
+async def preview(settings: Settings, *, json: bool) -> None:
+    """Show the records that retention would delete now, and the objects that the sweeps would, with the reasons."""
+    async with opened(settings) as store:
+        stock = await take_stock(store, _oldest_ms(settings))
+    gone = list(expiring(stock.manifest, _cutoff(stock.manifest)))
+    left_over = [one for one in stock.judged if one.standing is Standing.LEFT_OVER]
+    if json:
+        output.print_json({"records": [_expiring_json(one) for one in gone], "objects": [_judged_json(one) for one in left_over]})
+        return
+    output.print_table(
+        ("topic", "partition", "offsets", "size", "reason"),
+        [
+            (*one.records[:2], f"{one.records.first_offset} to {one.records.end_offset - 1}", output.size(one.size_bytes), one.why)
+            for one in gone
+        ],
+        title="Records that retention would delete now",
+        numeric=("partition", "size"),
+    )
+    output.print_table(
+        ("object", "kind", "size", "reason"),
+        [(one.found.key, one.kind, output.size(one.found.size_bytes), one.why) for one in left_over],
+        title="Objects that the sweeps would delete",
+        numeric=("size",),
+    )
+    output.print_line("Newest records of running brokers, which the manifest does not list yet, are not judged.")
+
+
+def _oldest_ms(settings: Settings) -> int:
+    return Clock().now_ms() - settings.gate_file_grace_ms
+
+
+def _cutoff(manifest: Manifest) -> Callable[[int], int]:
+    now_ms = Clock().now_ms()
+    return lambda age_ms: cutoff_ms(now_ms, age_ms, manifest.downtimes)
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Show the number of checked objects on a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+
+    def show(done: int, total: int) -> None:
+        if done % 10 == 0 or done == total:
+            sys.stderr.write(f"\rchecked {done:,} of {total:,} objects" + ("\n" if done == total else ""))
+            sys.stderr.flush()
+
+    return show
+
+
+def _lost(damage: Damage) -> str:
+    if not damage.records:
+        return "no record is lost: brokers make it again, or it names none that can be read"
+    ranges = "; ".join(_range(records) for records in damage.records[:NAMES_MAX])
+    more = len(damage.records) - NAMES_MAX
+    return f"lost: {ranges}" + (f"; and {more:,} more ranges" if more > 0 else "")
+
+
+def _range(records: Records) -> str:
+    return f"{records.topic} partition {records.partition} offsets {records.first_offset} to {records.end_offset - 1}"
+
+
+def _tell_rest(count: int, noun: str, ending: str = "") -> None:
+    if count > 0:
+        output.print_line(f"{output.plural(count, noun)} {ending}".rstrip() + ": --json names all")
+
+
+def _bytes(use: TopicUse) -> int:
+    return use.live_bytes + use.history.size_bytes
+
+
+def _topic_row(name: str, use: TopicUse) -> tuple[str, ...]:
+    return name, output.size(use.live_bytes), output.size(use.history.size_bytes), f"{use.history.objects:,}"
+
+
+def _damage_json(one: Damage) -> dict[str, object]:
+    return {"object": one.key, "what": one.what, "records": [records._asdict() for records in one.records]}
+
+
+def _judged_json(one: Judged) -> dict[str, object]:
+    return {"object": one.found.key, "kind": one.kind, "size_bytes": one.found.size_bytes, "why": one.why}
+
+
+def _expiring_json(one: Expiring) -> dict[str, object]:
+    return {**one.records._asdict(), "size_bytes": one.size_bytes, "why": one.why}

@@ -1,0 +1,130 @@
+"""Reads a store beside its brokers, changes nothing, and compares it with the manifest.
+
+A cluster goes on while it is looked at: chunks are folded, files come and go. So the manifest is read before and after the listing,
+and a missing or damaged object counts only if the manifest still refers to it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headgate.broker.cluster.gates import ParquetExtent, is_url
+from headgate.broker.cluster.manifest import Manifest, decode_edits
+from headgate.broker.engine import keys
+from headgate.broker.engine.read.references import References
+from headgate.broker.engine.upkeep.fold import check_chunk
+from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, judge, needs
+from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, read_footer, read_group
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
+from headgate.broker.store.interface import ObjectInfo, Store
+from headgate.broker.store.journal import Journal
+
+LIST_KEYS = 1000
+"""Objects of one listing request: S3 gives no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """An object that is missing or damaged. `records`: those that consumers cannot read because of it. An index that is an object
+    of its own costs none, because brokers make it again."""
+
+    key: str
+    what: str
+    records: tuple[Records, ...]
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What was found. `judged`: every object, by key. `unreadable`: batches that were stored as they came, and that consumers
+    cannot read (`headgate topic check`)."""
+
+    manifest: Manifest
+    judged: list[Judged] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    unreadable: list[Records] = field(default_factory=list)
+
+
+async def read_manifest(store: Store) -> Manifest:
+    """The manifest as it stands in the store. Raises CorruptError, RetryError."""
+    loaded = await Journal(store, keys.MANIFEST).load()
+    manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
+    for data in loaded.edits:
+        manifest.apply(decode_edits(data))
+    return manifest
+
+
+async def take_stock(store: Store, oldest_ms: int) -> Inspection:
+    """List the store and judge each object.
+
+    Args:
+        oldest_ms: see `inventory.judge`.
+    """
+    before = needs(await read_manifest(store))
+    found: list[ObjectInfo] = []
+    while page := await store.list("", found[-1].key if found else "", LIST_KEYS):
+        found += page
+    manifest = await read_manifest(store)
+    # What only the manifest from before the listing refers to was folded or swept meanwhile, and was needed when it was listed.
+    needed = {**before, **needs(manifest)}
+    return Inspection(manifest, [judge(one, manifest, needed, oldest_ms) for one in found])
+
+
+async def check_store(
+    store: Store, references: References, oldest_ms: int, *, deep: bool, progress: Callable[[int, int], None]
+) -> Inspection:
+    """Check that every object that the manifest refers to is there and intact.
+
+    Args:
+        references: finds and checks files of history.
+        oldest_ms: see `inventory.judge`.
+        deep: also read every record: compare each batch and each page of a file with its checksum. Otherwise sizes, indexes' sizes
+            and the footers of files.
+        progress: called with the number of checked objects and of all.
+    """
+    stock = await take_stock(store, oldest_ms)
+    sizes = {one.found.key: one.found.size_bytes for one in stock.judged}
+    wanted = needs(stock.manifest)
+    for done, (key, need) in enumerate(wanted.items()):
+        progress(done, len(wanted))
+        try:
+            await _check(store, references, stock, key, need, sizes.get(key), deep)
+        except (InvalidError, CorruptError) as error:
+            if key in needs(await read_manifest(store)):
+                stock.damages.append(Damage(key, error.message, () if need.kind is Kind.INDEX else need.records))
+    progress(len(wanted), len(wanted))
+    return stock
+
+
+async def _check(
+    store: Store, references: References, stock: Inspection, key: str, need: Need, size_bytes: int | None, deep: bool
+) -> None:
+    """Raises InvalidError or CorruptError for a damage."""
+    if size_bytes is None and not is_url(key):
+        # An object that was put during the listing may be missing in it.
+        await store.get_range(key, 0, 1)
+    elif size_bytes is not None and size_bytes < need.size_bytes:
+        raise CorruptError(Reason.CORRUPT_STORE, f"the object is cut off. size=`{size_bytes}` expected=`{need.size_bytes}`")
+    for topic_id, extent in need.extents:
+        await references.check(topic_id, [extent], absolute=True)
+        if deep:
+            await _read_file(references, extent)
+    if deep and need.kind is Kind.CHUNK and need.chunk is not None:
+        _, unreadable = await check_chunk(store, stock.manifest, need.incarnation_id, need.chunk)
+        topics = stock.manifest.topics_by_id
+        stock.unreadable += [
+            Records(topics[one.topic_id].name, one.partition, one.base_offset, one.end_offset) for one in unreadable
+        ]
+
+
+async def _read_file(references: References, extent: ParquetExtent) -> None:
+    """Decode every row group of a file: Parquet's pages have checksums."""
+    store, key = references.locate(extent.path)
+    size = min(extent.size_bytes, FOOTER_GUESS_BYTES)
+    tail = await store.get_range(key, extent.size_bytes - size, size)
+    length = footer_size(tail, extent.size_bytes)
+    if length > len(tail):
+        tail = await store.get_range(key, extent.size_bytes - length, length)
+    file = read_footer(tail[-length:], extent.size_bytes)
+    for group in file.groups:
+        read_group(file, group, await store.get_range(key, group.start, group.end - group.start))
