@@ -100,6 +100,9 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `extents`: by partition and offset, without unreadable ones. `digest`, `rows`, `size_bytes`, `files` describe the files that
     filled it.
+
+    `live`: when the gate was opened, the topic had live records, and the place was `now`. Then a reader that had read everything
+    continues behind the window, and does not see the gate's records (`engine/partition/windows.py`, `groups/positions.py`).
     """
 
     id: str
@@ -119,6 +122,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     extents: list[ParquetExtent] = []
     definition: str = ""
     owner: str = ""
+    live: bool = False
 
 
 def is_url(path: str) -> bool:

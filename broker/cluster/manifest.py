@@ -411,6 +411,9 @@ class Manifest:
         """The open segment of every partition of every live topic; None without one."""
         self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
         """Gates by topic and id, in the order of their opening. Only live topics that have gates."""
+        self._window_ends: dict[uuid.UUID, list[int]] = {}
+        """The end of the last window of each partition that is not at the front, so that a commit of a position need not look at
+        all gates. Only live topics that have gates."""
         self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
         """Deleted ranges of offsets above the log start, by offset. A range was below the log start when a gate was opened in
         front, or an operator lets readers pass it."""
@@ -444,6 +447,7 @@ class Manifest:
                         self._drop_segments(topic_id)
                     self.log_starts.pop(topic_id, None)
                     self.gates.pop(topic_id, None)
+                    self._window_ends.pop(topic_id, None)
                     self.cuts.pop(topic_id, None)
                 case SetPartitions(topic_id, partitions):
                     self._change_topic(topic_id, partitions=partitions)
@@ -619,6 +623,7 @@ class Manifest:
             oldest = next((key for key, one in gates.items() if one.state != "open" and not one.extents), None)
             if oldest is not None:
                 del gates[oldest]
+        self._note_windows(gate)
         if gate.place == "front":
             starts = self.log_starts.setdefault(gate.topic_id, {})
             for window in gate.windows:
@@ -628,6 +633,13 @@ class Manifest:
                         self._cut_out(gate.topic_id, window.partition, window.end_offset, start)
                     starts[window.partition] = window.base_offset
             self._prune_cuts(gate.topic_id)
+
+    def _note_windows(self, gate: Gate) -> None:
+        if gate.place != "front":
+            ends = self._window_ends.setdefault(gate.topic_id, [])
+            ends.extend([0] * (len(gate.windows) - len(ends)))
+            for partition, window in enumerate(gate.windows):
+                ends[partition] = max(ends[partition], window.end_offset)
 
     def _change_gate(self, topic_id: uuid.UUID, gate_id: str, **changes: object) -> None:
         gates = self.gates.get(topic_id, {})
@@ -672,12 +684,8 @@ class Manifest:
 
     def window_end(self, topic_id: uuid.UUID, partition: int) -> int:
         """The end of the last window of a partition that is not at the front. Live records never begin before it."""
-        ends = (
-            gate.windows[partition].end_offset
-            for gate in self.gates.get(topic_id, _NO_GATES).values()
-            if gate.place != "front" and partition < len(gate.windows)
-        )
-        return max(ends, default=0)
+        ends = self._window_ends.get(topic_id, _NO_ENDS)
+        return ends[partition] if partition < len(ends) else 0
 
     def front(self, topic_id: uuid.UUID, partition: int) -> int:
         """The end of the next gate at the front: the beginning of the first window there, or the first possible live offset."""
@@ -769,6 +777,7 @@ class Manifest:
         manifest.reservations = {reservation.id: reservation for reservation in snapshot.reservations}
         for gate in snapshot.gates:
             manifest.gates.setdefault(gate.topic_id, {})[gate.id] = gate
+            manifest._note_windows(gate)
         manifest.cuts = snapshot.cuts
         manifest.condemned = dict.fromkeys(snapshot.condemned)
         manifest.followers = snapshot.followers
@@ -819,6 +828,7 @@ class Manifest:
 
 _NO_STARTS: Mapping[int, int] = {}
 _NO_GATES: Mapping[str, Gate] = {}
+_NO_ENDS: list[int] = []
 
 
 def encode_edits(edits: list[Edit]) -> bytes:

@@ -234,7 +234,10 @@ class LeaderGates:
             GateWindow(one.partition, one.base_offset, one.base_offset + count, one.leader_epoch)
             for one, count in zip(held, rows, strict=True)
         ]
-        gate = replace(gate, windows=windows)
+        # Every gate behind a live one is live, too: live records that retention deleted since still count.
+        earlier = self._journal.manifest.gates.get(topic.id, {}).values()
+        live = gate.place == "now" and (any(one.live for one in held) or any(one.live for one in earlier))
+        gate = replace(gate, windows=windows, live=live)
         if files:
             counted = {one.partition: GateWindow(one.partition, 0, one.rows, -1) for one in windows}
             extents = moved(await self._run(check_extents(gate.id, files, counted)), {one.partition: one for one in windows})

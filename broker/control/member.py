@@ -273,6 +273,7 @@ class Membership:
                     base_offset=held.base_offset,
                     segment_id=held.segment_id,
                     leader_epoch=held.leader_epoch,
+                    live=held.live,
                 )
         except HeadgateError as error:
             result.error = error.message

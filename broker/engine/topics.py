@@ -41,12 +41,13 @@ ALTER_PAUSE_S = 0.02
 
 
 class Held(NamedTuple):
-    """Offsets of a partition that its lead reserves for a gate."""
+    """Offsets of a partition that its lead reserves for a gate. `live`: there are live records before them."""
 
     partition: int
     base_offset: int
     segment_id: int
     leader_epoch: int
+    live: bool
 
 
 class Topics:
@@ -142,8 +143,9 @@ class Topics:
                 raise InvalidError(Reason.INVALID_REQUEST, f"offsets end at 2^62. partition=`{partition.number}`")
         held: list[Held] = []
         for number, partition in logs.items():
+            live = partition.has_live
             base_offset, _ = partition.hold(gate_id, rows[number], term)
-            held.append(Held(number, base_offset, partition.segment_id, partition.leader_epoch))
+            held.append(Held(number, base_offset, partition.segment_id, partition.leader_epoch, live))
         return held
 
     def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:

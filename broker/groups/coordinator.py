@@ -25,7 +25,7 @@ from headgate.broker.groups.events import (
     SyncReply,
 )
 from headgate.broker.groups.group import Group
-from headgate.broker.groups.positions import NEVER
+from headgate.broker.groups.positions import NEVER, continued
 from headgate.broker.groups.records import OffsetValue
 from headgate.broker.groups.shard import Commit, DeleteReply, GroupListing, RowsReply, Shard
 from headgate.broker.runtime.clock import Clock
@@ -123,14 +123,20 @@ class Coordinator(Driver[Shard]):
         self._check()
         slot = self._looked_at(group_id)
         value = None if slot is None else slot.shard.position(group_id, topic, partition)
-        return value if value is not None and self._topic_exists(topic, value) else None
+        if value is None or not self._topic_exists(topic, value):
+            return None
+        return self._continued(topic, partition, value)
 
     def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
         """All committed positions of a group in topics that still exist: topic, partition, value."""
         self._check()
         slot = self._looked_at(group_id)
         rows = [] if slot is None else slot.shard.positions(group_id)
-        return [row for row in rows if self._topic_exists(row[0], row[2])]
+        return [
+            (topic, partition, self._continued(topic, partition, value))
+            for topic, partition, value in rows
+            if self._topic_exists(topic, value)
+        ]
 
     def find(self, group_id: str) -> Group | None:
         """A group, read-only; None if it does not exist."""
@@ -164,6 +170,13 @@ class Coordinator(Driver[Shard]):
     def _topic_exists(self, name: str, value: OffsetValue) -> bool:
         topic = self._engine.manifest.topics.get(name)
         return topic is not None and value.topic_id in (None, topic.id)
+
+    def _continued(self, name: str, partition: int, value: OffsetValue) -> OffsetValue:
+        manifest = self._engine.manifest
+        topic_id = manifest.topics[name].id
+        if value.offset >= manifest.window_end(topic_id, partition):
+            return value
+        return continued(value, manifest.windows(topic_id, partition))
 
     async def _clean(self) -> None:
         """Forget expired positions, and the positions of deleted topics."""

@@ -27,11 +27,15 @@ _GROUP_VERSION = 3
 _GROUP_VERSION_MAX = 4
 _FLEXIBLE_FROM = 4
 _TAG_TOPIC_ID = 0
+_TAG_WINDOWS = 4847
+"""Not Kafka's: two int64 of `OffsetValue`, `known_end` and `since_ms`. Readers of Kafka's schema skip a tag that they do not
+know. The number is far above those that Kafka gives."""
 _STRING_BYTES_MAX = 0x7FFF
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_WINDOWS = struct.Struct(">qq")
 _OFFSET_HEAD_OLD = struct.Struct(">hq")
 _OFFSET_HEAD = struct.Struct(">hqi")
 _OFFSET_PLAIN = struct.Struct(">hqiBqBBB16s")
@@ -51,6 +55,10 @@ class OffsetValue(NamedTuple):
 
     `topic_id` identifies the topic at the time of the commit: a topic that was deleted and created again under its name is
     another one.
+
+    `known_end` is the end of the partition's last window that the coordinator knew at the commit, if the position is before it;
+    else 0. `since_ms` is the time from which on the position was the same, or -1 for `commit_ms`. `positions.continued` judges
+    by both.
     """
 
     offset: int
@@ -59,6 +67,8 @@ class OffsetValue(NamedTuple):
     commit_ms: int
     expire_ms: int = -1
     topic_id: uuid.UUID | None = None
+    known_end: int = 0
+    since_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +133,17 @@ def encode_offset_value(value: OffsetValue) -> bytes:
         # Only version 1 has an expiry; it has neither the leader epoch nor the topic's id.
         head = _OFFSET_HEAD_OLD.pack(_OFFSET_VERSION_EXPIRES, value.offset)
         return head + _string(value.metadata) + _I64.pack(value.commit_ms) + _I64.pack(value.expire_ms)
-    if not value.metadata and value.topic_id is not None:
+    windows = value.known_end or value.since_ms >= 0
+    if not value.metadata and value.topic_id is not None and not windows:
         return _OFFSET_PLAIN.pack(
             _OFFSET_VERSION, value.offset, value.leader_epoch, 1, value.commit_ms, 1, _TAG_TOPIC_ID, 16, value.topic_id.bytes
         )
     text = value.metadata.encode()
     head = _OFFSET_HEAD.pack(_OFFSET_VERSION, value.offset, value.leader_epoch)
-    tail = b"\x00" if value.topic_id is None else b"\x01\x00\x10" + value.topic_id.bytes
+    tags = [] if value.topic_id is None else [(_TAG_TOPIC_ID, value.topic_id.bytes)]
+    if windows:
+        tags.append((_TAG_WINDOWS, _WINDOWS.pack(value.known_end, value.since_ms)))
+    tail = b"".join([_uvarint(len(tags)), *(_uvarint(tag) + _uvarint(len(content)) + content for tag, content in tags)])
     return head + _uvarint(len(text) + 1) + text + _I64.pack(value.commit_ms) + tail
 
 
@@ -143,13 +157,18 @@ def decode_offset_value(data: bytes) -> OffsetValue:
     commit_ms = reader.int64()
     expire_ms = reader.int64() if version == 1 else -1
     topic_id = None
+    known_end, since_ms = 0, -1
     for tag, content in reader.tags():
         if tag == _TAG_TOPIC_ID:
             if len(content) != 16:
                 raise _corrupt("has a topic id of another length", len(content))
             topic_id = uuid.UUID(bytes=content)
+        elif tag == _TAG_WINDOWS:
+            if len(content) != _WINDOWS.size:
+                raise _corrupt("has a note about windows of another length", len(content))
+            known_end, since_ms = _WINDOWS.unpack(content)
     reader.finish()
-    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id)
+    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id, known_end, since_ms)
 
 
 def encode_group_value(value: GroupMetadata) -> bytes:

@@ -243,6 +243,7 @@ class Shard:
         positions: list[tuple[OffsetKey, OffsetValue | None]] = []
         rows: list[Row] = []
         prefixes: dict[str, bytes] = {}
+        in_flight: dict[OffsetKey, OffsetValue | None] | None = None
         for position in event.positions:
             row_error = position.check()
             errors.append(row_error)
@@ -251,8 +252,13 @@ class Shard:
                 prefix = prefixes.get(topic)
                 if prefix is None:
                     prefix = prefixes[topic] = offset_key_prefix(group_id, topic)
-                value = position.value(now.wall_ms, event.retention_ms)
-                positions.append((OffsetKey(group_id, topic, partition), value))
+                key = OffsetKey(group_id, topic, partition)
+                before = None
+                if entry is not None and position.window_end > position.offset:
+                    in_flight = self._in_flight(group_id, entry) if in_flight is None else in_flight
+                    before = in_flight[key] if key in in_flight else entry.positions.get(topic, partition)
+                value = position.value(now.wall_ms, event.retention_ms, before)
+                positions.append((key, value))
                 rows.append((prefix + encode_partition(partition), encode_offset_value(value)))
         reply = RowsReply(tuple(errors))
         if not rows:
@@ -260,6 +266,11 @@ class Shard:
         self._entry(group_id)
         ticket = _Ticket(group_id=group_id, rows=rows, positions=tuple(positions), token=event.token, response=reply)
         return [self._append(ticket)]
+
+    def _in_flight(self, group_id: str, entry: _Entry) -> dict[OffsetKey, OffsetValue | None]:
+        """The positions of a group that are on their way to the log."""
+        tickets = self._tickets.values() if entry.in_flight else ()
+        return {key: value for ticket in tickets if ticket.group_id == group_id for key, value in ticket.positions}
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, in any state of the group."""

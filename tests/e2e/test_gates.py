@@ -147,8 +147,8 @@ async def test_history_comes_before_what_is_live(make_broker: BrokerFactory) -> 
 
 
 async def test_the_end_of_a_quiet_topic(make_broker: BrokerFactory) -> None:
-    """No producer writes while a gate is open, so a consumer that waits at the end has missed nothing. It gets the history, then
-    live records."""
+    """No producer writes while a gate is open. In a topic with live records, a consumer at the end does not notice the gate. In a
+    topic that only floods write to, it gets every flood."""
     broker = make_broker()
     await asyncio.to_thread(broker.start)
 
@@ -158,16 +158,28 @@ async def test_the_end_of_a_quiet_topic(make_broker: BrokerFactory) -> None:
 
     async with Admin(address(broker)) as admin, GateAdmin(address(broker)) as gates:
         await admin.create_topic("t", PARTITIONS)
+        await admin.create_topic("floods", PARTITIONS)
         await asyncio.to_thread(produce)
         at_end = start_readers(broker, "t", "earliest")
         await eventually(lambda: all(reader.count == 6 for reader in at_end), "they come to the end")
+        first = await gates.open("floods", [40, 30], gate_id="first")
+        await gates.fill("floods", "first", await asyncio.to_thread(upload, first))
+        followers = start_readers(broker, "floods", "earliest")
+        await eventually(lambda: all(reader.count == 70 for reader in followers), "they come to the end")
+
         gate = await gates.open("t", [40, 30], gate_id="flood")
         await gates.fill("t", "flood", await asyncio.to_thread(upload, gate))
+        second = await gates.open("floods", [4, 3], gate_id="second")
+        await gates.fill("floods", "second", await asyncio.to_thread(upload, second))
         await asyncio.to_thread(produce)
         whole = await asyncio.to_thread(read_all, broker, "t")
         assert [len(log) for log in whole.values()] == [46, 36]
-        await eventually(lambda: all(reader.seen == whole for reader in at_end), "they are shown all of it")
-        await stop(*at_end)
+        live = {partition: [one for one in log if one[1] == b"live"] for partition, log in whole.items()}
+        await eventually(lambda: all(reader.seen == live for reader in at_end), "they are shown the live records")
+        floods = await asyncio.to_thread(read_all, broker, "floods")
+        await eventually(lambda: all(reader.seen == floods for reader in followers), "they are shown both floods")
+        await stop(*at_end, *followers)
+        assert all(reader.seen == live for reader in at_end), "and nothing else"
 
 
 async def test_a_topic_is_empty_at_first(make_broker: BrokerFactory) -> None:
@@ -220,6 +232,9 @@ async def test_released_and_expired_gates_are_stepped_over(make_broker: BrokerFa
             await asyncio.sleep(0.1)
         assert found.released_by == "expired"
         assert [(one.id, one.state) for one in await gates.list()] == [("a", GateState.RELEASED), ("b", GateState.RELEASED)]
+        live = await asyncio.to_thread(read_all, broker, "t")
+        await eventually(lambda: all(reader.seen == live for reader in from_start), "they step over the second")
+        await stop(*from_start)
         # The id may be used again; the older gate is listed under another id.
         again = await gates.open("t", [3, 3], gate_id="a")
         assert again.windows[0].base_offset >= second.windows[0].end_offset
@@ -228,6 +243,7 @@ async def test_released_and_expired_gates_are_stepped_over(make_broker: BrokerFa
             await asyncio.to_thread(upload, again)
         await gates.fill("t", "a", await asyncio.to_thread(upload, again, attempt="1"))
         whole = await asyncio.to_thread(read_all, broker, "t")
+        from_start = start_readers(broker, "t", "earliest")
         await eventually(lambda: all(reader.seen == whole for reader in from_start), "they read everything")
         assert [one for one in whole[0] if one[0] >= again.windows[0].base_offset] == expected(again)[0]
         await stop(*from_start)

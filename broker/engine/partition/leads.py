@@ -287,10 +287,9 @@ class Leads:
             if log.number >= len(gate.windows) or not gate.windows[log.number].rows:
                 continue
             window = gate.windows[log.number]
-            front = gate.place == "front"
-            if front:
+            if gate.place == "front":
                 self._lower_start(log)
-            log.open_window(window, gate.id, gate.state, now_s, front=front)
+            log.open_window(window, gate, now_s)
             opened.append(log)
         self._windows_opened(opened)
         if gate.state == "filled":
@@ -314,7 +313,7 @@ class Leads:
         for log in self._logs_of(topic_id):
             self._lower_start(log)
             for window, gate in manifest.windows(topic_id, log.number):
-                log.sync_window(window, gate.id, gate.state, now_s, front=gate.place == "front")
+                log.sync_window(window, gate, now_s)
             log.wake()
         self._windows_opened(self._logs_of(topic_id))
 
@@ -469,8 +468,7 @@ class Leads:
         for log in made:
             key = log.topic.id, log.number
             if key in extents:
-                windows = [(window, gate.id, gate.state) for window, gate in manifest.windows(*key)]
-                log.restore(extents[key], windows, self._cuts(log), manifest.log_start(*key))
+                log.restore(extents[key], manifest.windows(*key), self._cuts(log), manifest.log_start(*key))
             self.by_id[log.topic.id][log.number] = log
         self._tell(made)
         self._note_change()

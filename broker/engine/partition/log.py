@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from headgate.broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
+from headgate.broker.cluster.gates import FRONT_EPOCH, Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.manifest import Chunk, Extent, Topic
 from headgate.broker.cluster.topic_config import TopicConfig, is_internal
-from headgate.broker.engine.partition.windows import NOBODY, Readers, ReaderWindow, State, Windows
+from headgate.broker.engine.partition.windows import NOBODY, Readers, ReaderWindow, Windows
 from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, marker_batch, stamp, stamp_append_time
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.index import BatchIndex
@@ -249,7 +249,7 @@ class PartitionLog:
     def restore(
         self,
         extents: Sequence[tuple[AnyExtent, AnyRef]],
-        windows: Iterable[tuple[GateWindow, str, State]],
+        windows: Iterable[tuple[GateWindow, Gate]],
         cuts: Iterable[tuple[int, int]],
         log_start: int,
     ) -> None:
@@ -257,7 +257,7 @@ class PartitionLog:
 
         Args:
             extents: by offset.
-            windows: each with its gate's id and state, by offset.
+            windows: each with its gate, by offset.
         """
         epochs: list[tuple[int, int]] = []
         for extent, ref in extents:
@@ -265,8 +265,8 @@ class PartitionLog:
             self.size_bytes += extent.data_bytes
             epochs.append((extent.base_offset, extent.leader_epoch))
         assert not extents or extents[-1][0].end_offset <= self.high_watermark, "a segment begins behind all that is listed"
-        for window, gate_id, state in windows:
-            self._add_window(ReaderWindow(window.base_offset, window.end_offset, gate_id, state))
+        for window, gate in windows:
+            self._add_window(ReaderWindow(window.base_offset, window.end_offset, gate.id, gate.state, live=gate.live))
             epochs.append((window.base_offset, window.leader_epoch))
         self.set_cuts(cuts)
         for base_offset, epoch in sorted(epochs):
@@ -452,7 +452,7 @@ class PartitionLog:
 
     # -- windows
 
-    def reach(self, offset: int, reader: int = NOBODY, *, skip: bool = False) -> Reach:
+    def reach(self, offset: int, reader: int = NOBODY, *, skip: bool = False, at_rest: bool = False) -> Reach:
         """Plan a read from `offset`, which is at least the log's start.
 
         The returned range is either completely in files or completely in batches. If there is nothing to read now, it is (begin,
@@ -460,7 +460,9 @@ class PartitionLog:
 
         Args:
             skip: pass windows that have no history yet. A look-up that must not wait does this.
+            at_rest: pass only windows that the reader passes also without a record behind them.
         """
+        asked = offset
         while offset < self.windows_end:
             end_offset = self.high_watermark
             for low, high in self.cuts:
@@ -483,8 +485,10 @@ class PartitionLog:
                 if self._has_records(offset, window.base_offset):
                     return offset, min(end_offset, window.base_offset), False
                 offset = window.base_offset  # a dead lead had reserved these offsets for a gate that was never opened
-            if window.waits:
-                if not skip and reader not in window.past:
+            if reader in window.past and self._passes(window, reader, asked, at_rest):
+                pass
+            elif window.waits:
+                if not skip:
                     return offset, offset, False
             elif window.state == "filled":
                 row = self.sealed.find(offset)
@@ -493,8 +497,22 @@ class PartitionLog:
             offset = window.end_offset
         return offset, max(self.high_watermark, offset), False
 
-    def read_memory(self, offset: int, reached: Reach, max_bytes: int) -> list[memoryview] | None:
-        """Whole batches from the tail, for a reader at `offset` to which `reach` gave `reached`.
+    def _passes(self, window: ReaderWindow, reader: int, asked: int, at_rest: bool) -> bool:
+        """True if a reader of `window.past` that asks for `asked` passes the window."""
+        behind = window.state == "filled" and self.readers.was_at(reader, window.end_offset)
+        if asked > window.base_offset or behind:
+            del window.past[reader]  # it was behind the window, or sought its records
+            return False
+        return window.live or (window.waits and not at_rest)
+
+    def seek(self, reader: int, offset: int) -> None:
+        """Called when a reader looked for a time, whose first record is at `offset`: it may want the records of a window."""
+        window = self.windows.next(offset) if offset < self.windows_end else None
+        if window is not None and window.base_offset <= offset:
+            window.past.pop(reader, None)
+
+    def read_memory(self, offset: int, reached: Reach, max_bytes: int, reader: int = NOBODY) -> list[memoryview] | None:
+        """Whole batches from the tail, for the reader at `offset` to which `reach` gave `reached`.
 
         Returns:
             [] if there is nothing to read now. None if the records are not in memory.
@@ -503,11 +521,11 @@ class PartitionLog:
         if in_files:
             return None
         slices = self.tail.read(begin, end, max_bytes)
-        return self.over(offset) if slices == [] and offset < self.windows_end else slices
+        return self.over(offset, reader) if slices == [] and offset < self.windows_end else slices
 
-    def over(self, offset: int) -> list[memoryview]:
-        """A marker batch for a reader at `offset` if the next offsets have no record and never will. `reach` finds nothing to
-        read there.
+    def over(self, offset: int, reader: int = NOBODY) -> list[memoryview]:
+        """A marker batch for a reader at `offset` if the next offsets have no record for it and never will. `reach` finds nothing
+        to read there.
 
         A reader continues after the last record that it received. Without records it would stay at `offset`, below the high
         watermark. So the reader gets a batch that shows no record, at the last of these offsets.
@@ -515,7 +533,7 @@ class PartitionLog:
         Returns:
             One batch. [] if the reader has records to read, or records to wait for.
         """
-        begin, end, _ = self.reach(offset)
+        begin, end, _ = self.reach(offset, reader, at_rest=True)
         begin, end = min(begin, self.high_watermark), min(end, self.high_watermark)
         if begin == offset or begin < end:
             return []
@@ -528,6 +546,13 @@ class PartitionLog:
             return True
         row = self.sealed.find(offset)
         return row < len(self.sealed) and self.sealed.extents[row].base_offset < end_offset
+
+    @property
+    def has_live(self) -> bool:
+        """True if the log has live records: readable ones, or some on their way to the store."""
+        if self.open or self.next_offset > max(self.high_watermark, self.windows.end):
+            return True
+        return any(isinstance(extent, Extent) for extent in reversed(self.sealed.extents))
 
     def hold(self, gate_id: str, rows: int, term: int) -> tuple[int, int]:
         """Reserve the next `rows` offsets for a gate, at once. Returns [base, end). A repeated call for the same gate returns
@@ -557,18 +582,18 @@ class PartitionLog:
             self.step()  # a gate may follow it directly
             self.wake()
 
-    def open_window(self, window: GateWindow, gate_id: str, state: State, now_s: float, *, front: bool) -> None:
+    def open_window(self, window: GateWindow, gate: Gate, now_s: float) -> None:
         """Called when the manifest has a gate. If this lead reserved the offsets, readers at the end of the log may pass the
         window."""
         if not window.rows:
             return
-        mine = self.windows.find(gate_id, "held")
+        mine = self.windows.find(gate.id, "held")
         if mine is None or mine.base_offset != window.base_offset:
-            self.drop_holds(gate_id)
-            mine = ReaderWindow(window.base_offset, window.end_offset, gate_id, state)
+            self.drop_holds(gate.id)
+            mine = ReaderWindow(window.base_offset, window.end_offset, gate.id, gate.state)
             self._add_window(mine)
-        mine.state = state
-        if front:
+        mine.state, mine.live = gate.state, gate.live
+        if gate.place == "front":
             self._note_front(window.base_offset)
             return
         is_empty = window.base_offset == self.log_start
@@ -584,20 +609,20 @@ class PartitionLog:
             base_offset = min(base_offset, self.epochs.pop(0)[1])
         self.epochs.insert(0, (FRONT_EPOCH, base_offset))
 
-    def sync_window(self, window: GateWindow, gate_id: str, state: State, now_s: float, *, front: bool) -> None:
+    def sync_window(self, window: GateWindow, gate: Gate, now_s: float) -> None:
         """Make one window agree with the manifest. The gate may have been opened, filled or released meanwhile."""
         known = self.windows.next(window.base_offset)
         if known is not None and known.base_offset == window.base_offset and known.state != "held":
-            known.state, known.gate_id = state, gate_id
+            known.state, known.gate_id = gate.state, gate.id
         else:
-            self.open_window(window, gate_id, state, now_s, front=front)
+            self.open_window(window, gate, now_s)
 
     def fill_window(self, gate_id: str, extents: Sequence[ParquetExtent], ref: FileRef) -> None:
         """Called when a gate's files are committed. Waiting readers continue."""
         window = self.windows.find(gate_id, "open", "filled")
         if window is not None:
-            window.state = "filled"
-            window.past.clear()
+            window.fill()
+            self.windows.forget_readers()
         readable = [extent for extent in extents if extent.end_offset > self.log_start]
         self.sealed.add_run(readable, ref)
         self.size_bytes += sum(extent.data_bytes for extent in readable)

@@ -7,6 +7,11 @@ States: `held` and `open`: history may come, so readers wait here. `filled`: its
 When a window opens, a reader directly before it is either at the end of the log, waiting for live records, or on its way through
 the log. The offset does not show which; the reader's earlier requests do. If a reader had reached the end, or had asked for the
 end, it passes the window until it goes back. Every other reader waits.
+
+If the topic had live records when the gate was opened (`live`), such a reader is behind the window at once and for good: it never
+gets the history. In a topic that only floods write to, it passes with the next live record. If none comes before the fill, it
+reads the history, as every reader of that topic does. Positions that groups committed are judged by the same rule
+(`groups/positions.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import count
 from typing import Literal
+
+from headgate.broker.cluster.gates import OPEN_GATES_MAX
 
 State = Literal["held", "open", "filled", "released"]
 AT_END_S_MAX = 10.0
@@ -29,24 +36,33 @@ new_reader = count(1).__next__
 class ReaderWindow:
     """One window, as readers of the partition meet it.
 
-    `term`: epoch of the leader for which the offsets are reserved. `gate_id` "": the window belongs to no gate.
+    `term`: epoch of the leader for which the offsets are reserved. `gate_id` "": the window belongs to no gate. `live`: see
+    `Gate.live`.
     """
 
-    __slots__ = ("base_offset", "end_offset", "gate_id", "past", "state", "term")
+    __slots__ = ("base_offset", "end_offset", "gate_id", "live", "past", "state", "term")
 
-    def __init__(self, base_offset: int, end_offset: int, gate_id: str, state: State, term: int = -1) -> None:
+    def __init__(
+        self, base_offset: int, end_offset: int, gate_id: str, state: State, term: int = -1, *, live: bool = False
+    ) -> None:
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.gate_id = gate_id
         self.state = state
         self.term = term
+        self.live = live
         self.past: dict[int, int] = {}
-        """Readers that may pass the window while it is empty, with their largest offset. A request below that offset means that
-        the reader went back."""
+        """Readers that may pass the window, with their largest offset: while it is empty, and for good if it is `live`. A request
+        below that offset means that the reader went back."""
 
     @property
     def waits(self) -> bool:
         return self.state in ("held", "open")
+
+    def fill(self) -> None:
+        self.state = "filled"
+        if not self.live:
+            self.past.clear()
 
     def __repr__(self) -> str:
         return f"ReaderWindow({self.gate_id} {self.state} [{self.base_offset}, {self.end_offset}))"
@@ -101,6 +117,13 @@ class Windows:
             parts.append((base_offset, end_offset))
         return parts
 
+    def forget_readers(self) -> None:
+        """Bound the memory of readers: only the newest OPEN_GATES_MAX of the filled windows keep theirs. A reader of the others
+        did not ask for records since long before; it then counts as a reader like any other."""
+        remembered = [one for one in self.rows if one.state == "filled" and one.past]
+        for one in remembered[:-OPEN_GATES_MAX]:
+            one.past.clear()
+
     def drop_below(self, offset: int) -> None:
         """Drop windows that end at or below `offset`."""
         count = 0
@@ -124,6 +147,11 @@ class Readers:
         self._at_end[reader] = now_s, offset
         if len(self._at_end) > READERS_MAX:
             del self._at_end[next(iter(self._at_end))]
+
+    def was_at(self, reader: int, offset: int) -> bool:
+        """True if a reader was last seen at the end at `offset` or behind it."""
+        seen = self._at_end.get(reader)
+        return seen is not None and seen[1] >= offset
 
     def asked_end(self, reader: int, offset: int) -> None:
         """Note that a reader asked for the end of the log, and received it."""

@@ -30,7 +30,7 @@ class ReadPath:
 
         Also returns [] before a window that waits for history, unless `reader` may pass the window (`partition/windows.py`).
         """
-        return partition.read_memory(offset, partition.reach(offset, reader), max_bytes)
+        return partition.read_memory(offset, partition.reach(offset, reader), max_bytes, reader)
 
     async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
         """Read whole batches, from memory or store. The first batch contains `offset`, or follows it if `offset` is in a gap.
@@ -43,7 +43,7 @@ class ReadPath:
         """
         await self.check_range(partition, offset)
         reached = partition.reach(offset, reader)
-        slices = partition.read_memory(offset, reached, max_bytes)
+        slices = partition.read_memory(offset, reached, max_bytes, reader)
         return await self._reader.read(partition, reached[0], max_bytes, reached) if slices is None else slices
 
     async def check_range(self, partition: PartitionLog, offset: int) -> None:
@@ -60,7 +60,8 @@ class ReadPath:
             await self._proof.look()
             self._life.check()
             self._check_lead(partition)
-        if not partition.log_start <= offset <= partition.high_watermark:
+        # Offsets that this lead has given away are not beyond its end: a group may continue behind a gate that opens this moment.
+        if not partition.log_start <= offset <= partition.next_offset:
             raise partition.out_of_range(offset)
 
     async def confirm(self, partition: PartitionLog | None = None) -> None:

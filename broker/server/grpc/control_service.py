@@ -73,7 +73,7 @@ class MemberSession:
         )
         message = control_pb2.JoinResponse(hold=order)
         result = await self._order(order.order_id, message, HOLD_TIMEOUT_S, "the broker did not keep offsets free in time")
-        return [Held(row.partition, row.base_offset, row.segment_id, row.leader_epoch) for row in result.windows]
+        return [Held(row.partition, row.base_offset, row.segment_id, row.leader_epoch, row.live) for row in result.windows]
 
     def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
         order = control_pb2.HoldOrder(order_id=self._next_order(), topic_id=topic_id.bytes, gate_id=gate_id, drop=True)

@@ -246,7 +246,13 @@ class GroupsService:
                 f"offset is out of range. topic=`{row.topic}` partition=`{row.partition}` offset=`{row.offset}` "
                 f"first=`{bound.log_start}` end=`{bound.high_watermark}`",
             )
-        return Position(topic=topic.name, partition=row.partition, offset=row.offset, topic_id=topic.id)
+        return Position(
+            topic=topic.name,
+            partition=row.partition,
+            offset=row.offset,
+            topic_id=topic.id,
+            window_end=self._engine.manifest.window_end(topic.id, row.partition),
+        )
 
 
 def _summary(group: GroupListing, positions: int) -> groups_pb2.Group:

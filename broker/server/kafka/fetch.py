@@ -100,7 +100,7 @@ def collect(
                 cold.append(wanted)
                 continue
             if not slices and wanted.offset < log.windows_end:
-                slices = log.over(wanted.offset)
+                slices = log.over(wanted.offset, reader)
             if slices:
                 size = sum([len(part) for part in slices])
                 if total > 0 and size > room:

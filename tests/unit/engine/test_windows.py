@@ -106,7 +106,8 @@ async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_mac
 
 
 async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> None:
-    """A released window lets a reader pass in one step. An open window does not, nor does a hold that only this broker knows."""
+    """A released window lets every reader pass in one step. An open window lets those that were at the end of a topic with live
+    records; a hold that only this broker knows lets none."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -123,7 +124,7 @@ async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> N
     await gates.open("t", "g", "now", [1 << 40], HOUR_MS)
     end = log.high_watermark
     assert end == 1 + (1 << 40)
-    assert await given(1) == await given(1, 1) == []
+    assert (await given(1), await given(1, 1)) == ([], [(end - 1, end, CONTROL)])
     await gates.release("t", "g")
     assert await given(1) == await given(end - 1) == await given(1, 1) == [(end - 1, end, CONTROL)]
     assert await given(end) == []
@@ -141,6 +142,53 @@ async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> N
     await machine.send(broker, [b"b"])
     assert await given(end + 6) == [(end + 15, end + 16, 0)]
     assert await read_values(broker) == [b"a", *(value_of("h", 0, row) for row in range(6)), b"b"]
+
+
+async def test_readers_at_the_end_of_a_live_topic_never_get_the_history(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"a"])
+    log, gates = broker.log(), broker.leader.gates
+    for reader in (1, 2, 3, 4):
+        log.readers.at_end(reader, 1, engine.clock.monotonic())
+    made = [await gates.open("t", name, "now", [10], HOUR_MS) for name in ("g", "h")]
+    assert all(one.live for one in made)
+
+    async def ends(offset: int, reader: int) -> list[int]:
+        return [parse_header(batch).next_offset for batch in await engine.read(log, offset, 1 << 20, reader)]
+
+    assert await ends(1, 1) == [21], "behind both, without a live record"
+    assert not log.is_waiting(1, 1) and log.is_waiting(1, 0)
+    log.readers.at_end(1, 21, engine.clock.monotonic())
+    for one in made:
+        await gates.fill("t", one.id, await files_for(engine, one))
+    assert await ends(1, 2) == [21], "it did not ask while the gates were open"
+    assert await ends(1, 1) == await ends(1, 0) == [11], "it was behind them, and went back"
+    assert await ends(5, 3) == [11] and await ends(1, 3) == [11], "it sought a record of the history"
+    log.seek(4, 1)
+    assert await ends(1, 4) == [11], "it looked for the time of the history"
+
+
+async def test_every_reader_reads_all_floods_of_a_topic_that_only_floods_write_to(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 2, {})
+    log, gates = broker.log(), broker.leader.gates
+    first = await gates.open("t", "g", "now", [10, 10], HOUR_MS)
+    await gates.fill("t", "g", await files_for(engine, first))
+    log.readers.at_end(1, 10, engine.clock.monotonic())
+    second = await gates.open("t", "h", "now", [10, 10], HOUR_MS)
+    assert not first.live and not second.live
+    assert await engine.read(log, 10, 1 << 20, 1) == []
+    await gates.fill("t", "h", await files_for(engine, second))
+    assert parse_header((await engine.read(log, 10, 1 << 20, 1))[0]).base_offset == 10
+    await machine.send(broker, [b"a"], partition=1)
+    assert (await gates.open("t", "i", "now", [10, 10], HOUR_MS)).live, "one live record in any partition"
+    assert not (await gates.open("t", "j", "end", [10, 10], HOUR_MS)).live
+    assert (await gates.open("t", "k", "now", [10, 10], HOUR_MS)).live
 
 
 async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: MakeMachine) -> None:

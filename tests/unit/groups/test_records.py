@@ -148,8 +148,8 @@ TIME = st.integers(0, 2**62)
 
 @given(
     st.one_of(
-        st.builds(OffsetValue, INT64, INT32, TEXT, TIME, st.just(-1), st.none() | st.uuids()),
-        st.builds(OffsetValue, INT64, st.just(-1), TEXT, TIME, TIME, st.none()),
+        st.builds(OffsetValue, INT64, INT32, TEXT, TIME, st.just(-1), st.none() | st.uuids(), TIME, st.just(-1) | TIME),
+        st.builds(OffsetValue, INT64, st.just(-1), TEXT, TIME, TIME, st.none(), st.just(0), st.just(-1)),
     )
 )
 def test_offset_values_come_back(value: OffsetValue) -> None:

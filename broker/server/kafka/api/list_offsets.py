@@ -135,6 +135,7 @@ async def _search(
         return
     if found is not None:
         answer.timestamp, answer.offset = found
+        log.seek(context.reader, answer.offset)
         _set_epoch(answer, log, context)
 
 

@@ -30,7 +30,8 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
     response = OffsetCommitResponse()
     positions: list[Position] = []
     results: list[OffsetCommitResponsePartition] = []
-    topics = context.engine.manifest.topics
+    manifest = context.engine.manifest
+    topics = manifest.topics
     each = context.turn.each
     async for asked in each(request.topics):
         topic = topics.get(asked.name)
@@ -53,6 +54,7 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
                         leader_epoch=row.committed_leader_epoch,
                         metadata=row.committed_metadata,
                         topic_id=topic.id,
+                        window_end=manifest.window_end(topic.id, row.partition_index),
                     )
                 )
 

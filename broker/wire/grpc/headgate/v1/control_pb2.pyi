@@ -163,16 +163,18 @@ class HoldOrder(_message.Message):
     def __init__(self, order_id: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., gate_id: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., term_epoch: _Optional[int] = ..., drop: _Optional[bool] = ...) -> None: ...
 
 class HeldWindow(_message.Message):
-    __slots__ = ("partition", "base_offset", "segment_id", "leader_epoch")
+    __slots__ = ("partition", "base_offset", "segment_id", "leader_epoch", "live")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
     partition: int
     base_offset: int
     segment_id: int
     leader_epoch: int
-    def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., segment_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    live: bool
+    def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., segment_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., live: _Optional[bool] = ...) -> None: ...
 
 class Promise(_message.Message):
     __slots__ = ("number", "span_ms")
