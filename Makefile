@@ -14,6 +14,10 @@ BENCH_FLAGS ?=
 SIMULATE_FLAGS ?=
 CHAOS_FLAGS ?=
 
+# One line for each large library and each 25 found ones, instead of pip's five for each.
+PROGRESS := /^ *Downloading .*[0-9.]+ MB\)/ { print } /^Collecting/ && ++n % 25 == 0 { print "  " n " libraries found" } \
+	/^Installing collected/ { print "  installing them" } { fflush() }
+
 # Compiled modules are kept: a broker answers four times sooner with them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -29,8 +33,10 @@ install: $(STAMP) ## make .venv and install everything into it
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Headgate needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "the venv module is missing: install it (on Debian: apt-get install python3-venv)"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,demo]'
-	@touch $@
+	@rm -f $@
+	@echo "Headgate and its libraries are installed into $(VENV): about 1.5 GB, some minutes, once"
+	@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --editable '.[dev,demo]' && touch $@; } | awk '$(PROGRESS)'
+	@test -f $@
 
 up: $(STAMP) ## run a local broker until Ctrl-C; the store is ./headgate-data
 	@$(BIN)/headgate up $(UP_FLAGS)

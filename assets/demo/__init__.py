@@ -1,1 +1,1 @@
-"""``make demo``: one flood from announcement to end, with live traffic all the time. Real data, real processes, no fakes."""
+"""``headgate demo``: one flood from announcement to end, with live traffic all the time. Real data, real processes, no fakes."""

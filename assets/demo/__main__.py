@@ -1,4 +1,4 @@
-"""``make demo``: Headgate in two minutes, on real data. Exit code 0: every check passed."""
+"""``headgate demo``: Headgate in two minutes, on real data. Exit code 0: every check passed."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from headgate.assets.demo.play import BROKERS_MAX, Demo, Facts, Options, choose_ports, environment
 from headgate.assets.demo.processes import Processes
 from headgate.broker.runtime.errors import HeadgateError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="headgate demo", description=__doc__)
     parser.add_argument("--days", type=int, default=Options.days, help="days of history that come in")
     parser.add_argument("--grown", type=int, default=Options.grown, help="how often each flight of the history is there")
     parser.add_argument("--rate", type=float, default=Options.rate, help="live flights per second")
     parser.add_argument("--quiet", type=float, default=Options.quiet_s, help="seconds to measure without a flood, before and after")
-    parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, also after a failure")
     given = parser.parse_args(arguments)
     if not (1 <= given.days <= 20 and 1 <= given.grown <= 1000 and 1 <= given.rate <= 5000 and 1 <= given.quiet <= 600):
         parser.error("days: 1 to 20, grown: 1 to 1000, rate: 1 to 5000, quiet: 1 to 600")
     options = Options(days=given.days, grown=given.grown, rate=given.rate, quiet_s=given.quiet, keep=given.keep)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    from rich.console import Console
-
     console = Console(highlight=False)
     try:
         return _run(console, options)
     except HeadgateError as error:
-        console.print(f"[bold red]{error.message}[/bold red]")
+        console.print(f"[bold red]{escape(error.message)}[/bold red]")
+        if not options.keep:
+            console.print("headgate demo --keep leaves everything running, with its logs")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -45,16 +47,26 @@ def main(arguments: list[str]) -> int:
 
 def _run(console: Console, options: Options) -> int:
     began = time.monotonic()
-    console.print("[bold]Headgate[/bold]: history comes in ahead of live flights, brokers come and go, nobody notices")
+    console.print("[bold]Headgate[/bold]: history comes in ahead of live flights, brokers come and go", soft_wrap=True)
 
     def say(text: str) -> None:
-        console.print(f"[dim]{time.monotonic() - began:5.0f} s[/dim]  {text}")
+        console.print(f"[dim]{time.monotonic() - began:5.0f} s[/dim]  {text}", soft_wrap=True)
 
     with tempfile.TemporaryDirectory(prefix="headgate-demo-", ignore_cleanup_errors=True) as name:
         directory, ports = Path(name), choose_ports()
         with Processes(directory, environment(directory, ports)) as processes:
             demo = Demo(directory, processes, options, ports, say)
-            facts = demo.play()
+            try:
+                facts = demo.play()
+            except HeadgateError as error:
+                if not options.keep:
+                    raise
+                console.print(f"[bold red]{escape(error.message)}[/bold red]")
+                console.print(
+                    f"What still runs stays. Dagster: {demo.dagster.url}, logs: {directory} (Ctrl-C ends)", soft_wrap=True
+                )
+                _until_interrupt()
+                return 1
             _show(console, facts, options, time.monotonic() - began)
             if options.keep:
                 console.print(f"Everything runs on; launch other days of June 2013 at {demo.dagster.url} (Ctrl-C ends it)")
@@ -71,9 +83,6 @@ def _until_interrupt() -> None:
 
 
 def _show(console: Console, facts: Facts, options: Options, seconds: float) -> None:
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
@@ -101,7 +110,7 @@ def _show(console: Console, facts: Facts, options: Options, seconds: float) -> N
         # Outside of the table: a folded URL cannot be followed.
         console.print(f" [dim]{name:14}[/dim]   {url}", soft_wrap=True)
     for problem in facts.problems:
-        console.print(f"[bold red]{problem}[/bold red]")
+        console.print(f"[bold red]{escape(problem)}[/bold red]")
     if not facts.problems:
         console.print("[bold green]History, then live: each record once and in order. The brokers that came are gone.[/bold green]")
 

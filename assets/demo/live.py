@@ -16,7 +16,8 @@ from typing import Any
 
 from headgate.assets.demo.flights import live
 
-FLUSH_S = 30.0
+FLUSH_S = 600.0
+"""Longest wait for the last acks, in seconds: minutes on a starved machine."""
 
 
 def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> int:
@@ -33,7 +34,10 @@ def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> i
     quiet = logging.Logger("live")
     quiet.addHandler(logging.NullHandler())
     # Pause before librdkafka asks the new lead of a partition; its default is 100 ms.
-    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, "retry.backoff.ms": 10}
+    settings = {
+        "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, "retry.backoff.ms": 10,
+        "message.timeout.ms": int(FLUSH_S * 1000),
+    }  # fmt: skip
     producer = Producer(settings, logger=quiet)
     failed = 0
     with out.open("w", buffering=1 << 16) as file:
@@ -54,7 +58,13 @@ def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> i
                 producer.poll(min(max(wait_s, 0.001), 0.05))
             if stopping:
                 break
-            producer.produce(topic, key=key, value=f'{{"live": {number}, {line[1:]}', on_delivery=delivered)
+            value = f'{{"live": {number}, {line[1:]}'
+            while True:
+                try:
+                    producer.produce(topic, key=key, value=value, on_delivery=delivered)
+                    break
+                except BufferError:  # librdkafka's queue is full: the brokers are slower than the flights
+                    producer.poll(0.1)
             producer.poll(0)
         left = producer.flush(FLUSH_S)
     sys.stdout.write(json.dumps({"sent": number, "failed": failed + left}) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,13 +14,13 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from headgate.assets.demo import flights
+from headgate.assets.demo import flights, live
 from headgate.assets.demo.dagster_api import DagsterApi
-from headgate.assets.demo.processes import Processes, free_port, wait_for
+from headgate.assets.demo.processes import Processes, free_port, machine_is_busy, wait_for
 from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.assets.resources import ClusterResource
 from headgate.assets.ui import INSTANCE, WORKSPACE
-from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 
 TOPIC = "flights"
@@ -27,13 +28,18 @@ FLOOD = "flights"
 PARTITIONS = 6
 BROKERS_MAX = 3
 FIRST_DAY = date(2013, 6, 10)
-START_S = 120.0
-RUN_S = 600.0
-LEAVE_S = 60.0
+START_S, RUN_S, LEAVE_S = 3600.0, 4 * 3600.0, 3600.0
+"""Bounds of a hang, in seconds: start, flood, and the leave of brokers take seconds each, and many minutes on a starved machine."""
+PATIENCE_S = 1800.0
+"""Time in which Dagster, or the cluster, may leave a question unanswered, in seconds."""
+DAGSTER_S = 240
+"""Time-outs of Dagster's parts for one another, in seconds. Its own are 30 and 60."""
+LAST_ACKS_S = live.FLUSH_S + 60.0
+"""Longest wait for the live producer's end, in seconds."""
 SAMPLE_S = 0.5
 NICE = 19
 """Niceness of Dagster, its Spark, and the readers of history after their start. They share one machine with brokers and
-producers here, unlike in production."""
+producers here, unlike in production. On a machine that other processes keep busy they do not give way: they would stand still."""
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
@@ -94,7 +100,8 @@ class Demo:
         self.options = options
         self.facts = Facts()
         self.cluster = ClusterResource(address=f"127.0.0.1:{ports['grpc']}")
-        self.dagster = DagsterApi(f"http://127.0.0.1:{ports['dagster']}")
+        self.dagster = DagsterApi(f"http://127.0.0.1:{ports['dagster']}", PATIENCE_S, processes.check)
+        self.page = f"http://127.0.0.1:{ports['http']}"
         self._directory = directory
         self._processes = processes
         self._ports = ports
@@ -102,6 +109,7 @@ class Demo:
         self._began = time.monotonic()
         self._stop = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
+        self._busy = machine_is_busy()
 
     @property
     def bootstrap(self) -> str:
@@ -109,6 +117,8 @@ class Demo:
 
     def play(self) -> Facts:
         """Run the whole demo. Raises HeadgateError when a process does not start or does not end."""
+        if self._busy:
+            self._say("other processes keep this machine busy: everything takes longer, and latencies say little")
         self._start_brokers()
         self._start_dagster()
         self._make_data()
@@ -117,8 +127,10 @@ class Demo:
         _expect(latest, "ready", self._processes)
         self._start_producer()
         self._say("waiting for Dagster")
-        wait_for("dagster", self.dagster.ready, START_S, self._processes.check)
-        self._processes.give_way("dagster", NICE)
+        wait_for("dagster's page", self.dagster.serves, START_S, self._processes.check)
+        self._say(f"Dagster's page: {self.dagster.url}")
+        wait_for("dagster's code location", self.dagster.ready, START_S, self._processes.check)
+        self._give_way("dagster")
         self._say(f"live flights at {self.options.rate:g} a second, nothing else: {self.options.quiet_s:g} s")
         time.sleep(2)  # Dagster's daemons take their first look at everything
         quiet_from = time.time()
@@ -137,6 +149,7 @@ class Demo:
         self._hear_readers({"earliest": earliest, "latest": latest})
         self._stop.set()
         self._sampler.join()
+        wait_for("the number of brokers", self._look, PATIENCE_S, self._processes.check)
         self.facts.flood_s = flood_until - flood_from
         self._measure({
             "before": (quiet_from, flood_from), "during": (flood_from, flood_until), "after": (after_from, after_until)
@@ -154,6 +167,7 @@ class Demo:
             "brokers", "headgate.broker.cli.main", "up", "--store", store, "--max-brokers", str(BROKERS_MAX), *ports
         )
         wait_for("the broker", lambda: " serves " in self._processes.tail("brokers"), START_S, self._processes.check)
+        self._say(f"the broker's page: {self.page}")
         self._sampler.start()
 
     def _start_dagster(self) -> None:
@@ -176,8 +190,12 @@ class Demo:
         self.facts.days = [(FIRST_DAY + timedelta(days=number)).isoformat() for number in range(self.options.days)]
 
     def _make_topic(self) -> None:
-        # Room in front of everything, for history that arrives when the topic is live.
-        self.cluster.create_topic(TOPIC, PARTITIONS, {ROOM: str(ROOM_OFFSETS)})
+        def made() -> bool:
+            # Room in front of everything, for history that arrives when the topic is live.
+            self.cluster.create_topic(TOPIC, PARTITIONS, {ROOM: str(ROOM_OFFSETS)})
+            return True
+
+        wait_for("the topic", made, PATIENCE_S, self._processes.check)
 
     def _start_producer(self) -> None:
         self._processes.start(
@@ -192,6 +210,7 @@ class Demo:
         self.facts.urls = {
             "this run": f"{self.dagster.url}/runs/{run_id}",
             "assets": f"{self.dagster.url}/asset-groups",
+            "brokers": self.page,
             "kafka": self.bootstrap,
             "grpc": self.cluster.address,
         }
@@ -208,8 +227,12 @@ class Demo:
         self._say("gates are open; a consumer begins at the earliest offset, and waits there")
         process = self._processes.start("earliest", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "earliest", talk=True)
         _expect(process, "ready", self._processes)
-        self._processes.give_way("earliest", NICE)
+        self._give_way("earliest")
         return process
+
+    def _give_way(self, name: str) -> None:
+        if not self._busy:
+            self._processes.give_way(name, NICE)
 
     def _follow(self, run_id: str) -> None:
         said = ""
@@ -218,8 +241,8 @@ class Demo:
             self._processes.check()
             if time.monotonic() > deadline:
                 raise FatalError(Reason.TIMED_OUT, f"the flood does not end. run=`{run_id}`")
-            live = self.facts.samples[-1].live if self.facts.samples else 0
-            text = f"the flood runs: {live} broker{'s' if live != 1 else ''}"
+            brokers = self.facts.samples[-1].live if self.facts.samples else 0
+            text = f"the flood runs: {brokers} broker{'s' if brokers != 1 else ''}"
             if text != said:
                 self._say(text)
                 said = text
@@ -232,18 +255,25 @@ class Demo:
             wait_for("the end of the extra brokers", self._few_brokers, LEAVE_S, self._processes.check)
         except FatalError as error:
             # One reason: a leader that was elected during the flood keeps all brokers that it found for some minutes.
-            desired = self.cluster.desired()
-            what = f"brokers=`{desired.live_brokers}` asked_for=`{desired.brokers}` why=`{desired.reasons[0]}`"
-            raise FatalError(error.reason, f"{error.message} {what}") from error
+            what = ""
+            with contextlib.suppress(RetryError):
+                desired = self.cluster.desired()
+                what = f" brokers=`{desired.live_brokers}` asked_for=`{desired.brokers}` why=`{desired.reasons[0]}`"
+            raise FatalError(error.reason, f"{error.message}{what}") from error
 
     def _few_brokers(self) -> bool:
         return self.cluster.desired().live_brokers <= 1 and len(self.cluster.view().members) <= 1
 
     def _stop_producer(self) -> None:
         log = self._processes.log("live")
-        if self._processes.stop("live") != 0:
-            self.facts.problems.append("the live producer had to give up records")
-        self.facts.live_rows = int(json.loads(log.read_text().splitlines()[-1])["sent"])
+        code = self._processes.stop("live", LAST_ACKS_S)
+        try:
+            ended = json.loads(log.read_text().splitlines()[-1])
+        except (IndexError, ValueError):
+            raise FatalError(Reason.INTERNAL, f"the live producer did not end by itself. exit_code=`{code}`") from None
+        if code != 0:
+            self.facts.problems.append(f"the live producer had to give up records. records=`{ended['failed']}`")
+        self.facts.live_rows = int(ended["sent"])
 
     def _hear_readers(self, readers: dict[str, Any]) -> None:
         self._say("consumers read to the end and judge")
@@ -297,20 +327,23 @@ class Demo:
 
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLE_S):
-            try:
-                desired = self.cluster.desired()
-            except HeadgateError:
-                continue  # the loop asks again in half a second
-            self.facts.samples.append(
-                Sample(
-                    at_s=time.monotonic() - self._began,
-                    desired=desired.brokers,
-                    live=desired.live_brokers,
-                    bytes_in_per_s=0.0,
-                    bytes_out_per_s=0.0,
-                    rows_done=0,
-                )
+            with contextlib.suppress(HeadgateError):  # the loop asks again in half a second
+                self._look()
+
+    def _look(self) -> bool:
+        desired = self.cluster.desired()
+        at_s = time.monotonic() - self._began
+        self.facts.samples.append(
+            Sample(
+                at_s=at_s,
+                desired=desired.brokers,
+                live=desired.live_brokers,
+                bytes_in_per_s=0.0,
+                bytes_out_per_s=0.0,
+                rows_done=0,
             )
+        )
+        return True
 
 
 def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:
@@ -321,6 +354,8 @@ def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:
         "HEADGATE_FLOODS": str(directory / "floods.yaml"),
         "HEADGATE_SPARK_MASTER": os.environ.get("HEADGATE_SPARK_MASTER", "local[*]"),
         "DAGSTER_DISABLE_TELEMETRY": "1",
+        "DAGSTER_GRPC_TIMEOUT_SECONDS": str(DAGSTER_S),
+        "DAGSTER_PROXY_SERVER_HEARTBEAT_TIMEOUT": str(DAGSTER_S),
     }
 
 
@@ -344,10 +379,12 @@ _FLOODS = """floods:
     key: coalesce(tailnum, 'unknown')
     event_time: time_hour
     partitions: {{by: day, start: 2013-06-01, end: 2013-07-01}}
-    deadline: 1h
+    deadline: 8h
     # The brokers are to hand a flood to its readers within a second: this asks for as many as there may be.
     catch_up: 1s
-    brokers: {{min: 1, max: {brokers}, bytes_per_s: 100KiB, wait: 60s}}
+    brokers: {{min: 1, max: {brokers}, bytes_per_s: 100KiB, wait: 30m}}
     place: front
-    reservation_ttl: 30s
+    # How long brokers and gates outlive a run that is dead, or too starved to renew them.
+    reservation_ttl: 10m
+    gate_ttl: 30m
 """

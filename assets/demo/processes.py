@@ -16,10 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.errors import FatalError, Reason, RetryError
 from headgate.broker.runtime.modules import found_by
 
 STOP_S = 20.0
+LOOK_S = 0.5
+"""Time in seconds over which the processors are watched before the demo starts anything."""
+IDLE_MIN = 0.5
+"""Part of the processors' time that is idle on a machine that is not busy."""
 
 
 def free_port() -> int:
@@ -113,19 +117,19 @@ class Processes:
             if process.poll() not in (None, 0):
                 raise FatalError(Reason.INTERNAL, f"{name} ended by itself. exit_code=`{process.poll()}`\n{self.tail(name)}")
 
-    def stop(self, name: str) -> int:
-        """End a process and its children. Returns its exit code."""
+    def stop(self, name: str, patience_s: float = STOP_S) -> int:
+        """End a process and its children; kill it when it has not ended within the patience. Returns its exit code."""
         found = next((one for one in self.running if one[0] == name), None)
         if found is None:
             return 0
         self.running.remove(found)
         _, process, log = found
-        for number, patience_s in ((signal.SIGINT if name == "dagster" else signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+        for number, wait_s in ((signal.SIGINT if name == "dagster" else signal.SIGTERM, patience_s), (signal.SIGKILL, STOP_S)):
             if process.poll() is not None:
                 break
             process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience_s)
+                process.wait(wait_s)
         _kill_session(process.pid)
         for pipe in (process.stdin, process.stdout, log):
             if pipe is not None:
@@ -135,13 +139,38 @@ class Processes:
 
 
 def wait_for(what: str, ready: Callable[[], bool], until_s: float, check: Callable[[], None]) -> None:
-    """Wait until a callable returns True. Raises FatalError after the time limit."""
+    """Wait until a callable returns True; its RetryError means "not yet". Raises FatalError after the time limit."""
     deadline = time.monotonic() + until_s
-    while not ready():
+    while True:
+        why = ""
+        try:
+            if ready():
+                return
+        except RetryError as error:
+            why = f" last_answer=`{error.message}`"
         check()
         if time.monotonic() > deadline:
-            raise FatalError(Reason.TIMED_OUT, f"{what} did not come in time. waited_s=`{until_s:g}`")
+            raise FatalError(Reason.TIMED_OUT, f"{what} did not come in time. waited_s=`{until_s:g}`{why}")
         time.sleep(0.2)
+
+
+def machine_is_busy() -> bool:
+    """Whether other processes take the processors: they are idle for less than half of a moment in which this process sleeps."""
+    before = _idle_and_all()
+    if before is None:  # not on Linux
+        return os.getloadavg()[0] > (os.cpu_count() or 1)
+    time.sleep(LOOK_S)
+    after = _idle_and_all() or before
+    return after[0] - before[0] < IDLE_MIN * (after[1] - before[1])
+
+
+def _idle_and_all() -> tuple[int, int] | None:
+    """Ticks in which the processors were idle, and all their ticks, since the start of the machine (proc(5), /proc/stat)."""
+    try:
+        ticks = [int(part) for part in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except OSError:
+        return None
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def _kill_session(leader: int) -> None:

@@ -15,7 +15,10 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-IDLE_S = 20.0
+ANSWER_S = 600.0
+"""Longest wait for the brokers' answer about a topic, in seconds."""
+IDLE_S = 300.0
+"""Longest pause between two records once their number is known, in seconds: a starved machine stands still for minutes."""
 
 
 @dataclass
@@ -83,11 +86,11 @@ def main(bootstrap: str, topic: str, start: str) -> int:
         {"bootstrap.servers": bootstrap, "group.id": f"demo-{start}", "enable.auto.commit": True, "auto.offset.reset": "error"},
         logger=quiet,
     )
-    partitions = sorted(consumer.list_topics(topic, 30).topics[topic].partitions)
+    partitions = sorted(consumer.list_topics(topic, ANSWER_S).topics[topic].partitions)
     at = dict.fromkeys(partitions, OFFSET_BEGINNING)
     if start == "latest":
         # The position is requested now, so that no record sent from here on is missed.
-        at = {one: consumer.get_watermark_offsets(TopicPartition(topic, one), 30)[1] for one in partitions}
+        at = {one: consumer.get_watermark_offsets(TopicPartition(topic, one), ANSWER_S)[1] for one in partitions}
     consumer.assign([TopicPartition(topic, one, at[one]) for one in partitions])
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -1,11 +1,12 @@
-"""`headgate demo` and `headgate ui`: both replace this process by a module of the Dagster part, which no broker imports."""
+"""`headgate demo` and `headgate ui`: both run a module of the Dagster part, which no broker imports."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import typer
 
@@ -23,20 +24,34 @@ def demo(context: typer.Context) -> None:
 
     `headgate demo --help` lists its options.
     """
-    _become("demo", "headgate.assets.demo", context.args)
+    raise typer.Exit(_run_apart(_command("demo", "headgate.assets.demo", context.args)))
 
 
 @app.command(context_settings=_PASS_ON)
 def ui(context: typer.Context) -> None:
     """Run Dagster's page and daemon for your floods until Ctrl-C. `headgate ui --help` lists its options."""
-    _become("assets", "headgate.assets.ui", context.args)
+    command = _command("assets", "headgate.assets.ui", context.args)
+    sys.stdout.flush()
+    os.execve(command[0], command, found_by(os.environ))
 
 
-def _become(extra: str, module: str, arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by a module. Raises FatalError if a library of the extra is not installed."""
+def _command(extra: str, module: str, arguments: Sequence[str]) -> list[str]:
+    """The command line of a module. Raises FatalError if a library of the extra is not installed."""
     problem = missing(extra)
     if problem is not None:
         raise FatalError(Reason.UNSUPPORTED, problem)
-    sys.stdout.flush()
     # -P: a file of the current directory, such as a user's `http.py`, does not take the place of a module.
-    os.execve(sys.executable, [sys.executable, "-P", "-m", module, *arguments], found_by(os.environ))
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def _run_apart(command: Sequence[str]) -> int:
+    """Run a command in a session of its own and pass signals on to it. Returns its exit code.
+
+    Where the kernel shares time by session (sched(7), autogroup), a demo that is started with `nice` in a terminal with busy
+    processes would stand still: niceness counts inside one session only.
+    """
+    process = subprocess.Popen(command, env=found_by(os.environ), start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda given, _: process.send_signal(given))
+    code = process.wait()
+    return code if code >= 0 else 128 - code

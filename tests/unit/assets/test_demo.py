@@ -9,23 +9,27 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from rich.console import Console
 
-from headgate.assets.demo import flights
+from headgate.assets.demo import __main__ as demo_main
+from headgate.assets.demo import dagster_api, flights
 from headgate.assets.demo.__main__ import _show
+from headgate.assets.demo.dagster_api import DagsterApi
 from headgate.assets.demo.play import Demo, Facts, Options
 from headgate.assets.demo.processes import Processes, free_port, wait_for
 from headgate.assets.demo.reader import Checker
 from headgate.assets.recorder import Sample
-from headgate.broker.runtime.errors import FatalError
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 
 # partition, offset, timestamp in ms, value
 HISTORY = [(0, 0, 1, {"id": 1}), (0, 1, 2, {"id": 2}), (1, 0, 1, {"id": 3})]
@@ -145,3 +149,142 @@ def test_as_many_brokers_come_as_were_planned(planned: int, came: int, problems:
     )
     Demo._collect(demo, "a run")
     assert demo.facts.problems == problems
+
+
+# -- a starved machine
+
+
+class Answers:
+    """A web server that gives scripted answers to GraphQL requests, and keeps the requests. None: the connection is closed."""
+
+    def __init__(self, *answers: dict[str, Any] | int | None) -> None:
+        script = list(answers)
+        self.asked: list[str] = []
+        asked = self.asked
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                asked.append(re.findall(r"\w+", request["query"])[1])
+                answer = script.pop(0)
+                if isinstance(answer, dict):
+                    body = json.dumps({"data": answer}).encode()
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+                elif answer is not None:
+                    self.send_error(answer)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dagster_api, "AGAIN_S", 0.0)
+
+
+SUCCESS = {"runOrError": {"__typename": "Run", "status": "SUCCESS"}}
+STARTED = {"launchRun": {"__typename": "LaunchRunSuccess", "run": {"runId": "run-1"}}}
+LATE = {"launchRun": {"__typename": "PythonError", "message": "DagsterUserCodeUnreachableError: Deadline Exceeded"}}
+NO_RUN: dict[str, Any] = {"runsOrError": {"results": []}}
+ITS_RUN = {"runsOrError": {"results": [{"runId": "run-1"}]}}
+
+
+def test_a_question_without_an_answer_is_asked_again() -> None:
+    checks: list[int] = []
+    with Answers(None, 502, SUCCESS) as dagster:
+        assert DagsterApi(dagster.url, 60.0, lambda: checks.append(1)).run_status("run-1") == "SUCCESS"
+    assert dagster.asked == ["Run", "Run", "Run"] and len(checks) == 2
+
+
+def test_without_patience_it_is_not_asked_again() -> None:
+    with Answers(None) as dagster, pytest.raises(RetryError, match="dagster does not answer"):
+        DagsterApi(dagster.url).run_status("run-1")
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ([STARTED], ["Launch"]),
+        # The answer got lost, the run did not.
+        ([None, ITS_RUN], ["Launch", "Launched"]),
+        ([LATE, NO_RUN, None, ITS_RUN], ["Launch", "Launched", "Launch", "Launched"]),
+        ([504, NO_RUN, STARTED], ["Launch", "Launched", "Launch"]),
+    ],
+)
+def test_a_launch_starts_one_run(answers: list[Any], asked: list[str]) -> None:
+    with Answers(*answers) as dagster:
+        assert DagsterApi(dagster.url, 60.0).launch("flights", "2013-06-10", "2013-06-12") == "run-1"
+    assert dagster.asked == asked
+
+
+def test_a_refusal_is_not_tried_again() -> None:
+    refused = {"launchRun": {"__typename": "InvalidSubsetError", "message": "no such asset"}}
+    with Answers(refused) as dagster, pytest.raises(InvalidError, match="no such asset"):
+        DagsterApi(dagster.url, 60.0).launch("flights", "2013-06-10", "2013-06-12")
+
+
+def location(loaded: dict[str, str] | None) -> dict[str, Any]:
+    entry = {"name": "headgate", "loadStatus": "LOADED" if loaded else "LOADING", "locationOrLoadError": loaded}
+    return {"workspaceOrError": {"locationEntries": [entry]}}
+
+
+def test_a_code_location_that_loads_too_slowly_is_loaded_again() -> None:
+    late = {"__typename": "PythonError", "message": "Timed out waiting for gRPC server to start after 45s"}
+    here = {"__typename": "RepositoryLocation"}
+    reloaded: dict[str, Any] = {"reloadRepositoryLocation": {"__typename": "WorkspaceLocationEntry"}}
+    with Answers(None, location(None), location(late), reloaded, location(here)) as dagster:
+        api = DagsterApi(dagster.url)
+        assert [api.ready() for _ in range(4)] == [False, False, False, True]
+    assert dagster.asked[3] == "Reload"
+
+
+def test_a_code_location_with_a_mistake_is_not() -> None:
+    wrong = {"__typename": "PythonError", "message": "InvalidError: floods.yaml:3: unknown field"}
+    with Answers(location(wrong)) as dagster, pytest.raises(InvalidError, match="unknown field"):
+        DagsterApi(dagster.url).ready()
+
+
+def test_what_did_not_come_says_why(tmp_path: Path) -> None:
+    def ready() -> bool:
+        raise RetryError(Reason.NOT_READY, "no leader yet")
+
+    with pytest.raises(FatalError, match=r"the topic did not come in time\. waited_s=`0` last_answer=`no leader yet`"):
+        wait_for("the topic", ready, 0.0, lambda: None)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_failure_is_one_line_and_keeps_what_it_may(
+    keep: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept: list[bool] = []
+
+    def play(demo: Demo) -> Facts:
+        raise FatalError(Reason.INTERNAL, "the flood failed: no space left on [device]")
+
+    monkeypatch.setattr(Demo, "play", play)
+    monkeypatch.setattr(demo_main, "_until_interrupt", lambda: kept.append(True))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert demo_main.main(["--keep"] if keep else []) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("the flood failed: no space left on [device]") == 1
+    assert kept == ([True] if keep else [])
+    assert lines[-1].startswith("What still runs stays" if keep else "headgate demo --keep leaves everything running")
