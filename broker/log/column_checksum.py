@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.broker.log.column_encoder import Sources, Uint64s, header_bytes
-from headgate.broker.log.column_schema import ArrowArray, Columns, Int64s, from_arrow, lengths, take_apart
+from headgate.broker.log.column_schema import ArrowArray, Columns, Int64s, binary_offsets, from_arrow, lengths, take_apart
 
 _MASK = (1 << 64) - 1
 _R = 0x9E3779B97F4A7C15
@@ -33,6 +33,8 @@ _F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 _BLOCK_WORDS = 1 << 15
 """Words that are summed together: they fit the cache of a core."""
+_LONG_WORDS = 32
+"""Mean length, in words, from which copying values costs less than gathering their words."""
 
 
 def checksum(rows: pa.RecordBatch | pa.Table) -> int:
@@ -87,7 +89,7 @@ def _hash(array: ArrowArray) -> Uint64s:
 def _sums(array: ArrowArray, sizes: Int64s) -> Uint64s:
     """`poly` of each value. They have at most `_BLOCK_WORDS` words together, or there is one value only."""
     used = np.maximum(sizes, 0)
-    words = _padded_words(array, sizes, used)
+    words = _padded_words(array, used)
     total = np.zeros(len(words) + 1, np.uint64)
     scale, carry = 1, np.uint64(0)
     for start in range(0, len(words), _BLOCK_WORDS):
@@ -111,17 +113,47 @@ def _sums(array: ArrowArray, sizes: Int64s) -> Uint64s:
     return (total[ends[1:]] - total[ends[:-1]]) * _INVERSE_POWERS[ends[:-1]]
 
 
-def _padded_words(array: ArrowArray, sizes: Int64s, used: Int64s) -> Uint64s:
-    sources = Sources()
-    laid = np.zeros((len(sizes), 2, 2), np.uint64)
-    laid[:, 0] = sources.views(array, sizes)
-    laid[:, 1, 0] = -used & 7
-    joined = sources.join(laid.reshape(-1, 2))
-    data = joined.buffers()[2]
-    words = int(((used + 7) >> 3).sum())
-    if data is None or not words:
+def _padded_words(array: ArrowArray, used: Int64s) -> Uint64s:
+    """The words of all values, one after the other; the last word of a value ends with zeros."""
+    counts = (used + 7) >> 3
+    total = int(counts.sum())
+    buffer = array.buffers()[2]
+    if buffer is None or not total:
         return np.zeros(0, np.uint64)
-    return from_arrow(data, np.uint64, words)
+    offsets = binary_offsets(array)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    data = from_arrow(buffer, np.uint8, end - begin, begin)
+    size = int(used[0])
+    if end - begin == size * len(used) and int(used.min()) == int(used.max()):
+        # Values of one length: their words are there, or each value is copied to a row of its own.
+        if size & 7 == 0 and begin & 7 == 0:
+            return data.view(np.uint64)
+        rows = np.zeros((len(used), int(counts[0]) * 8), np.uint8)
+        rows[:, :size] = data.reshape(len(used), size)
+        return rows.view(np.uint64).reshape(-1)
+    if total > _LONG_WORDS * len(used):
+        return _joined_words(array, used, total)
+    padded = np.zeros(end - begin + 8, np.uint8)
+    padded[: end - begin] = data
+    # Eight bytes from every position.
+    spread: Uint64s = np.ndarray((len(padded) - 7,), "<u8", padded.data, 0, (1,))
+    ends = np.cumsum(counts)
+    starts = offsets[:-1].astype(np.int64) - begin
+    places = np.repeat(starts - 8 * (ends - counts), counts)
+    places += _PLACES[:total] if total <= _BLOCK_WORDS else 8 * np.arange(total)
+    words: Uint64s = spread[places]
+    short = np.flatnonzero(used & 7)
+    words[ends[short] - 1] &= _MASKS[used[short] & 7]
+    return words
+
+
+def _joined_words(array: ArrowArray, used: Int64s, total: int) -> Uint64s:
+    """`_padded_words` of long values: Arrow joins each value and its zeros."""
+    sources = Sources()
+    laid = np.zeros((len(used), 2, 2), np.uint64)
+    laid[:, 0] = sources.views(array, lengths(array))
+    laid[:, 1, 0] = -used & 7
+    return from_arrow(sources.join(laid.reshape(-1, 2)).buffers()[2], np.uint64, total)
 
 
 def _powers(base: int) -> Uint64s:
@@ -133,3 +165,6 @@ def _powers(base: int) -> Uint64s:
 _POWERS = _powers(_R)
 _INVERSE_POWERS = _powers(_R_INVERSE)
 _BLOCK_SCALE = pow(_R, _BLOCK_WORDS, 1 << 64)
+_PLACES: Int64s = 8 * np.arange(_BLOCK_WORDS, dtype=np.int64)
+_MASKS: Uint64s = np.array([(1 << 8 * size) - 1 for size in range(8)], np.uint64)
+"""The bytes of a word that belong to a value of 1 to 7 bytes."""

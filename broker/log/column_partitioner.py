@@ -36,8 +36,15 @@ def murmur2_of(keys: ArrowArray) -> npt.NDArray[np.uint32]:
     # Four bytes from every position.
     words: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), "<u4", data.data, 0, (1,))
     hashed = _SEED ^ sizes.astype(np.uint32)
+    # As far as every key reaches, all are hashed together; then those that are longer.
+    common = int(sizes.min()) >> 2
+    for number in range(common):
+        word = words[starts + 4 * number] * _M
+        word = (word ^ word >> np.uint32(24)) * _M
+        hashed *= _M
+        hashed ^= word
     rows = np.arange(len(sizes))
-    for number in range(int(sizes.max()) >> 2):
+    for number in range(common, int(sizes.max()) >> 2):
         rows = rows[sizes[rows] >> 2 > number]
         word = words[starts[rows] + 4 * number] * _M
         word = (word ^ word >> np.uint32(24)) * _M

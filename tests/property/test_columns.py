@@ -401,6 +401,20 @@ def test_what_stands_in_the_place_of_a_null_does_not_count() -> None:
     assert checksum(hidden) == checksum(plain)
 
 
+@pytest.mark.parametrize("shortest,longest", [(8, 8), (16, 16), (13, 13), (0, 0), (0, 9), (1, 40), (250, 600), (3000, 3000)])
+def test_the_checksum_is_its_definition_for_values_of_any_length(shortest: int, longest: int) -> None:
+    """Values of one length, short and long ones, in slices that begin anywhere, also with nulls among them."""
+    dice = random.Random(shortest + longest)
+    for null_share in (0.0, 0.2):
+        rows = [
+            Row(at, dice.randbytes(dice.randint(0, 20)), dice.randbytes(dice.randint(shortest, longest)), None) for at in range(60)
+        ]
+        rows = [row if dice.random() >= null_share else row._replace(value=None) for row in rows]
+        whole = table(rows, with_headers=False)
+        for begin in (0, 1, 7):
+            assert checksum(whole.slice(begin)) == plain_checksum(records(rows[begin:], 0))
+
+
 def test_checksums_tell_rows_apart() -> None:
     base = Row(5, b"key", b"value", (("a", b"1"),))
     others = [

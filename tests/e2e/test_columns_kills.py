@@ -1,0 +1,274 @@
+"""SIGKILL of Spark's Python workers, of the broker and of the driver, in each phase of a flood on columns; and a flood on executors
+with JVMs of their own, whose rows go through Spark's shuffle. Everything is real.
+
+Compared: the records that a foreign client reads with the source, also after a second run of the same flood, which adds 0 records.
+A mismatch means that a process that dies loses or doubles history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.columns import job as columns_job
+from headgate.pipelines.plan import ARROW
+from headgate.pipelines.progress import Phase, Progress
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.flood_sources import Event, events, expected, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 3
+TIMEOUT_S = 280
+TASK_BYTES = 16 << 10
+"""Many small tasks, so that rows are exchanged, and a kill hits some that work."""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("kills")
+    with BrokerProcess(place / "store", place / "broker.log") as one:
+        one.start()
+        yield one
+    one.check_output()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
+    rows = events(6000, seed=21)
+    return write(tmp_path_factory.mktemp("source") / "events", rows, files=8), rows
+
+
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: TASK_BYTES)
+
+
+def flood(broker: BrokerProcess, topic: str, source: Path) -> Backfill:
+    return Backfill(
+        cluster=f"{HOST}:{broker.grpc_port}", topic=topic, source=str(source), key="user", value="payload", event_time="at",
+        partitions=PARTITIONS,
+    )  # fmt: skip
+
+
+def check(
+    broker: BrokerProcess, topic: str, source: tuple[Path, list[Event]], certificate: Certificate, spark: SparkSession
+) -> None:
+    """The topic has the source once, and the same flood again adds nothing."""
+    assert (certificate.engine, certificate.added_rows, certificate.problems()) == (ARROW, len(source[1]), [])
+    read_again(broker, topic, source, spark)
+
+
+def read_again(broker: BrokerProcess, topic: str, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    assert run(flood(broker, topic, source[0]), spark).added_rows == 0
+    found = CLIENTS["confluent"].consume(broker.bootstrap, topic, range(PARTITIONS))
+    read = {number: [(row.timestamp_ms, row.key, row.value) for row in rows] for number, rows in found.items()}
+    assert read == expected(source[1], PARTITIONS)
+
+
+class Stages:
+    """The stages of Spark jobs that begin from now on. `active`: the number of the stage that works, counted from this moment."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._tracker: Any = spark.sparkContext.statusTracker()
+        self._seen: list[int] = []
+        self._known = set(self._tracker.getActiveStageIds())
+
+    def active(self) -> int | None:
+        for number in sorted(self._tracker.getActiveStageIds()):
+            info = self._tracker.getStageInfo(number)
+            if number in self._known or info is None or not info.numActiveTasks:
+                continue
+            if number not in self._seen:
+                self._seen.append(number)
+            return self._seen.index(number)
+        return None
+
+    def failed_tasks(self, stage: int) -> int:
+        info = self._tracker.getStageInfo(self._seen[stage])
+        return 0 if info is None else int(info.numFailedTasks)
+
+
+def in_stage(spark: SparkSession, stage: int, act: Callable[[Stages], bool]) -> threading.Thread:
+    """Call `act` while tasks of a stage work, until it returns True. Stages count from now."""
+    stages = Stages(spark)
+
+    def watch() -> None:
+        deadline = time.monotonic() + TIMEOUT_S / 2
+        while time.monotonic() < deadline:
+            active = stages.active()
+            if active is not None and (active > stage or (active == stage and act(stages))):
+                return
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+STAGES = {"count": (Phase.COUNTING, 0), "exchange": (Phase.SHUFFLING, 0), "write": (Phase.SHUFFLING, 1)}
+
+
+def workers() -> list[int]:
+    """The Python workers of Spark in this process: children of a daemon, which is a child of the JVM."""
+    found = []
+    parents: dict[int, tuple[int, str]] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(place.name)] = (parent, (place / "cmdline").read_text())
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    for pid, (parent, command) in parents.items():
+        line = [parent]
+        while line[-1] in parents:
+            line.append(parents[line[-1]][0])
+        if "pyspark.daemon" in command and "pyspark.daemon" in parents.get(parent, (0, ""))[1] and os.getpid() in line:
+            found.append(pid)
+    return found
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the workers are found in /proc")
+@pytest.mark.parametrize("phase", STAGES)
+def test_python_workers_that_are_killed(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, phase: str
+) -> None:
+    topic, (begin, stage) = f"workers-{phase}", STAGES[phase]
+    killed: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def kill(stages: Stages) -> bool:
+        if not killed:
+            for pid in workers():
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+        return stages.failed_tasks(stage) > 0
+
+    def listen(seen: Progress) -> None:
+        if seen.phase is begin and not threads:
+            threads.append(in_stage(spark, stage, kill))
+
+    certificate = run(flood(broker, topic, source[0]), spark, progress=listen)
+    threads[0].join()
+    assert killed, "a worker was killed while tasks worked"
+    check(broker, topic, source, certificate, spark)
+
+
+@pytest.mark.parametrize("phase", [*STAGES, "commit"])
+def test_a_broker_that_is_killed(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, phase: str) -> None:
+    topic = f"broker-{phase}"
+    threads: list[threading.Thread] = []
+    starts = broker.starts
+
+    def again() -> bool:
+        broker.kill()
+        broker.start()
+        return True
+
+    def listen(seen: Progress) -> None:
+        if phase == "commit":
+            if seen.phase is Phase.COMMITTING and broker.starts == starts:
+                again()
+        elif seen.phase is STAGES[phase][0] and not threads:
+            threads.append(in_stage(spark, STAGES[phase][1], lambda _: again()))
+
+    certificate = run(flood(broker, topic, source[0]), spark, progress=listen)
+    for thread in threads:
+        thread.join()
+    assert broker.starts == starts + 1
+    check(broker, topic, source, certificate, spark)
+
+
+_DRIVER = """
+import os, signal, sys
+from headgate.pipelines.backfill import run
+from headgate.pipelines.session import session
+from tests.e2e import test_columns_kills as kills
+
+phase, topic, port, source = sys.argv[1:]
+class Broker:
+    grpc_port = port
+spark = session("local[2]")
+kills.columns_job.task_bytes = lambda *_: kills.TASK_BYTES
+begin, stage = kills.STAGES[phase]
+threads = []
+print(spark.sparkContext._temp_dir, flush=True)
+def listen(seen):
+    if seen.phase is begin and not threads:
+        threads.append(kills.in_stage(spark, stage, lambda _: os.kill(os.getpid(), signal.SIGKILL)))
+run(kills.flood(Broker, topic, source), spark, progress=listen)
+"""
+
+
+@pytest.mark.parametrize(
+    "phase", ["exchange", pytest.param("count", marks=pytest.mark.slow), pytest.param("write", marks=pytest.mark.slow)]
+)
+def test_a_driver_that_is_killed(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, phase: str) -> None:
+    """`test_flood.py` kills one at the commit. The rows on their way between tasks go with the driver."""
+    topic = f"driver-{phase}"
+    with subprocess.Popen(
+        [sys.executable, "-c", _DRIVER, phase, topic, str(broker.grpc_port), str(source[0])],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as driver:  # fmt: skip
+        # Ends when Spark's JVM has ended too, which has the same output.
+        said, errors = driver.communicate(timeout=TIMEOUT_S)
+    assert driver.returncode == -signal.SIGKILL, errors[-3000:]
+    assert not Path(said.splitlines()[0]).exists()
+    check(broker, topic, source, run(flood(broker, topic, source[0]), spark), spark)
+
+
+_CLUSTER = """
+import json, os, signal, sys
+from headgate.pipelines.backfill import run
+from headgate.pipelines.session import end, session
+from tests.e2e import test_columns_kills as kills
+
+topic, port, source = sys.argv[1:]
+class Broker:
+    grpc_port = port
+spark = session("local-cluster[1,2,1024]", conf={"spark.headgate.taskMemory": "16m"})
+kills.columns_job.task_bytes = lambda *_: kills.TASK_BYTES
+said, killed = [], []
+def listen(seen):
+    said.append(seen.message)
+    if seen.phase is kills.Phase.SHUFFLING and seen.rows_done and not killed:
+        killed.extend(kills.workers())
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+done = run(kills.flood(Broker, topic, source), spark, progress=listen)
+found = {"problems": done.problems(), "killed": len(killed), "said": said, "engine": done.engine, "added": done.added_rows}
+print(json.dumps(found))
+end(spark)
+"""
+
+
+@pytest.mark.timeout(2 * TIMEOUT_S + 20)
+def test_executors_elsewhere_exchange_rows_through_sparks_shuffle(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _CLUSTER, "cluster", str(broker.grpc_port), str(source[0])],
+        cwd=ROOT, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert (found["engine"], found["added"], found["problems"]) == (ARROW, len(source[1]), [])
+    assert found["killed"], "a worker was killed while tasks worked"
+    assert any("272 MiB" in text and "memoryOverhead" in text for text in found["said"])
+    read_again(broker, "cluster", source, spark)
