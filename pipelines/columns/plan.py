@@ -107,7 +107,9 @@ class Stretch:
 
 def task_bytes(total_bytes: int, slots: int, limits: Limits) -> int:
     """Raw bytes for one task of a source of `total_bytes`, when Spark runs `slots` tasks at a time."""
-    return min(max(total_bytes // (slots * TASKS_PER_SLOT), TASK_BYTES_MIN), limits.task_bytes)
+    # A single slot gains nothing from more tasks, which would only exchange rows.
+    tasks = slots * TASKS_PER_SLOT if slots > 1 else 1
+    return min(max(total_bytes // tasks, TASK_BYTES_MIN), limits.task_bytes)
 
 
 def stretches(pieces: Iterable[Piece], bytes_max: int) -> list[Stretch]:

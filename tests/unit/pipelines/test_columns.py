@@ -95,6 +95,7 @@ def test_small_sources_are_few_tasks_and_large_ones_are_bounded() -> None:
     assert task_bytes(1 << 20, 8, Limits()) == 8 << 20
     assert task_bytes(1 << 30, 2, Limits()) == 128 << 20
     assert task_bytes(1 << 28, 8, Limits()) == 1 << 24
+    assert task_bytes(100 << 20, 1, Limits()) == 100 << 20
     assert task_bytes(1 << 30, 2, Limits(64 << 20)) == 8 << 20
     assert task_bytes(1 << 20, 8, Limits(16 << 20)) == 2 << 20
 
