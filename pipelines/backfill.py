@@ -32,6 +32,7 @@ from headgate.pipelines.connection import Connection
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, load, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
+from headgate.pipelines.reports import Reports
 from headgate.pipelines.session import activate, while_ending
 
 if TYPE_CHECKING:
@@ -230,11 +231,15 @@ def floods(
         say: receives what goes wrong with gates and does not end the run, also from another thread.
         most_s: longest time of renewals, in seconds.
     """
-    with Connection(cluster, timeout_ms=CALL_MS) as connection, HeldGates(connection, owner, say, most_s) as gates:
+    with (
+        Connection(cluster, timeout_ms=CALL_MS) as connection,
+        Reports(connection) as reports,
+        HeldGates(connection, owner, say, most_s) as gates,
+    ):
 
         def add(backfill: Backfill) -> FloodRun:
             backfill.check()
-            return FloodRun(backfill, backfill.id(), spark, connection, gates)
+            return FloodRun(backfill, spark, connection, gates, reports)
 
         yield add
 
@@ -242,14 +247,15 @@ def floods(
 class FloodRun:
     """One run of one flood, made by `floods`."""
 
-    def __init__(self, backfill: Backfill, flood_id: str, spark: SparkSession, connection: Connection, gates: HeldGates) -> None:
+    def __init__(self, backfill: Backfill, spark: SparkSession, connection: Connection, gates: HeldGates, reports: Reports) -> None:
         self._backfill = backfill
-        self._flood_id = flood_id
+        self._flood_id = backfill.id()
         self._spark = spark
         self._connection = connection
         self._gates = gates
+        self._reports = reports
         self._listener: Listener | None = None
-        self._name = f"headgate-{flood_id}-{uuid.uuid4().hex[:8]}"
+        self._name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
         """Name of this run's Spark jobs."""
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None
@@ -426,7 +432,7 @@ class FloodRun:
         from headgate.pipelines.watch import Watch
 
         name = f"{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        watch = Watch(self._spark, self._name, counts.total, self._listener, by_tasks=work.engine == ARROW)
+        watch = Watch(self._spark, self._name, counts.total, self._tell, by_tasks=work.engine == ARROW)
         with self._phase(Phase.SHUFFLING, counts.total), self._job(), watch:
             written = work.write(Job(store_url, prefix, name, self._backfill.file_bytes, bases))
         self._check(written, counts)
@@ -582,6 +588,7 @@ class FloodRun:
         self._tell(Progress(phase=Phase.DONE, rows_done=rows, rows_total=rows, message=f"{rows:,} records were added"))
 
     def _tell(self, progress: Progress) -> None:
+        self._reports.tell(self._backfill.topic, self._flood_id, progress)
         if self._listener is not None:
             self._listener(progress)
 

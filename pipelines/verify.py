@@ -19,6 +19,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.progress import Listener, Phase, Progress
+from headgate.pipelines.reports import Reports
 from headgate.pipelines.tally import tally
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def verify(
         InvalidError: no such topic or flood; a certificate of another flood; the flood was never committed, or some of its
             records were removed from the topic since. RetryError: the cluster does not answer.
     """
-    with Connection(cluster) as connection:
+    with Connection(cluster) as connection, Reports(connection) as reports:
         if certificate is None:
             certificate = _of_flood(connection, topic, flood_id) if flood_id is not None else _of_topic(connection, topic)
         elif certificate.topic != topic:
@@ -66,8 +67,9 @@ def verify(
                     Reason.INVALID_REQUEST,
                     f"certificate is of another flood, or not whole: its windows are not those of the gate. gate=`{gate.id}`",
                 )
+        tell = _teller(reports, topic, certificate.flood_id, progress)
         try:
-            looked = connection.call(_look(cluster, topic, certificate, progress))
+            looked = connection.call(_look(cluster, topic, certificate, tell))
         except InvalidError as error:
             if error.reason is not Reason.OFFSET_OUT_OF_RANGE:
                 raise
@@ -75,10 +77,23 @@ def verify(
                 error.reason, f"records were removed from the topic by retention or by hand, and cannot be read: {error.message}"
             ) from error
         looked = _without_holes(connection, topic, looked)
+        tell(Progress(phase=Phase.DONE, rows_total=certificate.rows, message=f"{certificate.rows:,} records were read back"))
     if not certificate.gate_id:
         # Live records need not be in the order of their times.
         looked = tuple(replace(part, disordered_rows=None) for part in looked)
     return certificate.with_partitions(looked)
+
+
+def _teller(reports: Reports, topic: str, flood_id: str, progress: Listener | None) -> Listener:
+    """Tells the caller's listener and, if a flood is verified, the cluster. The end is only told to the cluster."""
+
+    def tell(seen: Progress) -> None:
+        if flood_id:
+            reports.tell(topic, flood_id, seen)
+        if progress is not None and seen.phase is not Phase.DONE:
+            progress(seen)
+
+    return tell
 
 
 def _of_flood(connection: Connection, topic: str, flood_id: str) -> Certificate:
@@ -155,15 +170,14 @@ def _blank(
     )
 
 
-async def _look(cluster: str, topic: str, certificate: Certificate, progress: Listener | None) -> tuple[PartitionCertificate, ...]:
+async def _look(cluster: str, topic: str, certificate: Certificate, progress: Listener) -> tuple[PartitionCertificate, ...]:
     total = certificate.rows
     done = 0
 
     def tell(rows: int) -> None:
         nonlocal done
         done += rows
-        if progress is not None:
-            progress(Progress(phase=Phase.VERIFYING, rows_done=done, rows_total=total))
+        progress(Progress(phase=Phase.VERIFYING, rows_done=done, rows_total=total))
 
     limit = asyncio.Semaphore(PARALLEL_PARTITIONS)
     async with Fetcher(cluster) as fetcher:

@@ -6,6 +6,7 @@ code.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,26 @@ import typer.main
 from headgate.broker.cli.app import app
 from headgate.broker.cluster.topic_config import KEYS
 from headgate.broker.runtime import config
+from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.runtime.out_of_memory import OutOfMemory
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server import ports
+from headgate.broker.server.http.app import Behind, doors
+from headgate.broker.server.http.page.pages import Pages
+from headgate.broker.server.process import Process
 
 PAGE = Path(__file__).parents[1] / "README.md"
 
 
 def tables() -> dict[str, str]:
     """Each table as Markdown, by the name in its comments."""
-    return {"commands": _commands(), "settings": config.markdown_table(), "topic-settings": _topic_settings()}
+    return {
+        "commands": _commands(),
+        "http": _paths(),
+        "metrics": _metrics(),
+        "settings": config.markdown_table(),
+        "topic-settings": _topic_settings(),
+    }
 
 
 def filled(page: str) -> str:
@@ -56,6 +70,40 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, str]]:
 def _argument(one: Any) -> str:
     name = (one.metavar or one.name).upper().strip("[].") + ("..." if one.nargs != 1 else "")
     return name if one.required else f"[{name}]"
+
+
+def _paths() -> str:
+    nothing = Behind(
+        settings=config.Settings(),
+        metrics=Metrics(),
+        turns=Turns(lambda: 0.0),
+        hosts=tuple,
+        not_ready=lambda: None,
+        line=str,
+        views=lambda: None,
+    )
+    table = doors(nothing, Pages(nothing.views, nothing.turns, nothing.line))
+    return "\n".join(["| path | answer |", "| --- | --- |", *(f"| `{one.path}` | {_cell(one.purpose)} |" for one in table)])
+
+
+def _metrics() -> str:
+    rows = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    for one in asyncio.run(all_metrics()).entries():
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        rows.append(f"| `{one.shown}` | {one.kind} | {labels} | {_cell(one.documentation)} |")
+    return "\n".join(rows)
+
+
+async def all_metrics() -> Metrics:
+    """The metrics of a real broker in memory, so that none is missing."""
+    settings = config.Settings(store="memory:", kafka_port=0, grpc_port=0, http_port=0, log_level="error")
+    kafka, http = (ports.listen(settings.host, 0, name) for name in ("kafka_port", "http_port"))
+    broker = Process(settings, kafka=kafka, http=http, out_of_memory=OutOfMemory("tables"))
+    running = asyncio.create_task(broker.run(lambda line: broker.stop()))
+    error = await running
+    if error is not None:
+        raise error
+    return broker.metrics
 
 
 def _topic_settings() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from headgate.broker.client.cluster import ClusterClient
@@ -119,6 +119,55 @@ class Layout:
     partitions: tuple[PartitionLayout, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloodReport:
+    """How far a flood is, for the brokers' pages. `phase`: one of the phases of a flood, or `failed`. `rows_moved`: rows that Spark
+    has sorted into partitions."""
+
+    topic: str
+    flood_id: str
+    phase: str
+    rows_planned: int = 0
+    rows_moved: int = 0
+    rows_written: int = 0
+    rows_verified: int = 0
+    message: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("done", "failed")
+
+    def with_end(self, phase: str, message: str) -> FloodReport:
+        """The report of a flood that ends after this report."""
+        return replace(self, phase=phase, message=message)
+
+    def with_progress(self, phase: str, rows_done: int, rows_total: int, message: str) -> FloodReport:
+        """The report after this one. `rows_done` counts the rows of the phase."""
+        planned = rows_total or self.rows_planned
+        moved, written, verified = self.rows_moved, self.rows_written, self.rows_verified
+        match phase:
+            case "counting" | "opening":
+                moved = written = verified = 0
+            case "shuffling":
+                moved, written, verified = rows_done, 0, 0
+            case "writing":
+                moved, written, verified = planned, rows_done, 0
+            case "verifying":
+                moved = written = planned
+                verified = rows_done
+            case _:
+                moved = written = planned
+        return replace(
+            self,
+            phase=phase,
+            rows_planned=planned,
+            rows_moved=moved,
+            rows_written=written,
+            rows_verified=verified,
+            message=message,
+        )
+
+
 class GateAdmin(ClusterClient):
     """Opens, fills and manages gates. An async context manager.
 
@@ -211,6 +260,11 @@ class GateAdmin(ClusterClient):
             GATES["DescribeGate"], gates_pb2.DescribeGateRequest(topic=topic, gate_id=gate_id), retry=True
         )
         return _gate(response.gate), [_file(row) for row in response.files]
+
+    async def report_flood(self, report: FloodReport) -> None:
+        """Tell the leader how far a flood is. It stores nothing. Raises InvalidError(UNSUPPORTED) if the brokers are too old."""
+        request = gates_pb2.ReportFloodRequest(**{one.name: getattr(report, one.name) for one in fields(FloodReport)})
+        await self._cluster.call(GATES["ReportFlood"], request, retry=True)
 
     async def layout(self, topic: str) -> Layout:
         """The places of a topic's records. The high watermarks are read after the files, so no file below them is missing."""

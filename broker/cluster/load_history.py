@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentInfo, SegmentLoad
+from headgate.broker.runtime.steps import Steps
 
 MIB = 1 << 20
 
@@ -32,6 +33,7 @@ FORGET_MS = 60_000
 """Ms after which a segment is dropped that is neither open nor reported."""
 TRACE_COST = 1.0
 """An average below this (bytes/s) is dropped."""
+SEGMENTS_PER_STEP = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +343,23 @@ class LoadHistory:
         """Segments that count for a broker: the open ones, and those that an order is taking away."""
         over = self._over()
         return [history for segment_id, history in self.segments.items() if segment_id not in over]
+
+    def busiest(self) -> Steps[dict[uuid.UUID, float]]:
+        """The present cost of every topic with traffic, without the part of its idle partitions."""
+        costs: dict[uuid.UUID, float] = {}
+        for number, history in enumerate(list(self._with_traffic.values())):
+            if number % SEGMENTS_PER_STEP == 0:
+                yield SEGMENTS_PER_STEP
+            cost = sum(average.cost(FAST, self.now_ms) for average in history.averages.values())
+            costs[history.info.topic_id] = costs.get(history.info.topic_id, 0.0) + cost
+        return costs
+
+    def age_ms(self, segment_id: int) -> int | None:
+        """Time since a split, a merge or a move opened a segment. None: it is as old as its topic, or as this leader's term."""
+        history = self.segments.get(segment_id)
+        if history is None or not history.cooldown_ms or self.started_ms is None or history.born_ms <= self.started_ms:
+            return None
+        return self.now_ms - history.born_ms
 
     def _over(self) -> set[int]:
         """Segments that count for no broker."""

@@ -24,11 +24,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headgate.broker.cluster import downtime
+from headgate.broker.cluster.chronicle import Chronicle
+from headgate.broker.cluster.flood_book import FloodBook, FloodReport
 from headgate.broker.cluster.lease import Lease
 from headgate.broker.cluster.liveness import Attention, Evidence
 from headgate.broker.cluster.manifest import Edit, Follower, Incarnation, Manifest
 from headgate.broker.cluster.reshard import LoadPlanner
-from headgate.broker.cluster.segments import Order, Plan
+from headgate.broker.cluster.segments import Order, OrderKind, Plan
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import (
     Began,
@@ -66,6 +68,7 @@ from headgate.broker.control.probe import ask
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.control.sessions import Sessions
 from headgate.broker.control.term_tasks import TermTasks
+from headgate.broker.control.timings import Timings
 from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -85,6 +88,7 @@ should receive the segments of another."""
 PROBE_S = 0.5
 """Time, in seconds, in which the address of a suspect must accept or refuse a connection."""
 LOAD_TRIES = 10
+FLOOD_EVENTS = {"done": "is done", "failed": "failed"}
 
 
 class Leader:
@@ -97,6 +101,7 @@ class Leader:
         predecessor: the incarnation that let the lease run out, and the seconds of its silence. "" if the lease was given up.
         attention: of this process.
         replaced: counts the replaced brokers, by evidence.
+        timings: receives how long hand-overs and fills take.
         noted_ms: `Lease.at_ms` of the previous version; 0: there was none.
         surrender: asks the follower of a lost lead for its copies (`Surrenders.ask`).
         yields: give the lease back when all members fall silent together.
@@ -115,6 +120,7 @@ class Leader:
         predecessor: tuple[str, float],
         attention: Attention,
         replaced: dict[Evidence, int],
+        timings: Timings,
         noted_ms: int,
         member_timeout_ms: int,
         draining: asyncio.Event,
@@ -143,9 +149,13 @@ class Leader:
         self.sessions = Sessions(
             engine, self.term, self.journal, draining=draining, was_fenced=self._failover.was_fenced, take=self.take
         )
-        self.orders = Orders(self.term.orders, self.journal, self.sessions, self.clock, self._tasks.spawn)
-        self.gates = LeaderGates(engine, self.journal, self.sessions)
-        self.capacity = LeaderCapacity(self.term, self.journal, engine.settings, self.clock, self._tasks.spawn)
+        self.orders = Orders(self.term.orders, self.journal, self.sessions, self.clock, self._tasks.spawn, timings)
+        self.chronicle = Chronicle()
+        self.floods = FloodBook()
+        self.gates = LeaderGates(engine, self.journal, self.sessions, self.note, timings)
+        self.capacity = LeaderCapacity(
+            self.term, self.journal, engine.settings, self.clock, self._tasks.spawn, chronicle=self.chronicle
+        )
         self.lease = HeldLease(engine, register, lease, version, written=self._lease_written, lost=self._lease_lost)
         self.yielded = False
         """True if this term ended because all members fell silent together."""
@@ -154,6 +164,7 @@ class Leader:
         self._noted_ms = noted_ms
         self._connections = connections
         self._replaced = replaced
+        self._timings = timings
         self._ended = ended
         self._meter: LoadMeter | None = None
 
@@ -197,6 +208,7 @@ class Leader:
             await self._engine.start(records)
             self._check_term()
         logger.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.journal.version)
+        self.note("leader", f"broker {self._mine.broker_id} leads the cluster from now on")
         self.take(Opened())
         self._tasks.spawn(self._run(), "leader")
         self._tasks.spawn(self.gates.run(), "gates")
@@ -274,6 +286,16 @@ class Leader:
                 case CountBrokers():
                     self.capacity.tick(self.clock.monotonic())
 
+    def note(self, kind: str, why: str, topic: str = "") -> None:
+        """Remember an event, for people."""
+        self.chronicle.note(kind, why, self.clock.monotonic(), topic)
+
+    def report(self, report: FloodReport) -> None:
+        """Note how far a flood is. The beginning and the end of a flood are events."""
+        if self.floods.take(report, self.clock.monotonic()):
+            what = f"flood {report.flood_id} {FLOOD_EVENTS.get(report.phase, 'began')}"
+            self.note("flood", f"{what}: {report.message}" if report.message else what, report.topic)
+
     def leave(self) -> None:
         """Make this broker lose all its segments, now."""
         self.take(Leaving())
@@ -300,6 +322,7 @@ class Leader:
         finally:
             self.take(ended)
         if ended.lost:
+            self._timings.handed_over(OrderKind.FAILOVER, self.clock.monotonic() - ended.began_s)
             self._engine.sweep_sealed()
 
     async def _yield(self) -> None:

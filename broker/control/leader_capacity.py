@@ -21,6 +21,7 @@ from headgate.broker.cluster.capacity import (
     opened,
     renewed,
 )
+from headgate.broker.cluster.chronicle import Chronicle, Sample
 from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
@@ -62,6 +63,7 @@ class LeaderCapacity:
     Args:
         settings: the least number of brokers that the cluster wants, and the largest that a reservation or the load may ask for.
         spawn: runs a task, by its name, until it or the term ends.
+        chronicle: receives the numbers over time, and what happened to them.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class LeaderCapacity:
         settings: Settings,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+        *,
+        chronicle: Chronicle | None = None,
     ) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the desired number or the number of live brokers changed."""
@@ -78,6 +82,7 @@ class LeaderCapacity:
         self._journal = journal
         self._clock = clock
         self._spawn = spawn
+        self._chronicle = chronicle or Chronicle()
         self._brokers_min = settings.capacity_brokers_min
         self._brokers_max = settings.capacity_brokers_max
         self._deadlines = Deadlines()
@@ -107,6 +112,8 @@ class LeaderCapacity:
         """Update the numbers to the present time. Called several times a second."""
         now_ms = int(now_s * 1000)
         loads = self._term.loads()
+        if self._chronicle.is_sample_due(now_s):
+            self._sample(loads, now_s)
         if self._demand is None:
             if self._term.awaits_members():
                 return
@@ -131,7 +138,21 @@ class LeaderCapacity:
         if known != self._known:
             if known is None or known[0] != desired.brokers:
                 logger.info("brokers_desired", brokers=desired.brokers, live=self._known[1], why=desired.reasons[0])
+                brokers = "1 broker is" if desired.brokers == 1 else f"{desired.brokers} brokers are"
+                self._chronicle.note("capacity", f"{brokers} desired: {desired.reasons[0]}", now_s)
             self.on_change()
+
+    def _sample(self, loads: Sequence[BrokerLoad], now_s: float) -> None:
+        segments = [segment for load in loads for segment in load.segments]
+        self._chronicle.sample(
+            Sample(
+                at_s=now_s,
+                desired=0 if self._demand is None else self.desired().brokers,
+                live=_live(loads),
+                bytes_in_per_s=sum(one.bytes_in_per_s for one in segments),
+                bytes_out_per_s=sum(one.bytes_out_per_s for one in segments),
+            )
+        )
 
     async def _release_expired(self, now_ms: int) -> None:
         over = {key: self._journal.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
@@ -142,6 +163,7 @@ class LeaderCapacity:
 
         await self._journal.commit_made(make)
         logger.info("reservations_expired", ids=",".join(over))
+        self._note(f"reservations expired: {', '.join(over)}")
 
     def _released(self, task: asyncio.Task[None]) -> None:
         self._releasing = None
@@ -164,8 +186,11 @@ class LeaderCapacity:
             return [PutReservation(made[-1])]
 
         await self._journal.commit_made(make)
+        one = made[-1]
+        if not one.renewals:
+            self._note(f"reservation {one.id}{' of ' + one.owner if one.owner else ''} opened, for {one.brokers} brokers")
         self.tick(self._clock.monotonic())
-        return OpenReservation(reservation=made[-1], left_ms=made[-1].ttl_ms)
+        return OpenReservation(reservation=one, left_ms=one.ttl_ms)
 
     async def release(self, reservation_id: str) -> bool:
         """Release a reservation. Returns True if it was open. Raises RetryError."""
@@ -178,6 +203,8 @@ class LeaderCapacity:
             return [ReleaseReservation(reservation_id)] if is_stored else []
 
         await self._journal.commit_made(make)
+        if was_open:
+            self._note(f"reservation {reservation_id} released")
         self.tick(self._clock.monotonic())
         return was_open
 
@@ -196,6 +223,9 @@ class LeaderCapacity:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
+
+    def _note(self, why: str) -> None:
+        self._chronicle.note("capacity", why, self._clock.monotonic())
 
 
 class BrokerCapacity:

@@ -45,6 +45,7 @@ from headgate.broker.cluster.manifest import (
     TrimGates,
 )
 from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.control.timings import Timings
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.steps import Steps
@@ -94,7 +95,17 @@ class HoldingLeads(Protocol):
 class LeaderGates:
     """The gates during one term of a leader."""
 
-    def __init__(self, engine: Engine, journal: GatesJournal, leads: HoldingLeads) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        journal: GatesJournal,
+        leads: HoldingLeads,
+        note: Callable[[str, str, str], None] | None = None,
+        timings: Timings | None = None,
+    ) -> None:
+        self._timings = timings or Timings()
+        self._note = note or (lambda kind, why, topic: None)
+        """Remembers an event, for people: kind, one sentence, topic."""
         self._engine = engine
         self._journal = journal
         self._leads = leads
@@ -212,6 +223,8 @@ class LeaderGates:
                         state=opened.state,
                         ttl_ms=gate.ttl_ms,
                     )
+                    done = "filled with" if opened.state == "filled" else "opened, with room for"
+                    self._note("gate", f"gate {gate_id} {done} {sum(rows):,} records, place {gate.place}", topic.name)
                     return opened
                 except InvalidError:
                     self._leads.drop_holds(topic.id, gate_id)
@@ -292,7 +305,7 @@ class LeaderGates:
         return await self._once((topic.id, gate_id, "fill", digest), lambda: self._fill(topic, gate, files, digest))
 
     async def _fill(self, topic: Topic, gate: Gate, files: Sequence[ParquetExtent], digest: str) -> Gate:
-        gate_id = gate.id
+        gate_id, began_s = gate.id, self._engine.clock.monotonic()
         key = (topic.id, gate_id)
         self._filling[key] = self._filling.get(key, 0) + 1
         try:
@@ -315,6 +328,8 @@ class LeaderGates:
         logger.info(
             "gate_filled", topic=topic.name, gate=gate_id, files=filled.files, rows=filled.rows, size_bytes=filled.size_bytes
         )
+        self._timings.filled(self._engine.clock.monotonic() - began_s, filled.rows)
+        self._note("gate", f"gate {gate_id} filled with {filled.rows:,} records in {filled.files} files, in one step", topic.name)
         return filled
 
     @staticmethod
@@ -354,6 +369,9 @@ class LeaderGates:
         await self._journal.commit_made(make)
         gate = self._gate(topic, gate_id)
         logger.info("gate_released", topic=topic.name, gate=gate_id, why=why)
+        self._timings.released(why)
+        reason = "no client renewed it" if why == "expired" else "a client gave it up"
+        self._note("gate", f"gate {gate_id} released: {reason}", topic.name)
         return gate
 
     def list_all(self, topic_name: str = "") -> list[Gate]:
@@ -361,6 +379,16 @@ class LeaderGates:
         manifest = self._journal.manifest
         topics = [self._topic(topic_name)] if topic_name else [manifest.topics[name] for name in sorted(manifest.topics)]
         return [gate for topic in topics for gate in manifest.gates.get(topic.id, {}).values()]
+
+    def open_gates(self) -> list[tuple[uuid.UUID, str]]:
+        """Topic id and id of the open gates, as of the last look at their deadlines."""
+        return list(self._deadlines)
+
+    def reserved_offsets(self) -> int:
+        """Offsets that the open gates keep free."""
+        gates = self._journal.manifest.gates
+        known = (gates.get(topic_id, {}).get(gate_id) for topic_id, gate_id in self._deadlines)
+        return sum(window.rows for gate in known if gate is not None and gate.state == "open" for window in gate.windows)
 
     def describe(self, topic_name: str, gate_id: str) -> Gate:
         return self._gate(self._topic(topic_name), gate_id)

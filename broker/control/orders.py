@@ -13,6 +13,7 @@ from headgate.broker.cluster.manifest import Edit, Manifest
 from headgate.broker.cluster.order_book import Decision, OrderBook
 from headgate.broker.cluster.segments import Order
 from headgate.broker.control.leader_journal import not_leader
+from headgate.broker.control.timings import Timings
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.logging import get_logger
@@ -40,6 +41,7 @@ class Orders:
 
     Args:
         spawn: runs a task, by its name, until it or the term ends.
+        timings: receives the time that writers waited.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class Orders:
         leads: Leads,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        timings: Timings | None = None,
     ) -> None:
         self.book = book
+        self._timings = timings or Timings()
         self._journal = journal
         self._leads = leads
         self._clock = clock
@@ -73,7 +77,11 @@ class Orders:
 
     def applied(self, edits: Sequence[Edit]) -> None:
         """Called with edits that the manifest has just applied."""
-        self._wake(self.book.applied(edits, self._now_s()))
+        ended = self.book.applied(edits, self._now_s())
+        for decision in ended:
+            if decision.error is None:
+                self._timings.handed_over(decision.order.kind, decision.pause_s)
+        self._wake(ended)
 
     def stop(self) -> None:
         """End all running orders, because the term has ended."""

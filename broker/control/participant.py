@@ -26,6 +26,7 @@ from headgate.broker.control.leader_capacity import BrokerCapacity
 from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.control.probe import ask, attend
 from headgate.broker.control.routed_catalog import RoutedCatalog
+from headgate.broker.control.timings import Timings
 from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -86,6 +87,8 @@ class Participant:
         """Measures how late this process runs."""
         self.replaced: dict[Evidence, int] = dict.fromkeys(Evidence, 0)
         """Number of brokers that this broker replaced while it led, by evidence."""
+        self.timings = Timings()
+        """How long this broker's works took while it led."""
         self._register = LeaseRegister(engine.store, engine.clock)
         self._contender = Contender(self._address)
         self._not_joined = ""
@@ -249,6 +252,7 @@ class Participant:
             predecessor=("" if before is None else before.holder, silent_s),
             attention=self.attention,
             replaced=self.replaced,
+            timings=self.timings,
             noted_ms=noted_ms,
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,

@@ -100,7 +100,12 @@ class Settings:
     )
     kafka_port: int = _port(9092, "Kafka protocol port; 0 = any free port")
     grpc_port: int = _port(9095, "gRPC port; 0 = any free port")
-    http_port: int = _port(9090, "HTTP port of /healthz, /readyz and /metrics; 0 = any free port")
+    http_port: int = _port(9090, "HTTP port of the page, /api, /healthz, /readyz and /metrics; 0 = any free port")
+    http_allowed_hosts: str = _text(
+        "",
+        "further host names under which browsers may open the page, besides IP addresses, localhost and the brokers' own names, "
+        "separated by commas; * = any name, for a proxy that checks them itself",
+    )
 
     rack: str = _text("", "location of this broker, for clients that read from the nearest broker; empty = unknown")
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headgate.broker import __version__
-from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
+from headgate.broker.runtime.errors import RetryError
+from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics, Reading
+from headgate.broker.server.topic_series import OTHER, TOPICS_MAX, TopicCounts, TopicSeries
+from headgate.broker.server.view.shared import Shared
 
 if TYPE_CHECKING:
+    from headgate.broker.cluster.flood_book import Flood
+    from headgate.broker.control.leader import Leader
+    from headgate.broker.control.participant import Participant
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.node import Node
     from headgate.broker.server.kafka.listener import KafkaServer
 
 LAG_INTERVAL_S = 1.0
+PAUSE_PER_COUNT = 10.0
+"""Pause between two counts of all topics, as a multiple of a count's duration."""
 
 
 class LoopLag:
@@ -40,49 +46,6 @@ class LoopLag:
         self._timer = self._loop.call_at(self._due_s, self._sample)
 
 
-class TopicCounts:
-    """Traffic of topics on this broker since its start, including partitions that it no longer leads. It never falls."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._before: dict[uuid.UUID, tuple[int, int, int]] = {}
-        """Partitions that other brokers lead now: bytes in, bytes out, offsets given."""
-        self._first: dict[PartitionLog, int] = {}
-        """For every partition that this broker leads, the end offset at the time when it took over the lead."""
-        for partition in engine.all_logs():
-            self._watch(partition)
-        engine.leads.watch(self._watch)
-
-    def _watch(self, partition: PartitionLog) -> None:
-        if partition.closed is None:
-            self._first[partition] = partition.high_watermark
-            return
-        counted = self._count(partition)
-        self._first.pop(partition, None)
-        topic_id = partition.topic.id
-        if topic_id in self._engine.manifest.topics_by_id:
-            before = self._before.get(topic_id, (0, 0, 0))
-            self._before[topic_id] = before[0] + counted[0], before[1] + counted[1], before[2] + counted[2]
-            if len(self._before) > len(self._engine.manifest.topics):
-                # Some topics were deleted while other brokers led all of their partitions.
-                self._before = {key: one for key, one in self._before.items() if key in self._engine.manifest.topics_by_id}
-        else:
-            self._before.pop(topic_id, None)
-
-    def _count(self, partition: PartitionLog) -> tuple[int, int, int]:
-        given = partition.high_watermark - self._first.get(partition, partition.high_watermark)
-        return partition.bytes_in, partition.bytes_out, given
-
-    def read(self, which: int) -> dict[Labels, float]:
-        """By topic: 0 bytes in, 1 bytes out, 2 offsets given."""
-        found: dict[Labels, float] = {}
-        for name, logs in self._engine.logs.items():
-            topic = self._engine.manifest.topics.get(name)
-            before = self._before.get(topic.id, (0, 0, 0)) if topic is not None else (0, 0, 0)
-            found[(name,)] = before[which] + sum(self._count(partition)[which] for partition in logs if partition is not None)
-        return found
-
-
 class Observer:
     """The metrics of one broker; parts are added as they start."""
 
@@ -94,6 +57,7 @@ class Observer:
 
     def opened(self, node: Node) -> None:
         """Add the node: its engine is open."""
+        _register_topics(self.metrics, node.engine)
         _register_engine(self.metrics, node.engine)
         _register_cluster(self.metrics, node.engine)
         _register_groups(self.metrics, node.groups)
@@ -109,6 +73,7 @@ class Observer:
             lambda: {(evidence.name.lower(),): count for evidence, count in participant.replaced.items()},
             ("evidence",),
         )
+        _register_leader(self.metrics, participant)
 
     def close(self) -> None:
         """Stop measuring."""
@@ -137,26 +102,52 @@ def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
         "bytes of requests that were received and not answered yet",
         lambda: common.inbox.inflight_bytes,
     )
+    metrics.histogram(
+        "headgate_kafka_produce_seconds",
+        "time from the arrival of a produce request until it is acked; requests that arrive together have one time",
+        common.produce_s,
+    )
+    metrics.histogram(
+        "headgate_kafka_fetch_seconds",
+        "time from the arrival of a fetch until its answer is ready, by kind: memory, store, waited (for new records, as its "
+        "client asked)",
+        common.fetch_s,
+        ("kind",),
+    )
     gauge("headgate_kafka_outgoing_bytes", "bytes of answers that clients have not read yet", lambda: common.outgoing_bytes)
 
 
-def _register_engine(metrics: Metrics, engine: Engine) -> None:
-    """Topics, memory and the write-ahead log."""
+def _register_topics(metrics: Metrics, engine: Engine) -> None:
+    """Topics: counted before each scrape, in slices of the loop's time."""
+    counts, series = TopicCounts(engine), TopicSeries()
 
-    def by_topic(name: str) -> Callable[[], dict[Labels, float]]:
-        def total(logs: Iterable[PartitionLog | None]) -> int:
-            counts: Iterable[int] = (getattr(partition, name) for partition in logs if partition is not None)
-            return sum(counts)
+    async def count() -> None:
+        turn = engine.turns.begin()
+        await turn.run(series.update(await turn.run(counts.read_all())))
 
-        return lambda: {(topic,): total(logs) for topic, logs in engine.logs.items()}
-
+    # With very many topics the numbers are counted more seldom than they are scraped.
+    metrics.prepare_with(Shared(count, engine.clock.monotonic, 0.0, PAUSE_PER_COUNT).get)
     gauge, counter, topic = metrics.gauge, metrics.counter, ("topic",)
-    gauge("headgate_topic_partitions", "partitions", lambda: {(name,): len(logs) for name, logs in engine.logs.items()}, topic)
-    gauge("headgate_topic_size_bytes", "bytes of the readable batches", by_topic("size_bytes"), topic)
-    counts = TopicCounts(engine)
-    counter("headgate_topic_in_bytes", "bytes of batches written to this broker since it started", lambda: counts.read(0), topic)
-    counter("headgate_topic_out_bytes", "bytes of batches read from this broker since it started", lambda: counts.read(1), topic)
-    counter("headgate_topic_in_records", "offsets that this broker gave to records since it started", lambda: counts.read(2), topic)
+    rest = f"; the first {TOPICS_MAX} topics have their own series, all others are `{OTHER}`"
+    counter(
+        "headgate_topic_in_bytes", f"bytes of batches written to this broker since it started{rest}", lambda: series.read(0), topic
+    )
+    counter(
+        "headgate_topic_out_bytes", f"bytes of batches read from this broker since it started{rest}", lambda: series.read(1), topic
+    )
+    counter(
+        "headgate_topic_in_records",
+        f"offsets that this broker gave to records since it started{rest}",
+        lambda: series.read(2),
+        topic,
+    )
+    gauge("headgate_topic_size_bytes", f"bytes of the readable batches that this broker leads{rest}", lambda: series.read(3), topic)
+    gauge("headgate_topic_partitions", f"partitions of the topic{rest}", lambda: series.read(4), topic)
+
+
+def _register_engine(metrics: Metrics, engine: Engine) -> None:
+    """Memory and the write-ahead log."""
+    gauge, counter = metrics.gauge, metrics.counter
     history = engine.history
     counter("headgate_history_encoded_records", "rows of Parquet files that were encoded to batches", lambda: history.encoded_rows)
     counter("headgate_history_encoded_bytes", "bytes of the batches made from rows of Parquet files", lambda: history.encoded_bytes)
@@ -207,6 +198,99 @@ def _register_cluster(metrics: Metrics, engine: Engine) -> None:
     metrics.gauge(
         "headgate_replicas_held_bytes", "bytes of copies that this broker holds for other brokers", lambda: engine.replicas.bytes
     )
+
+
+def _register_leader(metrics: Metrics, participant: Participant) -> None:
+    """What the cluster's leader knows. The other brokers have no samples of its gauges."""
+    timings = participant.timings
+
+    def known(read: Callable[[Leader], float | dict[Labels, float]]) -> Callable[[], Reading]:
+        def reading() -> Reading:
+            leader = participant.leader
+            if leader is None:
+                return {}
+            value = read(leader)
+            return value if isinstance(value, dict) else {(): value}
+
+        return reading
+
+    gauge = metrics.gauge
+    gauge("headgate_capacity_desired_brokers", "desired number of brokers; only at the leader", known(_desired))
+    gauge(
+        "headgate_capacity_live_brokers", "brokers that serve; only at the leader", known(lambda one: one.capacity.live_brokers())
+    )
+    gauge(
+        "headgate_capacity_reservations",
+        "open reservations; only at the leader",
+        known(lambda one: len(one.capacity.reservations())),
+    )
+    gauge(
+        "headgate_capacity_reserved_brokers",
+        "brokers that the largest open reservation asks for; only at the leader",
+        known(lambda one: max((row.reservation.brokers for row in one.capacity.reservations()), default=0)),
+    )
+    gauge("headgate_gate_open_gates", "open gates; only at the leader", known(lambda one: len(one.gates.open_gates())))
+    gauge(
+        "headgate_gate_reserved_offsets",
+        "offsets that open gates keep free for history; only at the leader",
+        known(lambda one: one.gates.reserved_offsets()),
+    )
+    metrics.counter(
+        "headgate_gate_filled_records",
+        "records that gates brought in, by this broker as the leader",
+        lambda: timings.filled_records,
+    )
+    metrics.counter(
+        "headgate_gate_released_gates",
+        "gates that were released by this broker as the leader, by reason: asked, expired",
+        lambda: timings.released_gates,
+        ("reason",),
+    )
+    metrics.histogram(
+        "headgate_gate_fill_seconds",
+        "time from a request to fill a gate until its files are committed, by this broker as the leader",
+        timings.fills,
+    )
+    metrics.histogram(
+        "headgate_cluster_handover_seconds",
+        "time that writers waited for the new lead of a segment, by this broker as the leader; by kind: split, merge, move, "
+        "drain, failover",
+        timings.handovers,
+        ("kind",),
+    )
+    for name, what in (("planned", "planned"), ("written", "written to files"), ("verified", "read back and compared")):
+        gauge(
+            f"headgate_flood_{name}_rows",
+            f"rows {what}, of floods in progress; only at the leader",
+            known(lambda one, field=f"rows_{name}": _flood_rows(one, field)),  # type: ignore[misc]
+            ("topic", "flood"),
+        )
+    gauge(
+        "headgate_flood_silent_seconds",
+        "time since the driver's last report, of floods in progress; only at the leader",
+        known(_flood_silence),
+        ("topic", "flood"),
+    )
+
+
+def _desired(leader: Leader) -> float | dict[Labels, float]:
+    try:
+        return leader.capacity.desired().brokers
+    except RetryError:
+        return {}  # the leader is too new to know
+
+
+def _flood_rows(leader: Leader, field: str) -> dict[Labels, float]:
+    return {(one.report.topic, one.report.flood_id): getattr(one.report, field) for one in _running(leader)}
+
+
+def _flood_silence(leader: Leader) -> dict[Labels, float]:
+    now_s = leader.clock.monotonic()
+    return {(one.report.topic, one.report.flood_id): now_s - one.reported_s for one in _running(leader)}
+
+
+def _running(leader: Leader) -> list[Flood]:
+    return [one for one in leader.floods.floods() if one.ended_s is None]
 
 
 def _register_groups(metrics: Metrics, groups: Coordinator) -> None:

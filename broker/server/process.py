@@ -25,6 +25,7 @@ from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.tasks import known, load
+from headgate.broker.runtime.turns import Turns
 from headgate.broker.server import ports
 from headgate.broker.server.kafka.listener import KafkaServer
 
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     import grpc
 
     from headgate.broker.node import Address, Node
+    from headgate.broker.runtime.metrics import Metrics
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
-    from headgate.broker.server.http.app import MakeApp
-    from headgate.broker.server.http.server import HttpServer
+    from headgate.broker.server.http.app import Behind, HttpPort
 
 logger = get_logger(__name__)
 
@@ -72,7 +73,13 @@ class Process:
         self._kafka = KafkaServer(settings, self.clock, self._advertised())
         self._backend: Backend | None = None
         self._grpc: GrpcServer | None = None
-        self._http: HttpServer | None = None
+        self._http: HttpPort | None = None
+
+    @property
+    def metrics(self) -> Metrics:
+        """This broker's metrics. Only once it has started."""
+        assert self._backend is not None
+        return self._backend.observer.metrics
 
     @property
     def stopping(self) -> bool:
@@ -209,9 +216,24 @@ class Process:
 
     async def _start_http(self) -> None:
         assert self._backend is not None
-        make_app, server = await load(_http_server)
-        self._http = server(make_app(self._backend.observer.metrics, self.not_ready, self.line), self._http_socket)
+        behind, port = await load(_http_port)
+        self._http = port(
+            behind(
+                settings=self.settings,
+                metrics=self._backend.observer.metrics,
+                turns=Turns(self.clock.monotonic),
+                hosts=self._hosts,
+                not_ready=self.not_ready,
+                line=self.line,
+                views=lambda: None if self._grpc is None or self.phase != "serving" else self._grpc.views,
+            ),
+            self._http_socket,
+        )
         self._http.start()
+
+    def _hosts(self) -> list[str]:
+        """The host names of the cluster's brokers."""
+        return [] if self._node is None else [one.host for one in self._node.engine.manifest.incarnations.values()]
 
     # -- end
 
@@ -258,10 +280,9 @@ def _grpc_server() -> type[GrpcServer]:
     return GrpcServer
 
 
-def _http_server() -> tuple[MakeApp, type[HttpServer]]:
+def _http_port() -> tuple[type[Behind], type[HttpPort]]:
     import prometheus_client  # noqa: F401  # the first page of metrics would import it on the loop
 
-    from headgate.broker.server.http.app import create_app
-    from headgate.broker.server.http.server import HttpServer
+    from headgate.broker.server.http.app import Behind, HttpPort
 
-    return create_app, HttpServer
+    return Behind, HttpPort

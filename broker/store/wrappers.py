@@ -1,4 +1,4 @@
-"""Wrappers of a store: retries and counters. A wrapper is a Store itself; the appender passes through unchanged.
+"""Wrappers of a store: retries and counters. A wrapper is a Store itself; the appender passes through, measured at most.
 
 A wrapper of stores with files also passes `open_file` on (`interface.Files`): without it, history is read through `get_range`.
 RetryingStore is for S3, which has no files.
@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from headgate.broker.runtime.metrics import Labels, Metrics
-from headgate.broker.store.interface import Appender, Buffer, Files, ObjectInfo, Ranges, Store
+from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, Files, ObjectInfo, Ranges, Store
 from headgate.broker.store.keys import views
 
 RETRY_PAUSE_S_MIN = 0.05
@@ -154,6 +154,8 @@ class OperationCounts:
     seconds: float = 0.0
 
 
+APPEND = "append"
+"""Operation of the appender: one write of the log, of all records that waited for it."""
 OPERATIONS = ("put_if_absent", "put", "get", "get_range", "get_ranges", "open_file", "list", "delete")
 
 
@@ -167,6 +169,9 @@ class MeteredStore:
         self._store = store
         self._clock = clock
         self.counts = {operation: OperationCounts() for operation in OPERATIONS}
+        self.seconds: dict[Labels, Histogram] = {(one,): Histogram(LATENCY_BUCKETS_S) for one in (*OPERATIONS, APPEND)}
+        appender = store.appender
+        self._appender = None if appender is None else _MeteredAppender(appender, clock, self.seconds[APPEND,])
 
     def register(self, metrics: Metrics) -> None:
         """Expose the counters as `headgate_store_*`, by operation."""
@@ -179,6 +184,12 @@ class MeteredStore:
         metrics.counter("headgate_store_errors", "calls to the store that failed", reader("errors"), labels)
         metrics.counter("headgate_store_bytes", "bytes of objects read from and written to the store", reader("bytes"), labels)
         metrics.counter("headgate_store_seconds", "time spent in calls to the store, s", reader("seconds"), labels)
+        metrics.histogram(
+            "headgate_store_request_seconds",
+            "time of one call to the store; append: one write of the log to a directory, with its sync",
+            self.seconds,
+            labels,
+        )
 
     @property
     def url(self) -> str:
@@ -186,7 +197,7 @@ class MeteredStore:
 
     @property
     def appender(self) -> Appender | None:
-        return self._store.appender
+        return self._appender
 
     @property
     def read_unit_bytes(self) -> int:
@@ -242,4 +253,43 @@ class MeteredStore:
             counts.errors += not isinstance(error, InvalidError)
             raise
         finally:
-            counts.seconds += self._clock.monotonic() - began_s
+            seconds = self._clock.monotonic() - began_s
+            counts.seconds += seconds
+            self.seconds[operation,].observe(seconds)
+
+
+class _MeteredAppender:
+    """Measures the writes of an appender's files, on the thread that writes."""
+
+    def __init__(self, appender: Appender, clock: Clock, seconds: Histogram) -> None:
+        self._appender = appender
+        self._clock = clock
+        self._seconds = seconds
+
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
+        return _MeteredFile(self._appender.create(key, size_bytes, filled=filled), self._clock, self._seconds)
+
+    def exists(self, key: str) -> bool:
+        return self._appender.exists(key)
+
+
+class _MeteredFile:
+    def __init__(self, file: AppendFile, clock: Clock, seconds: Histogram) -> None:
+        self._file = file
+        self._clock = clock
+        self._seconds = seconds
+
+    @property
+    def alignment_bytes(self) -> int:
+        return self._file.alignment_bytes
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        began_s = self._clock.monotonic()
+        self._file.write(position, buffers)
+        self._seconds.observe(self._clock.monotonic() - began_s)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._file.truncate(size_bytes)
+
+    def close(self) -> None:
+        self._file.close()

@@ -6,7 +6,7 @@ with the written records. A mismatch means rates that are wrong after every move
 
 from __future__ import annotations
 
-from headgate.broker.server.observe import TopicCounts
+from headgate.broker.server.topic_series import TopicCounts
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.world import Machine
 

@@ -190,3 +190,33 @@ def test_a_name_is_registered_once() -> None:
 
 def test_bucket_bounds_rise() -> None:
     assert Histogram(LATENCY_BUCKETS_S).bounds == LATENCY_BUCKETS_S
+
+
+def test_labels_hold_anything_and_long_texts_are_written_in_steps() -> None:
+    metrics = Metrics()
+    names = ["plain", 'q"uote', "back\\slash", "new\nline", "\u00fcml\u00e4ut", "{}=,", ""]
+    rows = {(f"{name}{number}",): float(number) for number in range(300) for name in names}
+    metrics.gauge("headgate_test_rows", 'a text with "quotes", a \\ and\na line', lambda: rows, ("name",))
+    metrics.histogram("headgate_test_seconds", "by kind", {("a",): Histogram((1.0,)), ("b",): Histogram((1.0,))}, ("kind",))
+    metrics.gauge("headgate_test_broken", "half of a surrogate pair", lambda: {("\ud800",): 1.0}, ("name",))
+    steps = metrics.render_steps()
+    count = 0
+    try:
+        while True:
+            next(steps)
+            count += 1
+    except StopIteration as end:
+        text = end.value.decode()
+    assert count > len(rows) // 100
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert {(one.labels["name"],): one.value for one in families["headgate_test_rows"].samples} == rows
+    assert families["headgate_test_rows"].documentation == 'a text with "quotes", a \\ and\na line'
+    kinds = {(one.name, one.labels["kind"], one.labels.get("le")) for one in families["headgate_test_seconds"].samples}
+    assert ("headgate_test_seconds_bucket", "b", "+Inf") in kinds and ("headgate_test_seconds_sum", "a", None) in kinds
+    assert families["headgate_test_broken"].samples[0].labels == {"name": "?"}
+
+
+def test_several_observations_of_one_value() -> None:
+    histogram = Histogram((0.1, 1.0))
+    histogram.observe(0.5, 3)
+    assert histogram.counts == [0, 3, 0] and histogram.sum == 1.5

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import grpc
+import msgspec
 from google.protobuf.message import Message
 
 from headgate.broker.cluster.liveness import is_starved
@@ -27,6 +28,8 @@ from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.handlers import Call, Context, decode
+from headgate.broker.server.view.leader_view import LeaderViews
+from headgate.broker.server.view.model import TOPICS_MAX
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 RESIGN_TIMEOUT_S = 60.0
@@ -161,8 +164,9 @@ class MemberSession:
 class ControlService:
     """The service of `control.proto`: the leader's side of it."""
 
-    def __init__(self, participant: Participant) -> None:
+    def __init__(self, participant: Participant, views: LeaderViews) -> None:
         self._participant = participant
+        self._views = views
 
     def _leader(self) -> Leader:
         leader = self._participant.leader
@@ -323,3 +327,9 @@ class ControlService:
                 topics=decision.topics,
             )
         return response
+
+    async def view(self, request: control_pb2.ViewRequest, context: Context) -> control_pb2.ViewResponse:
+        if len(request.topics) > TOPICS_MAX:
+            raise InvalidError(Reason.INVALID_REQUEST, f"too many topics. topics=`{len(request.topics)}` max=`{TOPICS_MAX}`")
+        view = await self._views.make(self._leader(), list(request.topics))
+        return control_pb2.ViewResponse(view=msgspec.json.encode(view))

@@ -8,8 +8,10 @@ from itertools import chain
 
 from google.protobuf.message import Message
 
+from headgate.broker.cluster.flood_book import FloodReport, check_report
 from headgate.broker.cluster.gates import FILES_MAX, Gate, ParquetExtent, Place, data_prefix
 from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.control.leader import Leader
 from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.control.participant import Participant
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
@@ -45,11 +47,14 @@ class GatesService:
         self._participant = participant
         self._forwarder = forwarder
 
-    def _gates(self) -> LeaderGates:
+    def _leader(self) -> Leader:
         leader = self._participant.leader
         if leader is None:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
-        return leader.gates
+        return leader
+
+    def _gates(self) -> LeaderGates:
+        return self._leader().gates
 
     async def _elsewhere(self, method: str, request: Message, context: Context) -> bytes | None:
         """The leader's answer; None if this broker is the leader."""
@@ -125,6 +130,24 @@ class GatesService:
             return answer
         engine = self._participant.engine
         return layout(engine.manifest, engine.store.url, request.topic)
+
+    async def report_flood(self, request: gates_pb2.ReportFloodRequest, context: Context) -> gates_pb2.ReportFloodResponse | bytes:
+        answer = await self._elsewhere("ReportFlood", request, context)
+        if answer is not None:
+            return answer
+        report = FloodReport(
+            topic=request.topic,
+            flood_id=request.flood_id,
+            phase=request.phase,
+            rows_planned=request.rows_planned,
+            rows_moved=request.rows_moved,
+            rows_written=request.rows_written,
+            rows_verified=request.rows_verified,
+            message=request.message,
+        )
+        check_report(report)
+        self._leader().report(report)
+        return gates_pb2.ReportFloodResponse()
 
     async def _extents(self, files: Sequence[gates_pb2.FileRef]) -> list[ParquetExtent]:
         if len(files) > FILES_MAX:

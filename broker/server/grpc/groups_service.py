@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.groups.coordinator import Coordinator
@@ -36,28 +36,30 @@ class GroupsService:
         self._groups = groups
 
     async def list_groups(self, request: groups_pb2.ListGroupsRequest, context: Context) -> groups_pb2.ListGroupsResponse:
-        forwarded = is_forwarded(context)
-        parts = [await self._own_groups()]
-        if not forwarded:
-            asked = [(broker, request) for broker in self._peers.others()]
-            for answer in await self._peers.ask(asked, GROUPS["ListGroups"]):
-                if answer.error is not None:
-                    raise answer.error  # part of a list would be wrong, so the whole list fails
-                parts.append(answer.response)
-            bounds = await find_bounds(self._engine, self._peers, {row.topic for part in parts for row in part.positions})
-            each = self._engine.turns.begin().each
-            for part in parts:
-                async for row in each(part.positions):
-                    bound = bounds.get((row.topic, row.partition))
-                    if bound is not None:
-                        part.groups[row.group].lag_records += bound.lag(row.offset)
-        response = groups_pb2.ListGroupsResponse(
-            # While a group moves, two brokers may report it for a moment.
-            groups=sorted({row.id: row for part in parts for row in part.groups}.values(), key=lambda row: row.id)
-        )
-        if forwarded:
-            response.positions.extend(parts[0].positions)
+        if not is_forwarded(context):
+            return await self.everywhere()
+        part = await self._own_groups()
+        response = _merged([part])
+        response.positions.extend(part.positions)
         return response
+
+    async def everywhere(self) -> groups_pb2.ListGroupsResponse:
+        """The groups of all brokers, with their lags. Raises the error of a broker that does not answer: part of a list would be
+        wrong."""
+        parts = [await self._own_groups()]
+        asked = [(broker, groups_pb2.ListGroupsRequest()) for broker in self._peers.others()]
+        for answer in await self._peers.ask(asked, GROUPS["ListGroups"]):
+            if answer.error is not None:
+                raise answer.error
+            parts.append(answer.response)
+        bounds = await find_bounds(self._engine, self._peers, {row.topic for part in parts for row in part.positions})
+        each = self._engine.turns.begin().each
+        for part in parts:
+            async for row in each(part.positions):
+                bound = bounds.get((row.topic, row.partition))
+                if bound is not None:
+                    part.groups[row.group].lag_records += bound.lag(row.offset)
+        return _merged(parts)
 
     async def _own_groups(self) -> groups_pb2.ListGroupsResponse:
         """The groups that this broker holds, in order, and their positions."""
@@ -253,6 +255,13 @@ class GroupsService:
             topic_id=topic.id,
             window_end=self._engine.manifest.window_end(topic.id, row.partition),
         )
+
+
+def _merged(parts: Iterable[groups_pb2.ListGroupsResponse]) -> groups_pb2.ListGroupsResponse:
+    """The groups of all parts, by id. While a group moves, two brokers may report it for a moment."""
+    return groups_pb2.ListGroupsResponse(
+        groups=sorted({row.id: row for part in parts for row in part.groups}.values(), key=lambda row: row.id)
+    )
 
 
 def _summary(group: GroupListing, positions: int) -> groups_pb2.Group:

@@ -34,9 +34,11 @@ class Lags:
     async def find(self) -> None:
         """Ask for the ends of the partitions. A partition has no lag if its lead does not answer."""
         committed = list(islice(self._groups.committed(), SERIES_MAX))
-        bounds = await find_bounds(self._server_state.engine, self._server_state.peers, {topic for _, topic, _, _ in committed})
-        self._lags = {
-            (group, topic, str(partition)): bounds[topic, partition].lag(offset)
-            for group, topic, partition, offset in committed
-            if (topic, partition) in bounds
-        }
+        engine = self._server_state.engine
+        bounds = await find_bounds(engine, self._server_state.peers, {topic for _, topic, _, _ in committed})
+        lags: dict[Labels, float] = {}
+        async for group, topic, partition, offset in engine.turns.begin().each(committed):
+            bound = bounds.get((topic, partition))
+            if bound is not None:
+                lags[group, topic, str(partition)] = bound.lag(offset)
+        self._lags = lags

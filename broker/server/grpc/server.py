@@ -22,6 +22,7 @@ from headgate.broker.server.grpc.handlers import CallCounts, service_handler
 from headgate.broker.server.grpc.lags import Lags
 from headgate.broker.server.grpc.log_service import LogService
 from headgate.broker.server.grpc.server_state import ServerState
+from headgate.broker.server.view.cluster_view import Views
 from headgate.broker.wire.grpc.headgate.v1 import (
     admin_pb2,
     capacity_pb2,
@@ -66,6 +67,8 @@ class GrpcServer:
         self._groups = GroupsService(self._server_state, node.groups)
         self._lags = Lags(self._server_state, node.groups)
         self._participant = node.participant
+        self.views = Views(node.participant, self._server_state.peers, self._groups, settings)
+        """What the HTTP port's page shows."""
         self._forwarder = Forwarder()
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
@@ -92,7 +95,7 @@ class GrpcServer:
             "Groups": (groups_pb2.DESCRIPTOR, self._groups),
             "Capacity": (capacity_pb2.DESCRIPTOR, CapacityService(*capacity)),
             "ExternalScaler": (externalscaler_pb2.DESCRIPTOR, ExternalScalerService(*capacity)),
-            "Control": (control_pb2.DESCRIPTOR, ControlService(self._participant)),
+            "Control": (control_pb2.DESCRIPTOR, ControlService(self._participant, self.views.leader_views)),
             "Gates": (gates_pb2.DESCRIPTOR, GatesService(self._participant, self._forwarder)),
         }
         server = grpc.aio.server(
@@ -142,6 +145,7 @@ class GrpcServer:
         engine's end."""
         if self._server is not None:
             self._server_state.stop()
+            await self.views.close()
             await self._server.stop(grace_s)
             await self._forwarder.close()
             await self._server_state.peers.close()

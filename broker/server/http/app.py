@@ -1,62 +1,132 @@
-"""The HTTP server's pages: health for a load balancer, metrics for Prometheus, and a front page that names this server.
+"""The HTTP port's pages: one table of all paths, and who may see them.
 
-``/healthz``  200 while the process runs its event loop.
-``/readyz``   200 when clients are served and their records become durable; otherwise 503 and the reason.
-``/metrics``  the Prometheus text format.
+`probe`   for load balancers and orchestrators: says nothing about the cluster's content.
+`scrape`  for Prometheus, which may reach the broker under any name.
+`read`    the cluster's content, for people and programs: only under a name of this broker (`guard.py`).
+
+All paths are read-only. A path that is not in the table does not exist.
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable
-from typing import TypeAlias
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.http.api import Api
+from headgate.broker.server.http.guard import Answer, KnownHosts, guarded
+from headgate.broker.server.http.page.pages import Pages
+from headgate.broker.server.http.server import HttpServer
+from headgate.broker.server.view.cluster_view import Views
+from headgate.broker.server.view.shared import Shared
 
-MakeApp: TypeAlias = Callable[[Metrics, Callable[[], str | None], Callable[[], str]], Starlette]
+PAUSE_PER_SCRAPE = 4.0
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Headgate broker</title>
-<style>body {{ font: 16px/1.5 system-ui, sans-serif; margin: 3rem auto; max-width: 40rem; padding: 0 1rem }}</style></head>
-<body><h1>Headgate broker</h1><p>{line}</p>
-<ul><li><a href="/healthz">/healthz</a> is the process alive</li><li><a href="/readyz">/readyz</a> does it serve</li>
-<li><a href="/metrics">/metrics</a> for Prometheus</li></ul></body></html>
-"""
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One path: its access, its answer, and what it is for."""
+
+    path: str
+    access: Literal["probe", "scrape", "read"]
+    answer: Answer
+    purpose: str
 
 
-def create_app(metrics: Metrics, not_ready: Callable[[], str | None], line: Callable[[], str]) -> Starlette:
-    """The application.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """What stands behind the HTTP port.
 
-    Args:
-        not_ready: returns the reason why the broker does not serve at the moment, or None.
-        line: one line about the broker for the front page.
+    `hosts`: returns the host names of the cluster's brokers. `not_ready`: returns the reason why the broker does not serve at the
+    moment, or None. `line`: one line about the broker. `views`: returns what there is to see; None until the broker has joined
+    its cluster.
     """
 
-    async def page(request: Request) -> Response:
-        return HTMLResponse(_PAGE.format(line=html.escape(line())))
+    settings: Settings
+    metrics: Metrics
+    turns: Turns
+    hosts: Callable[[], Iterable[str]]
+    not_ready: Callable[[], str | None]
+    line: Callable[[], str]
+    views: Callable[[], Views | None]
+
+
+def doors(behind: Behind, pages: Pages) -> list[Door]:
+    """All paths of the HTTP port."""
+    api = Api(behind.views)
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def readyz(request: Request) -> Response:
-        reason = not_ready()
+        reason = behind.not_ready()
         return PlainTextResponse("ready\n") if reason is None else PlainTextResponse(f"not ready: {reason}\n", 503)
 
-    async def metrics_text(request: Request) -> Response:
-        await metrics.prepare()
-        return Response(metrics.render(), media_type=METRICS_CONTENT_TYPE)
+    async def scrape() -> bytes:
+        await behind.metrics.prepare()
+        return await behind.turns.begin().run(behind.metrics.render_steps())
 
-    return Starlette(
-        routes=[
-            Route("/", page),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route("/metrics", metrics_text),
-        ]
-    )
+    # Scrapers that come at once share one text, and it is made for at most a fifth of the time.
+    scraped = Shared(scrape, behind.turns.now, 0.0, PAUSE_PER_SCRAPE)
+
+    async def metrics_text(request: Request) -> Response:
+        return Response(await scraped.get(), media_type=METRICS_CONTENT_TYPE)
+
+    return [
+        Door("/", "read", pages.front, "the page"),
+        Door("/topics/{name}", "read", pages.topic, "the page of one topic: its segments and partitions"),
+        Door("/floods/{id}", "read", pages.flood, "stable address of a flood; leads to its place on the page, `/#flood-ID`"),
+        Door("/static/{name}", "read", pages.static, "the page's styles and script"),
+        Door("/api/cluster", "read", api.cluster, "brokers, floods, gates, capacity over time, and decisions as JSON"),
+        Door("/api/topics", "read", api.topics, "topics with segments and rates; `search`, `sort` (name, busiest), `page`"),
+        Door("/api/topics/{name}", "read", api.topic, "one topic with its partitions and offsets"),
+        Door("/api/groups", "read", api.groups, "consumer groups, the greatest lag first; `search`, `page`"),
+        Door("/api/floods", "read", api.floods, "floods with their progress, and gates with their windows"),
+        Door("/api/floods/{id}", "read", api.flood, "one flood and its gate"),
+        Door("/api/decisions", "read", api.decisions, "what the leader did and why, the newest first"),
+        Door("/api/events", "read", pages.events, "server-sent events: the parts of the page that changed, as HTML"),
+        Door("/healthz", "probe", healthz, "200 while the process runs its event loop"),
+        Door("/readyz", "probe", readyz, "200 when clients are served and their records become durable; else 503 and the reason"),
+        Door("/metrics", "scrape", metrics_text, "the metrics, for Prometheus"),
+    ]
+
+
+def create_app(behind: Behind, pages: Pages) -> Starlette:
+    """The application."""
+    settings = behind.settings
+    hosts = KnownHosts(settings.http_allowed_hosts, (settings.host, settings.advertised_host), behind.hosts)
+    routes = [
+        Route(one.path, guarded(one.answer, hosts if one.access == "read" else None), methods=["GET"])
+        for one in doors(behind, pages)
+    ]
+    return Starlette(routes=routes)
+
+
+class HttpPort:
+    """The HTTP port: its pages on a listening socket. `start`, then `close`."""
+
+    def __init__(self, behind: Behind, listening: socket.socket) -> None:
+        self.pages = Pages(behind.views, behind.turns, behind.line)
+        self._server = HttpServer(create_app(behind, self.pages), listening)
+        hub = self.pages.hub
+        behind.metrics.gauge("headgate_http_open_pages", "pages of this broker that are open in browsers", lambda: len(hub.pages))
+        behind.metrics.counter("headgate_http_sent_parts", "changed parts that were sent to open pages", lambda: hub.events)
+
+    def start(self) -> None:
+        """Start to serve."""
+        self._server.start()
+
+    async def close(self) -> None:
+        """End the streams of open pages, stop listening, and close."""
+        await self.pages.close()
+        await self._server.close()

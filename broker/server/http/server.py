@@ -39,7 +39,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # warnings are about faults of clients, without their addresses
+            log_level="critical",  # the rest is about faults of clients; errors of answers are logged by `guard.py`
             access_log=False,
             server_header=False,
             timeout_keep_alive=IDLE_S,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels
 from headgate.broker.server.kafka.frames import Inbox
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turns
 
+MEMORY, STORE, WAITED = FETCHES = ("memory", "store", "waited")
+"""A fetch was answered from memory at once; its records came from the store; or it waited for new records, as its client asked."""
 ROOM_BYTES_MIN = 1 << 20
 """Least bytes of an answer that has room at all. Just below the limit, each read from the store would otherwise give one batch."""
 
@@ -60,6 +63,10 @@ class Common:
         """Whether a producer may wait for an ack: then long answers leave in pieces. False once a sweep passed without a batch."""
         self._batches = -1
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
+        self.produce_s = Histogram(LATENCY_BUCKETS_S)
+        """Time from the arrival of records until they are acked. Requests that arrived together have one time."""
+        self.fetch_s: dict[Labels, Histogram] = {(kind,): Histogram(LATENCY_BUCKETS_S) for kind in FETCHES}
+        """Time from the arrival of a fetch until its answer is ready, by `FETCHES`."""
 
     def note_batches(self, count: int) -> None:
         """Called at each sweep. `count`: batches of all producers since the start."""

@@ -13,6 +13,7 @@ from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
 from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
+from headgate.broker.server.kafka.common import STORE, WAITED
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.produce import Answer
 from headgate.broker.server.kafka.session import PARSE_ERRORS, REQUEST, Session, check_answerable, skip_header
@@ -104,7 +105,8 @@ class PendingRequests:
         common, session = self._common, self._session
         engine = common.engine
         assert engine is not None
-        deadline = common.now() + min(request.max_wait_ms, common.settings.fetch_wait_max_ms) / 1000
+        began_s, kind = common.now(), STORE
+        deadline = began_s + min(request.max_wait_ms, common.settings.fetch_wait_max_ms) / 1000
         request.unproven = await _is_unproven(engine)
         poll: fetch.Poll | None = None
         try:
@@ -134,6 +136,7 @@ class PendingRequests:
                         # New records may have arrived between the look at a partition and the subscription to it. A partition
                         # that moves from now on ends the wait.
                         continue
+                kind = WAITED
                 await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
                 poll.end()
                 poll = None
@@ -141,6 +144,7 @@ class PendingRequests:
             if poll is not None:
                 poll.end()
         session.fill_counted(slot, await turn.run(fetch.respond(engine, request, correlation_id)))
+        common.fetch_s[kind,].observe(common.now() - began_s)
         session.wake_next()
 
     async def _collect(

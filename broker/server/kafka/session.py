@@ -39,6 +39,7 @@ from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka.common import MEMORY
 from headgate.broker.server.kafka.frames import Frames
 from headgate.broker.server.kafka.produce import Answer, produce_again
 from headgate.broker.server.kafka.slot import Slot
@@ -66,13 +67,11 @@ ASTRAY_MAX = 5
 """Consecutive ListOffsets requests for partitions that this broker does not lead before the connection is closed."""
 
 PRODUCE, FETCH = 0, 1
-
 REQUEST = struct.Struct(">hhih").unpack_from
 """API key, version, correlation id and size of the client id."""
 KEY_AT_BYTES = 8
 """Position behind API key, version and correlation id."""
 REQUEST_HEADER_BYTES = 10
-
 PARSE_ERRORS = (DecodeError, *WIRE_ERRORS)
 
 
@@ -324,15 +323,17 @@ class Session:
             # Errors do not wait: earlier requests may never become durable, and the error may be about that.
             self.fill(slot, [b"".join(produced)])
             return
-        slot.written_at = self.active_at
+        common, began_s = self._common, self.active_at
+        slot.written_at = began_s
 
         def acked(error: HeadgateError | None) -> None:
             if error is None:
+                common.produce_s.observe(common.now() - began_s, len(produced) or 1)
                 self.fill(slot, [b"".join(produced)])
             else:
                 self.drop("not_durable", error.message)
 
-        engine = self._common.engine
+        engine = common.engine
         assert engine is not None
         (engine.on_durable if in_steps else engine.on_acked)(acked)
 
@@ -357,6 +358,7 @@ class Session:
                 return
             if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
                 self.fill_counted(slot, finish(fetch.respond(engine, request, correlation_id)))
+                common.fetch_s[MEMORY,].observe(common.now() - self.active_at)
                 return
         self._port.answer_fetch(request, correlation_id, slot)
 

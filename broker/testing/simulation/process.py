@@ -21,6 +21,7 @@ from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.control_service import ControlService
 from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.server.view.leader_view import LeaderViews
 from headgate.broker.store.interface import Store
 from headgate.broker.store.wrappers import RetryingStore
 from headgate.broker.testing.simulation.clock import SimulatedClock, WallClock
@@ -61,7 +62,7 @@ class _Ports:
 
     async def open(self, node: Node) -> None:
         self._kafka.serve(node.engine, node.groups)
-        service = ControlService(node.participant)
+        service = ControlService(node.participant, LeaderViews(node.engine))
         self._door.streams[SERVICE + "Join"] = service.join
         self._door.streams[SERVICE + "Replicate"] = service.replicate
         self._door.streams[SERVICE + "Surrender"] = service.surrender

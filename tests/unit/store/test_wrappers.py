@@ -224,10 +224,26 @@ async def test_counters() -> None:
     assert 'headgate_store_errors_total{operation="get"} 1.0' in text
     assert 'headgate_store_bytes_total{operation="put_if_absent"} 5.0' in text
     assert 'headgate_store_seconds_total{operation="get"} 0.25' in text
+    assert 'headgate_store_request_seconds_bucket{le="0.1",operation="get"} 3.0' in text
+    assert 'headgate_store_request_seconds_bucket{le="0.25",operation="get"} 4.0' in text
+    assert 'headgate_store_request_seconds_sum{operation="get"} 0.25' in text
 
 
 async def test_a_counting_store_passes_all_else_through() -> None:
     inner: Store = MemoryStore()
     store = MeteredStore(inner, ManualClock())
-    assert store.url == inner.url and store.appender is inner.appender
+    assert store.url == inner.url and (store.appender is None) == (inner.appender is None)
     assert store.read_unit_bytes == inner.read_unit_bytes
+
+
+async def test_writes_of_the_log_are_measured_and_pass_through() -> None:
+    clock = ManualClock()
+    store = MeteredStore(MemoryStore(), clock)
+    assert store.appender is not None
+    file = store.appender.create("wal/1", 8)
+    assert store.appender.exists("wal/1") and file.alignment_bytes == 1
+    file.write(0, [b"abc", b"de"])
+    file.truncate(5)
+    file.close()
+    assert await store.get("wal/1") == b"abcde"
+    assert sum(store.seconds["append",].counts) == 1

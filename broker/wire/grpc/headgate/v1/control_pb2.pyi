@@ -393,3 +393,15 @@ class Decision(_message.Message):
     pause_ms: int
     topics: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, age_ms: _Optional[int] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., error: _Optional[str] = ..., under_way: _Optional[bool] = ..., pause_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ViewRequest(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ViewResponse(_message.Message):
+    __slots__ = ("view",)
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    view: bytes
+    def __init__(self, view: _Optional[bytes] = ...) -> None: ...

@@ -246,3 +246,27 @@ class Hole(_message.Message):
     end_offset: int
     state: GateState
     def __init__(self, gate_id: _Optional[str] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., state: _Optional[_Union[GateState, str]] = ...) -> None: ...
+
+class ReportFloodRequest(_message.Message):
+    __slots__ = ("topic", "flood_id", "phase", "rows_planned", "rows_moved", "rows_written", "rows_verified", "message")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FLOOD_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_PLANNED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MOVED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    flood_id: str
+    phase: str
+    rows_planned: int
+    rows_moved: int
+    rows_written: int
+    rows_verified: int
+    message: str
+    def __init__(self, topic: _Optional[str] = ..., flood_id: _Optional[str] = ..., phase: _Optional[str] = ..., rows_planned: _Optional[int] = ..., rows_moved: _Optional[int] = ..., rows_written: _Optional[int] = ..., rows_verified: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ReportFloodResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

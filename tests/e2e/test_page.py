@@ -1,0 +1,221 @@
+"""The page of a broker, opened by a headless Chromium while a real cluster works.
+
+Compared: what a person sees with what the clients did: rates, leads, a split with its reason, a group with lag, a flood whose
+windows fill, without a reload and without a complaint of the browser about the page's policy. A broker that is cut off says so.
+With HEADGATE_PICTURES=DIR the first test saves the README's pictures there. A mismatch means that people are shown something wrong,
+or that a stranger's name runs as a script in their browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from headgate.broker.client.control import Control
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+from tests.conftest import BrokerFactory
+from tests.support import busy
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.chromium import Page, chromium
+from tests.support.cluster import Brokers, eventually, s3_doors
+from tests.support.network import Network
+from tests.support.s3_server import S3Server
+
+PATIENCE_S = 120.0
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+PARTITIONS = {
+    "clicks": 12, "orders": 8, "payments": 6, "telemetry": 24, "audit": 4, "sessions": 6, "emails": 3, "search-queries": 16,
+}  # fmt: skip
+RATES = {"clicks": 300, "orders": 90, "payments": 40, "telemetry": 900, "sessions": 100, "search-queries": 200, "audit": 4}
+FLOOD = "clicks-2026-11-23"
+ROWS = [400 + number * 7919 % 300 for number in range(12)]
+WATCH_POLICY = """
+    window.complaints = [];
+    document.addEventListener("securitypolicyviolation", (event) => complaints.push(event.violatedDirective));
+    addEventListener("error", (event) => complaints.push(event.message));
+"""
+
+
+def api(broker: BrokerProcess, path: str) -> Any:
+    with urllib.request.urlopen(f"http://{HOST}:{broker.http_port}{path}", timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+@contextmanager
+def busy_cluster(make_broker: BrokerFactory, tmp_path: Path) -> Iterator[Brokers]:
+    brokers = Brokers(make_broker, tmp_path / "store", env={**busy.ENV, "HEADGATE_CLUSTER_NAME": "flights-eu"})
+    brokers.start()
+    busy.make_topics(brokers.bootstrap, PARTITIONS)
+    with busy.Traffic(brokers.bootstrap, RATES):
+        yield brokers
+
+
+def cluster_of(brokers: Brokers) -> str:
+    return ",".join(f"{HOST}:{broker.grpc_port}" for broker in brokers.all)
+
+
+@pytest.mark.chromium
+@pytest.mark.timeout(600)
+def test_a_person_watches_a_busy_cluster(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    with busy_cluster(make_broker, tmp_path) as brokers:
+        follower = next(one for one in brokers.all if one is not brokers.leader())
+        asyncio.run(reserve(cluster_of(brokers)))
+        groups = [busy.read_some(brokers.bootstrap, *some) for some in (("billing", "orders", 50), (HOSTILE, "clicks", 20))]
+        flood = busy.PlayedFlood(cluster_of(brokers), "clicks", FLOOD, ROWS)
+        try:
+            with chromium(tmp_path) as page:
+                page.ask("Page.addScriptToEvaluateOnNewDocument", source=WATCH_POLICY)
+                page.open(f"http://{HOST}:{follower.http_port}/")
+                page.until_text("flights-eu")
+                page.until("updates", "document.querySelector('#live').dataset.state === 'live'")
+                look_at_brokers(page, brokers)
+                look_at_topics(page, brokers)
+                look_at_groups(page, groups)
+                watch_a_flood(page, flood, follower)
+                assert page.run("document.title") == f"Headgate broker {brokers.number(follower)} · flights-eu"
+                assert page.run("performance.getEntriesByType('navigation')[0].type") == "navigate", "the page was loaded once"
+                assert page.run("window.complaints") == []
+                elsewhere = "performance.getEntriesByType('resource').filter(one => !one.name.startsWith(location.origin)).length"
+                assert page.run(elsewhere) == 0
+                end_the_flood(page, flood)
+        finally:
+            for group in groups:
+                group.close()
+
+
+async def reserve(cluster: str) -> None:
+    async with Control(cluster) as control:
+        await control.open_reservation(3, ttl_ms=1_800_000, reservation_id="nightly-backfill", owner="dagster")
+
+
+def look_at_brokers(page: Page, brokers: Brokers) -> None:
+    leader = brokers.number(brokers.leader())
+    page.until("three brokers", "document.querySelectorAll('.broker').length === 3")
+    assert "leader" in page.run(f"document.querySelector('#broker-{leader}').innerText")
+    page.until("traffic", "/[1-9].* [KM]iB\\/s/.test(document.querySelector('.tiles').innerText)")
+    page.until_text("nightly-backfill")
+
+
+def look_at_topics(page: Page, brokers: Brokers) -> None:
+    """Search, and see a split by hand with its reason."""
+    page.write("input[name=search]", "telem")
+    page.until("one row", "document.querySelectorAll('table.topics tbody tr').length === 1")
+    (first, *_) = brokers.segments("telemetry")
+    strip = "document.querySelectorAll('.strip rect').length"
+    before = page.run(strip)
+    brokers.control("Reshard", control_pb2.ReshardRequest(split=control_pb2.ReshardRequest.Split(segment_id=first.id)))
+    page.until("one more segment", f"{strip} > {before}")
+    page.until(
+        "the split is told", "[...document.querySelectorAll('.kind-split')].some(one => one.innerText.includes('telemetry'))"
+    )
+    assert page.run("location.search").startswith("?search=telem")
+    page.write("input[name=search]", "")
+    page.until("all topics", f"document.querySelectorAll('table.topics tbody tr').length === {len(PARTITIONS)}")
+
+
+def look_at_groups(page: Page, groups: list[Consumer]) -> None:
+    page.until("two groups with lag", "document.querySelectorAll('table.groups tbody tr').length === 2")
+    page.until_text(HOSTILE)
+    lag = "document.querySelector('table.groups tbody tr td:nth-child(5)').title"
+    page.until("the lag grows", f"parseInt({lag}.replaceAll(',', '')) > 0")
+
+
+def watch_a_flood(page: Page, flood: busy.PlayedFlood, broker: BrokerProcess) -> None:
+    asyncio.run(flood.report("counting"))
+    page.until("the flood", f"!!document.getElementById('flood-{FLOOD}')")
+    asyncio.run(flood.open())
+    asyncio.run(flood.report("writing", 0.1))
+    page.until("its windows", "document.querySelectorAll('.tube').length === 12")
+    asyncio.run(flood.upload(5))
+    for number in range(1, 9):
+        asyncio.run(flood.report("writing", 0.1 + number * 0.06, "tasks work on columns, with Arrow"))
+        time.sleep(0.5)  # a driver reports about so often; the page shows a rate
+    page.until("five windows are full", "document.querySelectorAll('.tube.solid').length === 5")
+    page.until("a rate and the time left", "!document.querySelector('.flood .figures').innerText.includes('\\u2013')")
+    (known,) = api(broker, f"/api/floods/{FLOOD}")["floods"]
+    assert known["rows_planned"] == sum(ROWS) and known["rows_written"] == round(0.58 * sum(ROWS)) and not known["ended"]
+    page.open(f"http://{HOST}:{broker.http_port}/floods/{FLOOD}")
+    page.until("the flood is marked", f"document.querySelector('.aim').id === 'flood-{FLOOD}'")
+    if "HEADGATE_PICTURES" in os.environ:
+        take_pictures(page, Path(os.environ["HEADGATE_PICTURES"]), broker)
+
+
+def take_pictures(page: Page, directory: Path, broker: BrokerProcess) -> None:
+    for name, width, height, theme, scale in (
+        ("page", 1360, 1180, "light", 1), ("page-dark", 1360, 1180, "dark", 1), ("page-phone", 400, 860, "dark", 1.5)
+    ):  # fmt: skip
+        page.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=width < 500)
+        page.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        page.open(f"http://{HOST}:{broker.http_port}/")
+        page.until("updates", "document.querySelector('#live').dataset.state === 'live'")
+        time.sleep(3)  # bars move to their places
+        page.picture(directory / f"{name}.png")
+    page.ask("Emulation.setDeviceMetricsOverride", width=1360, height=850, deviceScaleFactor=1, mobile=False)
+
+
+def end_the_flood(page: Page, flood: busy.PlayedFlood) -> None:
+    asyncio.run(flood.upload(12))
+    asyncio.run(flood.fill())
+    asyncio.run(flood.report("done", message="all is there"))
+    page.until(
+        "the flood is over",
+        "!document.querySelector('.tube') && document.querySelector('#floods-over').innerText.includes('filled')",
+    )
+    page.until("it is told", "[...document.querySelectorAll('.kind-gate')].some(one => one.innerText.includes('in one step'))")
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_that_is_cut_off_says_so(make_broker: BrokerFactory, tmp_path: Path, s3_server: S3Server) -> None:
+    with Network() as network:
+        store = s3_doors(network, s3_server, "page")
+        brokers = Brokers(make_broker, store, env=dict(s3_server.environment), network=network, count=2)
+        brokers.start()
+        busy.make_topics(brokers.bootstrap, {"orders": 2})
+        victim = next(one for one in brokers.all if one is not brokers.leader())
+        name, other = str(brokers.number(victim)), str(brokers.number(brokers.leader()))
+        eventually(lambda: api(victim, "/api/cluster")["trouble"] == "", "the follower asks the leader", PATIENCE_S)
+        seen = api(victim, "/api/cluster")
+        assert seen["role"] == "following" and seen["leader_broker_id"] == int(other) and len(seen["brokers"]) == 2
+        network.cut((name, other), (name, "store"))
+        eventually(lambda: api(victim, "/api/cluster")["role"] == "looking", "the broker has lost its leader", PATIENCE_S)
+        seen = api(victim, "/api/cluster")
+        assert seen["trouble"] and [one["state"] for one in seen["brokers"] if one["id"] == int(other)] == ["unknown"]
+        assert [one["name"] for one in api(victim, "/api/topics")["topics"]] == ["orders"], "it shows what it knows"
+        with urllib.request.urlopen(f"http://{HOST}:{victim.http_port}/", timeout=60) as page:
+            html = page.read().decode()
+        assert f"Broker {name} is cut off from the cluster's leader." in html and "orders" in html
+        network.heal()
+
+
+@pytest.mark.timeout(300)
+def test_requests_that_are_not_meant(make_broker: BrokerFactory) -> None:
+    broker = make_broker()
+    broker.start()
+    url = f"http://{HOST}:{broker.http_port}"
+    for path, status, text in (
+        ("/api/topics/nosuch", 404, "topic does not exist"),
+        ("/api/floods/nosuch", 404, "no flood or gate of this id"),
+        ("/topics/%3Cscript%3E", 404, "topic does not exist"),
+        ("/nosuch", 404, "Not Found"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url + path, timeout=60)
+        with caught.value as answer:
+            assert answer.code == status and text in answer.read().decode(), path
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url + "/", headers={"Host": "evil.example"}), timeout=60)
+    with caught.value as answer:
+        assert answer.code == 421
+    for query in ("page=999999999999", "page=-1&sort=%00", "search=" + "x" * 5000, "page=%D9%A3"):
+        assert api(broker, f"/api/topics?{query}")["page"] == 1

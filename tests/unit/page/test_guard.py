@@ -1,0 +1,101 @@
+"""Host names under which the page is served, and the form of errors.
+
+Runs: the routes on Starlette's test client, without a broker behind them. A mismatch means that a page on the web can read the
+cluster's topics through a name of its own (DNS rebinding), or that a person or a probe with a good name is sent away.
+"""
+
+from __future__ import annotations
+
+import pytest
+from starlette.applications import Starlette
+
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.http.app import Behind, create_app, doors
+from headgate.broker.server.http.guard import HEADERS, KnownHosts
+from headgate.broker.server.http.page.pages import Pages
+from tests.unit.page.asgi import get
+
+GOOD = [
+    "127.0.0.1:9090", "10.1.2.3", "[::1]:9090", "[fe80::1]", "localhost", "LOCALHOST:9090", "web.localhost:1",
+    "broker-1.example:9090", "broker-2.example", "proxy.example", "proxy.example.", "",
+]  # fmt: skip
+BAD = ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9090", "broker-1.example.evil", "1.2.3", "xn--localhost"]
+
+
+@pytest.mark.parametrize("host", GOOD)
+def test_own_names_and_addresses_are_served(host: str) -> None:
+    assert hosts().knows(host)
+
+
+@pytest.mark.parametrize("host", BAD)
+def test_other_names_are_not(host: str) -> None:
+    assert not hosts().knows(host)
+
+
+def test_a_proxy_may_check_the_names() -> None:
+    assert KnownHosts("*", (), lambda: ()).knows("evil.example")
+
+
+def hosts() -> KnownHosts:
+    return KnownHosts(" proxy.example, other.example", ("broker-1.example", ""), lambda: ["broker-2.example"])
+
+
+def app() -> tuple[Starlette, Pages]:
+    behind = Behind(
+        settings=Settings(),
+        metrics=Metrics(),
+        turns=Turns(lambda: 0.0),
+        hosts=lambda: (),
+        not_ready=lambda: "starting",
+        line=lambda: "headgate broker <1>",
+        views=lambda: None,
+    )
+    pages = Pages(behind.views, behind.turns, behind.line)
+    return create_app(behind, pages), pages
+
+
+async def test_only_pages_with_the_clusters_content_ask_for_the_name() -> None:
+    application, pages = app()
+    behind = Behind(
+        settings=Settings(),
+        metrics=Metrics(),
+        turns=Turns(lambda: 0.0),
+        hosts=tuple,
+        not_ready=lambda: None,
+        line=str,
+        views=lambda: None,
+    )
+    for door in doors(behind, pages):
+        path = door.path.replace("{name}", "page.css").replace("{id}", "x")
+        answer = await get(application, path, host="evil.example")
+        if door.access == "read":
+            assert answer.status == 421 and "http_allowed_hosts" in answer.text, path
+        else:
+            assert answer.status != 421, path
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS, path
+
+
+async def test_before_the_broker_has_joined() -> None:
+    application, _ = app()
+    page = await get(application, "/")
+    assert page.status == 503 and "headgate broker &lt;1&gt;" in page.text and page.headers["refresh"] == "2"
+    api = await get(application, "/api/cluster")
+    assert api.status == 503 and api.json["error"]["reason"] == "not_ready"
+    assert (await get(application, "/floods/a%20b")).headers["location"] == "/#flood-a%20b"
+
+
+async def test_nothing_can_be_changed() -> None:
+    application, _ = app()
+    assert (await get(application, "/api/cluster", method="POST")).status == 405
+    assert (await get(application, "/", method="DELETE")).status == 405
+    assert (await get(application, "/static/../app.py")).status == 404
+    assert (await get(application, "/static/nosuch")).status == 404
+
+
+async def test_files_of_the_page_may_be_kept() -> None:
+    application, _ = app()
+    script = await get(application, "/static/page.js")
+    assert script.status == 200 and "immutable" in script.headers["cache-control"]
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
