@@ -1,4 +1,5 @@
-"""Metadata of a flood for people, as Dagster shows it."""
+"""Metadata of a flood for people, as Dagster shows it. Numbers are typed, and their labels name the unit, so that Dagster plots
+them."""
 
 from __future__ import annotations
 
@@ -7,38 +8,79 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from headgate.assets.resources import ClusterResource
-from headgate.pipelines.floods.plan import Plan
+from headgate.assets.kept import Loaded
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.pipelines.floods.plan import PartitionSize, Plan
 
 if TYPE_CHECKING:
-    from headgate.pipelines.certificate import Certificate
+    from headgate.assets.resources import ClusterResource
+
+ROWS = "rows"
+SIZE = "bytes"
+SECONDS = "seconds"
+RATE = "rows per second"
+BROKERS = "brokers"
+BROKER_SECONDS = "broker-seconds"
+PLANNED = "planned rows"
 
 
-def partition_metadata(certificate: Certificate) -> dict[str, Any]:
-    source = certificate.source
+def number(value: float) -> dg.FloatMetadataValue:
+    """A number that is plotted, also when it is whole."""
+    return dg.MetadataValue.float(round(float(value), 3))
+
+
+def loaded_metadata(loaded: Loaded, path: str) -> dict[str, Any]:
+    """The figures of one partition that a run loaded. `path`: the file of its certificate."""
+    certificate = loaded.certificate
+    source = certificate.get("source") or {}
+    rows = int(certificate["rows"])
     return {
-        "dagster/partition_row_count": certificate.rows,
-        "rows": certificate.rows,
-        "gate": certificate.gate_id,
-        "complete": certificate.complete,
-        "read back": certificate.verified,
-        "work": certificate.work,
-        "checksum": "" if source is None or source.checksum is None else f"{source.checksum:016x}",
-        "certificate": dg.MetadataValue.json(certificate.to_dict()),
+        "dagster/partition_row_count": rows,
+        ROWS: rows,
+        "rows added": int(certificate["added_rows"]),
+        SIZE: int(certificate["size_bytes"]),
+        "files": int(certificate["files"]),
+        SECONDS: number(loaded.seconds),
+        RATE: number(rows / loaded.seconds if loaded.seconds else 0.0),
+        "gate": str(certificate["gate_id"]),
+        "complete": bool(certificate["complete"]),
+        "read back": bool(certificate["verified"]),
+        "work": work_of(certificate),
+        "checksum": str(source.get("checksum") or ""),
+        "certificate": dg.MetadataValue.json(dict(certificate)),
+        "certificate file": dg.MetadataValue.path(path),
+    }
+
+
+def work_of(certificate: Mapping[str, Any]) -> str:
+    """The way that a partition's rows took; empty if the run wrote nothing."""
+    if certificate.get("engine_reason"):
+        return f"Spark moved the rows: {certificate['engine_reason']}"
+    return "on columns, with Arrow" if certificate.get("engine") else ""
+
+
+def size_metadata(size: PartitionSize) -> dict[str, Any]:
+    """What the source has for one partition."""
+    return {
+        "dagster/partition_row_count": size.rows,
+        ROWS: size.rows,
+        SIZE: size.size_bytes,
+        "counted": "exactly, from metadata" if size.exact else "estimated",
     }
 
 
 def plan_metadata(plan: Plan) -> dict[str, Any]:
+    """The plan of a run."""
     rows = [
         dg.TableRecord({"partition": one.key, "rows": one.rows, "bytes": one.size_bytes, "exact": one.exact})
         for one in plan.partitions
     ]
     return {
-        "rows": plan.rows,
-        "bytes": plan.size_bytes,
-        "brokers": plan.brokers,
-        "forecast seconds": dg.MetadataValue.float(plan.seconds),
-        "forecast broker-seconds": dg.MetadataValue.float(plan.broker_seconds),
+        PLANNED: plan.rows,
+        "planned bytes": plan.size_bytes,
+        "planned brokers": plan.brokers,
+        "planned seconds": number(plan.seconds),
+        "planned broker-seconds": number(plan.broker_seconds),
         "forecast rests on": plan.basis,
         "deadline": plan.deadline.isoformat(timespec="seconds"),
         "plan": dg.MetadataValue.json(plan.to_json()),
@@ -47,6 +89,7 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
 
 
 def members_table(cluster: ClusterResource) -> Any:
+    """The brokers that serve."""
     view = cluster.view()
     rows = [
         dg.TableRecord({
@@ -60,16 +103,29 @@ def members_table(cluster: ClusterResource) -> Any:
     return table(rows, {"broker": "int", "address": "string", "segments": "int", "cpu %": "float"}) if rows else "none"
 
 
+def cluster_page(cluster: ClusterResource) -> dict[str, Any]:
+    """A link to the cluster's own page: that of the leader, or else of any broker. Empty when no broker serves pages."""
+    try:
+        view = cluster.view()
+    except HeadgateError:
+        return {}
+    members = sorted((one for one in view.members if one.http_port), key=lambda one: one.broker_id != view.leader_broker_id)
+    return {"cluster page": dg.MetadataValue.url(f"http://{members[0].host}:{members[0].http_port}/")} if members else {}
+
+
 def table(rows: Sequence[dg.TableRecord], columns: Mapping[str, str]) -> dg.TableMetadataValue:
+    """A table. `columns`: names with their types."""
     schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
     return dg.MetadataValue.table(records=list(rows), schema=schema)
 
 
 def against_always_on(used: float, always: float) -> str:
+    """The broker-seconds of a run beside those of brokers that are always there."""
     if not always:
         return "no broker was seen"
     return f"{used:,.0f} broker-seconds; had they been always on, {always:,.0f} a day"
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
+    """Keys of partitions, few enough for one line."""
     return list(keys) if len(keys) < 3 else [f"{keys[0]} ... {keys[-1]}"]

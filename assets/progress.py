@@ -1,22 +1,152 @@
-"""Progress lines in a run's log: often enough to follow, rarely enough to read."""
+"""Progress lines in a run's log: at each change of the work, and often enough that a person sees it move."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from headgate.pipelines.progress import Progress
 
 SAY_S = 5.0
-"""Shortest pause between two lines about one subject, in seconds."""
+"""Pause between two lines about one piece of work, in seconds."""
 
 
-def throttled(say: Callable[[str], None], every_s: float = SAY_S) -> Callable[[str, str], None]:
-    """Wrap `say`: passes on a text when its subject changes, and otherwise at most once per interval."""
-    last: dict[str, float] = {}
+class Follower:
+    """Says how a step goes on: each new piece of work at once, and the current one every `every_s` seconds. A context manager.
 
-    def tell(subject: str, text: str) -> None:
-        now = time.monotonic()
-        if now - last.get(subject, -every_s) >= every_s:
-            last[subject] = now
-            say(text)
+    A thread of its own says the lines, so that a call that blocks (the start of Spark, a count) is followed too.
 
-    return tell
+    Args:
+        say: receives the lines, also from other threads.
+    """
+
+    def __init__(self, say: Callable[[str], None], every_s: float = SAY_S) -> None:
+        self.say = say
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._doing = ""
+        self._text: Callable[[float], str] | None = None
+        self._began = self._said = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headgate-follower", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def doing(self) -> str:
+        """The current piece of work, such as ``writing``."""
+        return self._doing
+
+    def line(self, seconds: float) -> str:
+        """The line about the current piece of work, so many seconds after its begin."""
+        return f"{self._doing}: {seconds:.0f} s so far" if self._text is None else self._text(seconds)
+
+    def at(self, doing: str, text: Callable[[float], str] | None = None) -> None:
+        """Name the current piece of work.
+
+        Args:
+            text: the line about it, from the seconds since it began. Default: its name and these seconds.
+        """
+        with self._lock:
+            now = time.monotonic()
+            changed = doing != self._doing
+            self._text = text
+            if changed:
+                self._doing, self._began, self._said = doing, now, now
+        if changed:
+            self.say(doing if text is None else text(0.0))
+
+    def _run(self) -> None:
+        while not self._stop.wait(min(1.0, self._every_s)):
+            with self._lock:
+                now = time.monotonic()
+                if not self._doing or now - self._said < self._every_s:
+                    continue
+                self._said = now
+                seconds = now - self._began
+            self.say(self.line(seconds))
+
+
+@dataclass
+class Load:
+    """The rows of a load of several partitions, of which one may be written while another is read back.
+
+    `planned`: rows of each partition, by key in the order of the load. A partition's count by Spark replaces its plan.
+    """
+
+    planned: Mapping[str, int]
+    _seen: dict[str, Progress] = field(default_factory=dict)
+    _totals: dict[str, int] = field(default_factory=dict)
+    _since: float | None = None
+    """When the first partition began to move rows."""
+    _finished: set[str] = field(default_factory=set)
+
+    def see(self, key: str, seen: Progress, now: float) -> None:
+        """Take note of the progress of a partition. `now`: seconds of any clock that only goes forward."""
+        self._seen[key] = seen
+        if seen.rows_total:
+            self._totals[key] = seen.rows_total
+        if seen.phase in ("shuffling", "writing") and self._since is None:
+            self._since = now
+
+    def finish(self, key: str) -> None:
+        """A partition is loaded, and read back."""
+        self._finished.add(key)
+
+    def doing(self) -> str:
+        """The work under way, as a subject: ``writing 2013-06-11 and verifying 2013-06-10``."""
+        return " and ".join(f"{self._seen[key].phase} {key}" for key in self._active())
+
+    def text(self, now: float) -> str:
+        """The line about it, with rows written of planned, rate and time left."""
+        return f"{'; '.join(self._one(key) for key in self._active())}; {self.written_text(now)}"
+
+    def written(self) -> int:
+        """Rows in files so far."""
+        return sum(self._written(key) for key in self._seen)
+
+    def total(self) -> int:
+        """Rows to write, as far as they are known."""
+        return sum(self._totals.get(key, rows) for key, rows in self.planned.items())
+
+    def written_text(self, now: float) -> str:
+        """Rows written of planned, rate and time left."""
+        written, total = self.written(), self.total()
+        text = f"{written:,} of {total:,} rows written"
+        if total:
+            text += f" ({min(written / total, 1.0):.0%})"
+        if written and self._since is not None and now > self._since:
+            rate = written / (now - self._since)
+            text += f", {rate:,.0f} rows/s"
+            if written < total:
+                text += f", about {(total - written) / rate:.0f} s left"
+        return text
+
+    def _written(self, key: str) -> int:
+        seen = self._seen[key]
+        if seen.phase == "writing":
+            return seen.rows_done
+        return self._totals.get(key, 0) if seen.phase in ("committing", "verifying", "done") else 0
+
+    def _active(self) -> Sequence[str]:
+        """The partitions under way, the one that is furthest back first."""
+        active = [key for key in reversed(self._seen) if key not in self._finished and self._seen[key].phase != "done"]
+        return active or list(self._seen)[-1:]
+
+    def _one(self, key: str) -> str:
+        seen, number = self._seen[key], list(self.planned).index(key) + 1
+        text = f"{seen.phase} {key} ({number} of {len(self.planned)})"
+        if seen.phase in ("shuffling", "verifying") and seen.rows_total:
+            text += f", {seen.rows_done:,} of {seen.rows_total:,} rows"
+        return text

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import dagster as dg
 from pydantic import Field
 
+import headgate
 from headgate.assets.loop import call
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headgate.assets.fleets.interface import Fleet
+    from headgate.assets.progress import Follower
     from headgate.broker.client import Gate, TopicDescription
     from headgate.broker.client.control import ClusterView, DesiredBrokers, Reservation
     from headgate.pipelines.certificate import Certificate
@@ -28,6 +33,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 CALL_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLag:
+    """A consumer group in a topic: records that it has not read, the sum of its positions, and its members."""
+
+    lag: int
+    position: int
+    members: int
 
 
 class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -76,10 +90,9 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def topic(self, name: str) -> TopicDescription | None:
         """A topic, or None if it does not exist."""
-        from headgate.broker.client import Admin
 
         async def work() -> TopicDescription | None:
-            async with Admin(self.address, timeout_ms=CALL_MS) as admin:
+            async with headgate.Admin(self.address, timeout_ms=CALL_MS) as admin:
                 try:
                     return await admin.describe_topic(name)
                 except InvalidError as error:
@@ -91,10 +104,9 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
         """Create a topic, unless another client just did."""
-        from headgate.broker.client import Admin
 
         async def work() -> None:
-            async with Admin(self.address, timeout_ms=CALL_MS) as admin:
+            async with headgate.Admin(self.address, timeout_ms=CALL_MS) as admin:
                 try:
                     await admin.create_topic(name, partitions, config)
                 except InvalidError as error:
@@ -103,18 +115,21 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         call(work())
 
-    def lags(self, topic: str) -> dict[str, tuple[int, int]]:
-        """The lag and the position of each consumer group with positions in the topic."""
-        from headgate.broker.client import GroupAdmin
+    def lags(self, topic: str) -> dict[str, GroupLag]:
+        """The consumer groups with positions in the topic."""
 
-        async def work() -> dict[str, tuple[int, int]]:
-            async with GroupAdmin(self.address, timeout_ms=CALL_MS) as admin:
+        async def work() -> dict[str, GroupLag]:
+            async with headgate.GroupAdmin(self.address, timeout_ms=CALL_MS) as admin:
                 found = {}
                 for group in await admin.list_groups():
                     positions = (await admin.describe_group(group.id)).positions
                     own = [one for one in positions if one.topic == topic]
                     if own:
-                        found[group.id] = sum(one.lag_records or 0 for one in own), sum(one.offset or 0 for one in own)
+                        found[group.id] = GroupLag(
+                            lag=sum(one.lag_records or 0 for one in own),
+                            position=sum(one.offset or 0 for one in own),
+                            members=group.members,
+                        )
                 return found
 
         return call(work())
@@ -123,10 +138,9 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def gates(self, topic: str) -> dict[str, Gate]:
         """A topic's gates by id; empty if the topic does not exist."""
-        from headgate.broker.client.gate_admin import GateAdmin
 
         async def work() -> dict[str, Gate]:
-            async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
+            async with headgate.GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
                 try:
                     return {one.id: one for one in await admin.list(topic)}
                 except InvalidError as error:
@@ -138,10 +152,9 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def release_gate(self, topic: str, gate_id: str) -> bool:
         """Release a gate. Returns True if it was open; a filled or unknown gate is no error."""
-        from headgate.broker.client.gate_admin import GateAdmin
 
         async def work() -> bool:
-            async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
+            async with headgate.GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
                 try:
                     await admin.release(topic, gate_id)
                 except InvalidError:
@@ -151,10 +164,8 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return call(work())
 
     def _control(self, work: Callable[[Any], Coroutine[Any, Any, _T]]) -> _T:
-        from headgate.broker.client.control import Control
-
         async def run() -> _T:
-            async with Control(self.address, timeout_ms=CALL_MS) as control:
+            async with headgate.Control(self.address, timeout_ms=CALL_MS) as control:
                 return await work(control)
 
         return call(run())
@@ -167,6 +178,12 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     driver_memory: str = Field(default="", description="heap of the driver's JVM, such as 4g; empty: Spark's own")
     conf: dict[str, str] = Field(default_factory=dict, description="more Spark settings")
 
+    def session(self) -> SparkSession:
+        """The session of this process, started if there is none. Raises FatalError when Spark does not start."""
+        from headgate.assets import spark
+
+        return spark.start(self.master, self.driver_memory, self.conf)
+
     @contextmanager
     def flood(
         self,
@@ -175,7 +192,8 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         cluster: str,
         partitions: int,
         most_s: float,
-        say: Callable[[str], None],
+        follow: Follower,
+        links: Callable[[Mapping[str, str]], None],
         listen: Callable[[TimeSpan, Progress], None],
     ) -> Iterator[Backfiller]:
         """Provide a session for a flood's partitions and, for several partitions, open their gates ahead, in order.
@@ -185,13 +203,16 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         Args:
             most_s: longest time that gates are renewed, in seconds.
+            follow: is told what happens before the first partition is loaded.
+            links: receives the addresses of pages about this work, by name.
             listen: receives the progress of each partition, also from other threads.
         """
         from headgate.assets import spark
 
-        say(f"Spark starts. master={self.master}")
-        started = spark.start(self.master, self.driver_memory, self.conf)
-        with spark.loader(started, flood, spans, cluster, partitions, most_s, say, listen) as load:
+        started = self.session()
+        page = getattr(started.sparkContext, "uiWebUrl", None) if hasattr(started, "_jsparkSession") else None
+        links({"Spark's page (while it runs)": str(page)} if page else {})
+        with spark.loader(started, flood, spans, cluster, partitions, most_s, follow, listen) as load:
             yield load
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster import DagsterInstance
 
+from headgate.assets.names import topic_key
 from headgate.assets.owners import FLOOD_TAG, Owner
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError
@@ -41,8 +42,6 @@ def cluster_sensors(floods: Sequence[Flood]) -> list[dg.SensorDefinition]:
 
 
 def _on_end(status: dg.DagsterRunStatus, floods: Sequence[Flood]) -> dg.SensorDefinition:
-    by_name = {flood.name: flood for flood in floods}
-
     @dg.run_status_sensor(
         name=f"release_on_{'failure' if status is dg.DagsterRunStatus.FAILURE else 'cancel'}",
         run_status=status,
@@ -53,12 +52,11 @@ def _on_end(status: dg.DagsterRunStatus, floods: Sequence[Flood]) -> dg.SensorDe
     def release(context: dg.RunStatusSensorContext, cluster: ClusterResource) -> dg.SkipReason:
         done: list[str] = []
         run = context.dagster_run
-        names = {run.tags.get(FLOOD_TAG), *(key.path[0] for key in run.asset_selection or ())}
-        for name in sorted(one for one in names if one in by_name):
+        for flood in (one for one in floods if is_of(one, run)):
             try:
-                done += release_after(context.instance, cluster, by_name[name], run, datetime.now(UTC))
+                done += release_after(context.instance, cluster, flood, run, datetime.now(UTC))
             except HeadgateError as error:
-                done.append(f"what {name} holds ends by itself: {error.message}")
+                done.append(f"what {flood.name} holds ends by itself: {error.message}")
         for text in done:
             context.log.info(text)
         return dg.SkipReason("; ".join(done) or "nothing was held")
@@ -75,7 +73,7 @@ def release_after(
     owner = Owner.of(flood.name, run.run_id, run.tags)
     if not owner.needs_it(instance, now) and cluster.release(owner.reservation_id):
         done.append(f"reservation {owner.reservation_id} is released")
-    if any(one.run_id != run.run_id and _is_of(flood, one) for one in instance.get_runs(dg.RunsFilter(statuses=_AT_WORK))):
+    if any(one.run_id != run.run_id and is_of(flood, one) for one in instance.get_runs(dg.RunsFilter(statuses=_AT_WORK))):
         return done
     open_gates = [name for name, gate in cluster.gates(flood.topic).items() if str(gate.state) == "open"]
     for gate in sorted(gates_of(flood, partition_keys(flood, run), open_gates)):
@@ -91,8 +89,9 @@ def partition_keys(flood: Flood, run: dg.DagsterRun) -> list[str]:
     return [] if first is None or last is None else keys_between(flood.partitions, first, last)
 
 
-def _is_of(flood: Flood, run: dg.DagsterRun) -> bool:
-    return run.tags.get(FLOOD_TAG) == flood.name or any(key.path[0] == flood.name for key in run.asset_selection or ())
+def is_of(flood: Flood, run: dg.DagsterRun) -> bool:
+    """True when a run loads this flood, alone or with other assets."""
+    return run.tags.get(FLOOD_TAG) == flood.name or topic_key(flood) in (run.asset_selection or ())
 
 
 def _reconciler(floods: Sequence[Flood]) -> dg.SensorDefinition:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headgate.assets.progress import throttled
+from headgate.assets.progress import Follower
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.ahead import Ahead
 from headgate.pipelines.backfill import Backfill, floods
@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 
 def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSession:
     """The session of this process. Raises FatalError when Spark does not start."""
-    # Spark creates a directory for tables at its start, although a flood has none.
-    places = {"spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "headgate-spark-warehouse")}
-    spark = session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**places, **conf})
+    usual = {
+        # Spark creates a directory for tables at its start, although a flood has none.
+        "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "headgate-spark-warehouse"),
+        # Spark's page, on any free port, for the time of the run.
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+    }
+    spark = session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**usual, **conf})
     warm(spark)
     return spark
 
@@ -43,7 +48,7 @@ def loader(
     cluster: str,
     partitions: int,
     most_s: float,
-    say: Callable[[str], None],
+    follow: Follower,
     listen: Callable[[TimeSpan, Progress], None],
 ) -> Iterator[Callable[[TimeSpan], Certificate]]:
     """Open the gates of a flood's partitions ahead if there are several. Yields a function that loads one of them into the topic.
@@ -53,10 +58,11 @@ def loader(
     opened and did not fill. A partition that is there already adds nothing. Raises HeadgateError.
 
     Args:
+        follow: is told what happens before the first partition is loaded.
         listen: receives the progress of each partition, also from other threads.
     """
     jobs = {span: job_of(flood, span, cluster, partitions) for span in spans}
-    with floods(spark, cluster, f"headgate-{uuid.uuid4().hex}", say, most_s) as add:
+    with floods(spark, cluster, f"headgate-{uuid.uuid4().hex}", follow.say, most_s) as add:
         runs = {span: add(job) for span, job in jobs.items()}
 
         def open_ahead(span: TimeSpan) -> bool:
@@ -64,7 +70,7 @@ def loader(
                 return runs[span].open_ahead()
 
         if len(spans) > 1:
-            gates_ahead(flood, spans, open_ahead, say)
+            gates_ahead(flood, spans, open_ahead, follow)
         with Ahead([(run, partial(listen, span)) for span, run in runs.items()]) as ahead:
 
             def load(span: TimeSpan) -> Certificate:
@@ -74,9 +80,7 @@ def loader(
             yield load
 
 
-def gates_ahead(
-    flood: Flood, spans: Sequence[TimeSpan], open_ahead: Callable[[TimeSpan], bool], say: Callable[[str], None]
-) -> None:
+def gates_ahead(flood: Flood, spans: Sequence[TimeSpan], open_ahead: Callable[[TimeSpan], bool], follow: Follower) -> None:
     """Open the gates of several partitions before the first one is filled, so that no live record stands between two of them.
 
     Readers from the beginning wait at the first unfilled gate.
@@ -84,14 +88,14 @@ def gates_ahead(
     Args:
         open_ahead: opens the gate of one partition. Returns False when it opened none.
     """
-    tell = throttled(say)
     opened = 0
     # In front of everything, each gate stands before the one that was opened last.
     for number, span in enumerate(reversed(spans) if flood.place == "front" else spans, 1):
-        tell("gates", f"{span.key} ({number} of {len(spans)}): counting, for its gate")
+        text = f"counting {span.key} ({number} of {len(spans)}), for its gate"
+        follow.at("counting", lambda seconds, text=text: f"{text}: {seconds:.0f} s so far")  # type: ignore[misc]
         opened += open_ahead(span)
     if opened:
-        say(f"gates open: {opened}; readers from the beginning wait for them, nobody else does")
+        follow.say(f"gates open: {opened}; readers from the beginning wait for them, nobody else does")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The work of a flood's four assets: plan, raise brokers, load history, release brokers.
+"""The work of a flood's four steps: plan, raise brokers, load history, release brokers.
 
 Each step can run alone and again. The reservation and the gates of a step end by themselves when its process dies, and are
 released at once while the process lives.
@@ -6,26 +6,27 @@ released at once while the process lives.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dagster as dg
 
-from headgate.assets.metadata import short_keys
+from headgate.assets.kept import Kept
+from headgate.assets.metadata import BROKER_SECONDS, ROWS, SECONDS, SIZE, loaded_metadata, short_keys
+from headgate.assets.names import topic_key
 from headgate.assets.owners import HOLD_UNTIL_TAG, Owner
-from headgate.assets.progress import SAY_S
+from headgate.assets.progress import Follower
 from headgate.assets.recorder import RECORDERS
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.floods.measure import can_count, measure
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS, Flood
 from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
 from headgate.pipelines.floods.spans import TimeSpan, deadline_at, gate_id, gates_of, source_path, spans_of
@@ -34,6 +35,7 @@ from headgate.pipelines.floods.spread import Part, next_merge, next_split
 if TYPE_CHECKING:
     from headgate.broker.client import Gate
 
+Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 POLL_S = 0.5
 LEAVE_WAIT_S = 90.0
 """Longest time that a run watches the brokers leave, in seconds. They leave without it too."""
@@ -42,18 +44,30 @@ RESHARDS_MAX = 64
 _MAX_RUN_S = 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
-    """One flood in one Dagster run."""
+    """One step of one flood in one Dagster run."""
 
     flood: Flood
-    context: dg.AssetExecutionContext
+    context: Context
     cluster: ClusterResource
+    filled_before: frozenset[str] | None = None
+    """The partitions that were in the topic when the step looked first; None before that."""
 
     @property
     def owner(self) -> Owner:
         """The owner of the run's reservation."""
         return Owner.of(self.flood.name, self.context.run.run_id, self.context.run.tags)
+
+    @property
+    def topic_key(self) -> dg.AssetKey:
+        """The asset of the flood's topic."""
+        return topic_key(self.flood)
+
+    @property
+    def kept(self) -> Kept:
+        """The files of this run."""
+        return Kept(self.context.instance, self.flood, self.context.run.run_id)
 
     @property
     def keys(self) -> list[str]:
@@ -72,7 +86,20 @@ class Run:
     def pending(self) -> list[TimeSpan]:
         """The partitions that are not in the topic yet, oldest first."""
         filled = filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic))
+        if self.filled_before is None:
+            self.filled_before = frozenset(filled)
         return spans_of(self.flood.partitions, [key for key in self.keys if key not in filled])
+
+    def newly_filled(self) -> list[str]:
+        """The partitions that entered the topic since this step looked first. Raises HeadgateError."""
+        if self.filled_before is None:
+            return []
+        return sorted(filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic)) - self.filled_before)
+
+    def figures(self, key: str) -> dict[str, Any]:
+        """The metadata of a partition that this run loaded; empty for any other."""
+        loaded = self.kept.loaded(key)
+        return {} if loaded is None else loaded_metadata(loaded, str(self.kept.certificate_path(key)))
 
     def loaded(self) -> list[tuple[TimeSpan, Gate]]:
         """The partitions that are in the topic already, oldest first, with their gates."""
@@ -97,8 +124,6 @@ class Run:
     def counted(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
         """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
         tell."""
-        from headgate.pipelines.floods.measure import can_count, measure
-
         found: dict[str, PartitionSize] = {}
         unknown: dict[str, list[str]] = {}
         for _, group in groupby((span for span, _ in loaded), partial(source_path, self.flood)):
@@ -117,13 +142,12 @@ class Run:
         ]
 
     def plan(self) -> Plan:
-        """The plan that `flood_plan` made in this run, or a new one."""
-        path = _plan_path(self.context, self.flood.name)
-        try:
-            return Plan.from_json(json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
+        """The plan of this run; made now when the run has none."""
+        plan = self.kept.plan()
+        if plan is None:
             self.say("this run has no plan yet: it is made now")
-            return make_plan(self)
+            plan = make_plan(self)
+        return plan
 
     def max_run_s(self) -> float:
         """No renewal later than this, in seconds after a step began."""
@@ -148,36 +172,16 @@ _LATE = (
 _GONE = "the source has fewer rows than were loaded. The topic keeps them."
 
 
-@contextmanager
-def clear_failures(run: Run, *, give_back: bool = True) -> Iterator[None]:
-    """Turn errors that a person can act on into the step's failure, with the error's own message. Any end but success releases
-    capacity."""
-    try:
-        yield
-    except HeadgateError as error:
-        if give_back:
-            let_go(run)
-        raise dg.Failure(
-            description=error.message, metadata={"reason": str(error.reason)}, allow_retries=not isinstance(error, InvalidError)
-        ) from error
-    except BaseException:
-        if give_back:
-            let_go(run)
-        raise
-
-
 def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> set[str]:
     """The partitions whose gate is filled."""
     return set(gates_of(flood, keys, (name for name, gate in gates.items() if str(gate.state) == "filled")).values())
 
 
-# -- flood_plan
+# -- plan
 
 
 def make_plan(run: Run) -> Plan:
     """Measure the source and forecast. Raises HeadgateError: no source, a topic of another shape."""
-    from headgate.pipelines.floods.measure import measure
-
     flood = run.flood
     now = datetime.now(UTC)
     check_topic(flood, run.cluster)
@@ -185,10 +189,8 @@ def make_plan(run: Run) -> Plan:
     sizes = measure(flood, pending, now) if pending else []
     started = run.context.instance.get_run_stats(run.context.run.run_id).launch_time
     began = datetime.fromtimestamp(started, UTC) if started else now
-    plan = forecast(flood, sizes, past_runs(run.context), now, deadline_at(flood, began))
-    path = _plan_path(run.context, flood.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(plan.to_json(), indent=2))
+    plan = forecast(flood, sizes, past_runs(run), now, deadline_at(flood, began))
+    run.kept.keep_plan(plan)
     late = too_late(plan, now)
     if late is not None:
         raise InvalidError(Reason.POLICY_VIOLATION, late)
@@ -216,36 +218,32 @@ def check_topic(flood: Flood, cluster: ClusterResource) -> int | None:
     return partitions
 
 
-def past_runs(context: dg.AssetExecutionContext) -> list[PastRun]:
-    """The figures of earlier runs of this flood, the newest first."""
-    key = dg.AssetKey([*context.asset_key.path[:-1], "flood_release"])
-    found: dict[str, PastRun] = {}
-    for record in context.instance.fetch_materializations(key, limit=PAST_EVENTS).records:
+def past_runs(run: Run) -> list[PastRun]:
+    """The figures of earlier runs of this flood, the newest first: the sums over their partitions."""
+    found: dict[str, list[PastRun]] = {}
+    for record in run.context.instance.fetch_materializations(run.topic_key, limit=PAST_EVENTS).records:
         materialization = record.asset_materialization
         values = {} if materialization is None else {name: one.value for name, one in materialization.metadata.items()}
-        try:
+        with suppress(KeyError, ValueError):  # an event of another version, or of a partition that was in the topic before
             past = PastRun(
-                rows=int(str(values["rows added"])),
-                size_bytes=int(str(values["bytes"])),
-                seconds=float(str(values["flood seconds"])),
-                broker_seconds=float(str(values["broker-seconds"])),
+                rows=int(str(values[ROWS])),
+                size_bytes=int(str(values[SIZE])),
+                seconds=float(str(values[SECONDS])),
+                broker_seconds=float(str(values[BROKER_SECONDS])),
             )
-        except (KeyError, ValueError):
-            continue  # an event of another version
-        found.setdefault(record.run_id, past)
-    return list(found.values())
+            found.setdefault(record.run_id, []).append(past)
+    return [
+        PastRun(
+            rows=sum(one.rows for one in each),
+            size_bytes=sum(one.size_bytes for one in each),
+            seconds=sum(one.seconds for one in each),
+            broker_seconds=sum(one.broker_seconds for one in each),
+        )
+        for each in found.values()
+    ]
 
 
-def _plan_path(context: dg.AssetExecutionContext, flood: str) -> Path:
-    return artifacts(context, flood) / "plan.json"
-
-
-def artifacts(context: dg.AssetExecutionContext, flood: str) -> Path:
-    """The directory of a run's plan and certificates."""
-    return Path(context.instance.storage_directory()) / "headgate" / flood / context.run.run_id
-
-
-# -- flood_capacity
+# -- capacity
 
 
 def ensure_topic(run: Run) -> int:
@@ -295,7 +293,7 @@ def reservation_ttl_ms(run: Run) -> int:
     return ttl_ms + max(0, int(left.total_seconds() * 1000))
 
 
-def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
+def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int, follow: Follower) -> int:
     """Wait until this number of brokers serves, or the flood's limit ends. Returns the number of serving brokers.
 
     Raises InvalidError when there are fewer and the flood says ``short: fail``.
@@ -303,7 +301,6 @@ def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
     limits = run.flood.brokers
     running = fleet.fleet(run.cluster)
     until = time.monotonic() + limits.wait_ms / 1000
-    said = 0.0
     asked = 0
     while True:
         state = run.cluster.desired()
@@ -322,9 +319,8 @@ def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
                 raise InvalidError(Reason.POLICY_VIOLATION, f"{text} rule=`short: {limits.short}`")
             run.context.log.warning(f"{text} rule=`short: run`: the flood runs with what came")
             return state.live_brokers
-        if time.monotonic() - said > SAY_S:
-            said = time.monotonic()
-            run.say(f"waiting for brokers: {state.live_brokers} of {brokers} serve")
+        text = f"waiting for brokers: {state.live_brokers} of {brokers} serve"
+        follow.at("waiting for brokers", lambda seconds, text=text: f"{text}, {seconds:.0f} s so far")  # type: ignore[misc]
         time.sleep(POLL_S)
 
 
@@ -356,7 +352,7 @@ def _parts(topic: str, view: Any) -> list[Part]:
     ]
 
 
-# -- flood_release
+# -- release
 
 
 def let_go(run: Run) -> bool:
@@ -386,7 +382,7 @@ def release_if_last(run: Run) -> bool:
     return True
 
 
-def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
+def watch_brokers_go(run: Run, fleet: FleetResource, follow: Follower) -> int:
     """Wait until no surplus broker is left and each leaving broker has handed over its partitions. Returns the number of serving
     brokers."""
     running = fleet.fleet(run.cluster)
@@ -401,6 +397,8 @@ def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
         gone = state.live_brokers <= state.brokers and not any(one.draining for one in run.cluster.view().members)
         if gone or time.monotonic() > until:
             return state.live_brokers
+        text = f"brokers leave: {state.live_brokers} serve, {state.brokers} are to stay"
+        follow.at("waiting for brokers to leave", lambda seconds, text=text: f"{text}, {seconds:.0f} s so far")  # type: ignore[misc]
         time.sleep(POLL_S)
 
 

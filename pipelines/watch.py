@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -33,11 +34,17 @@ class Watch:
         self._rows_total = rows_total
         self._listener = listener
         self._by_tasks = by_tasks
+        self._before: frozenset[int] | None = None
+        """Jobs of the group that ended earlier, such as the count of the source; None until they are known."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-progress", daemon=True)
 
     def __enter__(self) -> Self:
         if self._listener is not None and getattr(self._spark, "_jsparkSession", None) is not None:
+            with suppress(Py4JError, ConnectionError, AttributeError):
+                # AttributeError: the session ends at this moment.
+                tracker = StatusTracker(self._spark.sparkContext._jsc.statusTracker())
+                self._before = frozenset(tracker.getJobIdsForGroup(self._group))
             self._thread.start()
         return self
 
@@ -64,7 +71,7 @@ class Watch:
             # Not `context.statusTracker()`: it takes `_jsc` from a context that may end meanwhile.
             tracker = StatusTracker(java.statusTracker())
             store = java.sc().statusStore()
-            jobs = sorted(tracker.getJobIdsForGroup(self._group))
+            jobs = sorted(set(tracker.getJobIdsForGroup(self._group)) - (self._before or frozenset()))
             if not jobs:
                 return None
             if self._by_tasks:

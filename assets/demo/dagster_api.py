@@ -128,7 +128,7 @@ class DagsterApi:
         params = {
             "selector": {
                 "jobName": f"{flood}_flood", "repositoryName": REPOSITORY, "repositoryLocationName": LOCATION,
-                "assetSelection": [{"path": [flood, name]} for name in ASSETS],
+                "assetSelection": [{"path": [flood]}],
             },
             "mode": "default",
             "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in wanted.items()]},
@@ -147,9 +147,9 @@ class DagsterApi:
         return self._patiently(once, launched)
 
     def backfill(self, flood: str, partitions: Sequence[str]) -> str:
-        """Launch a backfill of all assets of a flood, as the UI does. Returns its id."""
+        """Launch a backfill of a flood's topic, as the UI does. Returns its id."""
         params = {
-            "assetSelection": [{"path": [flood, name]} for name in ASSETS],
+            "assetSelection": [{"path": [flood]}],
             "partitionNames": list(partitions),
             "fromFailure": False,
         }
@@ -167,9 +167,9 @@ class DagsterApi:
         found = self._ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"]
         return str(found.get("status", "UNKNOWN")), {one["id"]: one["status"] for one in found.get("runs", ())}
 
-    def metadata(self, flood: str, asset: str, run_id: str) -> dict[str, dict[str, Any]]:
-        """An asset's metadata in a run, by partition."""
-        found = self._ask(_MATERIALIZATIONS, {"key": {"path": [flood, asset]}})["assetOrError"]
+    def metadata(self, flood: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """The metadata of a flood's topic in a run, by partition."""
+        found = self._ask(_MATERIALIZATIONS, {"key": {"path": [flood]}})["assetOrError"]
         return {
             one["partition"] or "": {entry["label"]: _value(entry) for entry in one["metadataEntries"]}
             for one in found.get("assetMaterializations", ())
@@ -230,9 +230,6 @@ class DagsterApi:
             raise _error("dagster refuses", json.dumps(answer["errors"])[:500])
         data: dict[str, Any] = answer["data"]
         return data
-
-
-ASSETS = ("flood_plan", "flood_capacity", "flood_backfill", "flood_release")
 
 
 def _error(what: str, text: str) -> HeadgateError:

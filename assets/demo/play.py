@@ -307,10 +307,10 @@ class Demo:
         facts = self.facts
         facts.checks = self.dagster.checks(run_id)
         facts.history_rows = sum(one["added_rows"] for one in facts.certificates)
-        plan = next(iter(self.dagster.metadata(FLOOD, "flood_plan", run_id).values()), {})
+        found = list(self.dagster.metadata(FLOOD, run_id).values())
+        plan = json.loads(found[0]["plan"]) if found else {}
         facts.planned_rows = int(plan.get("rows", 0))
-        backfill = next(iter(self.dagster.metadata(FLOOD, "flood_backfill", run_id).values()), {})
-        facts.backfill_s = float(backfill.get("seconds", 0.0))
+        facts.backfill_s = sum(float(one.get("seconds", 0.0)) for one in found)
         facts.problems += [f"check {name} failed" for name, passed in facts.checks.items() if not passed]
         if len(facts.certificates) != len(facts.days) or not all(one["verified"] for one in facts.certificates):
             facts.problems.append("a certificate is missing or not complete")

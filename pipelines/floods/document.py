@@ -27,7 +27,8 @@ _UNITS_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 <
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A mistake in a document. `line` counts from 1; `field` is a path such as ``floods[0].partitions.by``."""
+    """A mistake in a document. `line` counts from 1, and is 0 for values without lines; `field` is a path such as
+    ``floods[0].partitions.by``."""
 
     file: str
     line: int
@@ -35,9 +36,8 @@ class Problem:
     expected: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line}: {self.field}: {self.expected}" if self.field else f"{self.file}:{self.line}: {self.expected}"
-        )
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(filter(None, (place, self.field, self.expected)))
 
 
 class DocumentError(InvalidError):
@@ -223,6 +223,17 @@ class Section:
             self.wrong(name, "a mapping of names to texts")
             return {}
         return {str(key.value): str(value.value) for key, value in node.value}
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """A list of non-empty texts; one text alone is a list of one."""
+        node = self.take(name)
+        if node is None:
+            return ()
+        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if not all(isinstance(one, yaml.ScalarNode) and one.value.strip() for one in items):
+            self.wrong(name, "a list of texts")
+            return ()
+        return tuple(str(one.value) for one in items)
 
     def section(self, name: str, expected: str | None = None) -> Section | None:
         """A mapping inside this one."""

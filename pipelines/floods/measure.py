@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,27 @@ def measure(flood: Flood, spans: Sequence[TimeSpan], now: datetime) -> list[Part
     return sorted(found, key=lambda one: one.key)
 
 
-def _measure_path(flood: Flood, path: str, spans: Sequence[TimeSpan], held: int) -> list[PartitionSize]:
-    """`held`: approximate number of partitions at the path."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The files at a path: their number and size, and when the newest one was written."""
+
+    files: int
+    size_bytes: int
+    modified: datetime
+
+
+def listing(flood: Flood, span: TimeSpan) -> Listing:
+    """The files of a partition's path, without a look into them. Raises what `measure` raises."""
+    _, _, files = _opened(flood, source_path(flood, span))
+    return Listing(
+        files=len(files),
+        size_bytes=sum(int(one.size or 0) for one in files),
+        modified=max(_aware(one.mtime) if one.mtime is not None else datetime.fromtimestamp(0, UTC) for one in files),
+    )
+
+
+def _opened(flood: Flood, path: str) -> tuple[pafs.FileSystem, str, list[pafs.FileInfo]]:
+    """The file system of a path, the path for messages, and its files: at least one."""
     import pyarrow as pa
     import pyarrow.fs as pafs
 
@@ -71,6 +91,14 @@ def _measure_path(flood: Flood, path: str, spans: Sequence[TimeSpan], held: int)
         raise _refused(error, path) from error
     if not files:
         raise InvalidError(Reason.NOT_FOUND, f"the source is not there. flood=`{flood.name}` path=`{path}`")
+    return system, path, files
+
+
+def _measure_path(flood: Flood, path: str, spans: Sequence[TimeSpan], held: int) -> list[PartitionSize]:
+    """`held`: approximate number of partitions at the path."""
+    import pyarrow as pa
+
+    system, path, files = _opened(flood, path)
     try:
         if flood.source.format.lower() == "parquet":
             return _parquet(flood, system, files, spans, path, held)

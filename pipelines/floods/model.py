@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from headgate.pipelines.floods.cron import Cron
 
@@ -72,16 +72,36 @@ class Brokers:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Asset:
+    """The flood's topic as an asset of Dagster.
+
+    `key_prefix`: parts in front of the asset's name, which is the flood's. `group`: default: the flood's name. `deps`: the assets
+    that write the source, by key (``lake/clicks``); in code also as assets. They stand in the place of the source's own asset.
+    `automation_condition`: ``upstream`` (a partition is flooded when all its `deps` have it), ``eager``, ``on_missing`` or
+    ``on_cron(...)``; in code also a condition of Dagster's. None: the topic is flooded by hand or by its schedule.
+    """
+
+    key_prefix: tuple[str, ...] = ()
+    group: str | None = None
+    deps: tuple[Any, ...] = ()
+    kinds: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    automation_condition: object | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Flood:
     """A planned burst: history that enters a topic by reference.
 
-    `name`: prefix of the names of assets and jobs in Dagster. `key`, `value`, `where`: Spark SQL over the source's columns; `key`
-    None: records without keys. `event_time`: the column of the event's time. `topic_partitions`: number of partitions that the
-    topic must have, or is created with. `lead_time_ms`: brokers are requested this long before an occurrence. `deadline`: latest
-    end of the flood, as ms after its start or as a time; it decides the number of brokers, and a run that cannot make it is
-    refused. `catch_up_ms`: time in which readers are to read the flood. `reservation_ttl_ms`: time after the last renewal when
-    brokers leave. `gate_ttl_ms`: time after the last renewal when the gate is released. `verify`: read everything back as a client
-    does, and compare it with the source.
+    `name`: name of the topic's asset, prefix of the names of jobs in Dagster. `key`, `value`, `where`: Spark SQL over the source's
+    columns; `key` None: records without keys. `event_time`: the column of the event's time. `topic_partitions`: number of
+    partitions that the topic must have, or is created with. `lead_time_ms`: brokers are requested this long before an occurrence.
+    `deadline`: latest end of the flood, as ms after its start or as a time; it decides the number of brokers, and a run that cannot
+    make it is refused. `catch_up_ms`: time in which readers are to read the flood. `reservation_ttl_ms`: time after the last
+    renewal when brokers leave. `gate_ttl_ms`: time after the last renewal when the gate is released. `verify`: read everything back
+    as a client does, and compare it with the source. `groups`: consumer groups that are to catch up; empty: all groups that have
+    members. `asset`: how the topic appears in Dagster.
     """
 
     name: str
@@ -102,3 +122,5 @@ class Flood:
     reservation_ttl_ms: int = 2 * MINUTE_MS
     gate_ttl_ms: int = 10 * MINUTE_MS
     verify: bool = True
+    groups: tuple[str, ...] = ()
+    asset: Asset = Asset()

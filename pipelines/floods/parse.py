@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import yaml
 
+from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
-from headgate.pipelines.floods.model import HOUR_MS, Brokers, By, Flood, Occurrences, Partitions, Place, Source
+from headgate.pipelines.floods.model import HOUR_MS, Asset, Brokers, By, Flood, Occurrences, Partitions, Place, Source
 
 FLOODS_MAX = 1000
 AT_MAX = 1000
 BROKERS_MAX = 64
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_KEY_PART = re.compile(r"[A-Za-z0-9_.-]+")
+_GROUP = re.compile(r"[A-Za-z0-9_]+")
+_OWNER = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
+_TAG = re.compile(r"(?:[A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
+KINDS_MAX = 3
+"""Dagster's limit of kinds of one asset."""
+CONDITIONS = ("upstream", "eager", "on_missing")
+ON_CRON = re.compile(r"on_cron\((.*)\)")
 _TTL_MS_MIN = 10_000
 _DEFAULTS = Flood(name="", topic="", source=Source(path=""), event_time="", partitions=Partitions(start=datetime.min))
 """The values of optional fields that a file does not have: the defaults of `floods/model.py`."""
@@ -54,6 +64,42 @@ def parse(text: str, file: str, taken: Mapping[str, str] | None = None) -> list[
     root.close()
     notes.check()
     return floods
+
+
+def parse_values(document: Mapping[str, Any], name: str) -> list[Flood]:
+    """The floods of a document that another program has read: a component's attributes, or arguments of `flood`.
+
+    Args:
+        name: of the document, for messages.
+
+    Raises:
+        DocumentError: all mistakes, without lines. InvalidError: a value that YAML cannot have.
+    """
+    try:
+        text = yaml.safe_dump(document, sort_keys=False)
+    except yaml.YAMLError as error:
+        raise InvalidError(Reason.INVALID_CONFIG, f"{name}: expected plain values: {error}") from None
+    try:
+        return parse(text, name)
+    except DocumentError as error:
+        raise DocumentError([replace(one, line=0) for one in error.problems]) from None
+
+
+def flood(**fields: Any) -> Flood:
+    """A flood as an object, from the fields of ``floods.yaml``::
+
+        clicks = flood(
+            name="clicks", topic="clicks", source="s3://lake/clicks/%Y-%m-%d.parquet", key="user_id", event_time="clicked_at",
+            partitions={"by": "day", "start": "2026-01-01"}, deadline="2h", brokers={"min": 1, "max": 3},
+        )
+
+    `asset` may also be an `Asset`, whose `deps` and `automation_condition` may be objects of Dagster. Raises DocumentError with
+    all mistakes.
+    """
+    given = fields.get("asset")
+    plain = {name: value for name, value in fields.items() if value is not given or not isinstance(given, Asset)}
+    (found,) = parse_values({"floods": [plain]}, "flood")
+    return replace(found, asset=given) if isinstance(given, Asset) else found
 
 
 def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
@@ -99,6 +145,8 @@ def _flood(section: Section) -> Flood | None:
     reservation_ttl_ms = section.duration_ms("reservation_ttl", default.reservation_ttl_ms, low=_TTL_MS_MIN, high=24 * HOUR_MS)
     gate_ttl_ms = section.duration_ms("gate_ttl", default.gate_ttl_ms, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
     verify = section.choice("verify", ("true", "false"), str(default.verify).lower()) == "true"
+    groups = section.words("groups")
+    asset = _asset(section)
     section.close()
     if len(section.notes.problems) > before:
         return None
@@ -107,7 +155,7 @@ def _flood(section: Section) -> Flood | None:
         name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, where=where,
         topic_partitions=topic_partitions, partitions=partitions, occurrences=occurrences, lead_time_ms=lead_time_ms,
         deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place,
-        reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms, verify=verify,
+        reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms, verify=verify, groups=groups, asset=asset,
     )  # fmt: skip
 
 
@@ -210,6 +258,50 @@ def _brokers(parent: Section) -> Brokers:
     return Brokers(
         minimum=minimum, maximum=maximum, bytes_per_s=bytes_per_s, wait_ms=wait_ms, short="fail" if short == "fail" else "run"
     )
+
+
+def _asset(parent: Section) -> Asset:
+    section = parent.section("asset")
+    if section is None:
+        return Asset()
+    prefix = tuple(part for text in section.words("key_prefix") for part in text.split("/"))
+    if not all(map(_KEY_PART.fullmatch, prefix)):
+        section.wrong("key_prefix", "parts of letters, digits, `_`, `-` and `.`, such as `[lake, web]` or `lake/web`")
+    group = section.text("group")
+    if group is not None and not _GROUP.fullmatch(group):
+        section.wrong("group", "letters, digits and `_`")
+    deps = section.words("deps")
+    if not all(_KEY_PART.fullmatch(part) for key in deps for part in key.split("/")):
+        section.wrong("deps", "keys of assets, such as `lake/clicks`")
+    kinds = section.words("kinds")
+    if len(kinds) > KINDS_MAX:
+        section.wrong("kinds", f"at most {KINDS_MAX} kinds")
+    owners = section.words("owners")
+    if not all(map(_OWNER.fullmatch, owners)):
+        section.wrong("owners", "e-mail addresses, or teams such as `team:web`")
+    tags = section.texts("tags")
+    if not all(map(_TAG.fullmatch, (*tags, *filter(None, tags.values())))):
+        section.wrong("tags", "names and values of letters, digits, `_`, `-` and `.`, at most 63")
+    condition = section.text("automation_condition")
+    if condition is not None:
+        condition = _condition(section, condition)
+    section.close()
+    return Asset(key_prefix=prefix, group=group, deps=deps, kinds=kinds, owners=owners, tags=tags, automation_condition=condition)
+
+
+def _condition(section: Section, text: str) -> str | None:
+    found = ON_CRON.fullmatch(text)
+    if text in CONDITIONS:
+        return text
+    if found is None:
+        section.wrong("automation_condition", f"{', '.join(f'`{one}`' for one in CONDITIONS)} or `on_cron(0 6 * * *)`")
+        return None
+    try:
+        Cron.parse(found[1])
+    except ValueError as error:
+        section.wrong("automation_condition", f"{error} in `on_cron(...)`")
+        return None
+    return text
 
 
 def _zone(section: Section) -> str:

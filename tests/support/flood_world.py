@@ -105,8 +105,7 @@ class FloodWorld:
         return int(match[1])
 
     def added(self, run_id: str) -> int:
-        found = self.dagster.metadata(FLOOD, "flood_backfill", run_id)
-        return int(next(iter(found.values()))["rows added"])
+        return sum(int(one["rows added"]) for one in self.dagster.metadata(FLOOD, run_id).values())
 
     def at_rest(self) -> bool:
         """Wait until one broker runs, nothing is reserved and no gate is open."""

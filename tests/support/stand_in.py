@@ -14,13 +14,15 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from headgate.assets.resources import ClusterResource, SparkResource
+from headgate.assets.progress import Follower
+from headgate.assets.resources import ClusterResource, GroupLag, SparkResource
 from headgate.broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan, gate_id
+from headgate.pipelines.progress import Phase, Progress
 
 
 @dataclass
@@ -38,9 +40,11 @@ class Book:
     error: HeadgateError | None = None
     """While it is set, every call raises it."""
     spark_error: BaseException | None = None
+    spark_error_from: str = ""
+    """The first partition whose load raises the error."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """By partition: number of rows in its source, as Spark counts them."""
-    lags: list[dict[str, tuple[int, int]]] = field(default_factory=list)
+    lags: list[dict[str, GroupLag]] = field(default_factory=list)
     looks_until_gone: int = 2
     """Number of describe calls until brokers that are to leave have handed over their segments."""
 
@@ -141,7 +145,7 @@ class StandInCluster(ClusterResource):
         self._book.configs[name] = dict(config)
         self._book.segments.append(part(1, name, 0, partitions or 8, 1))
 
-    def lags(self, topic: str) -> dict[str, tuple[int, int]]:
+    def lags(self, topic: str) -> dict[str, GroupLag]:
         found = self._book.lags
         return {} if not found else found.pop(0) if len(found) > 1 else found[0]
 
@@ -163,14 +167,16 @@ class StandInSpark(SparkResource):
 
     @contextmanager
     def flood(
-        self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float, say: Callable[[str], None],
-        listen: Callable[[TimeSpan, Any], None],
+        self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float, follow: Follower,
+        links: Callable[[Mapping[str, str]], None], listen: Callable[[TimeSpan, Any], None],
     ) -> Iterator[Callable[[TimeSpan], Certificate]]:  # fmt: skip
         book = BOOKS[self.name]
+        links({"Spark's page (while it runs)": "http://127.0.0.1:4040"})
         book.calls.append(("spark", flood.name, tuple(span.key for span in spans), book.live()))
 
         def one(span: TimeSpan) -> Certificate:
-            if book.spark_error is not None:
+            if book.spark_error is not None and span.key >= book.spark_error_from:
+                listen(span, Progress(phase=Phase.WRITING, rows_done=1, rows_total=2))
                 raise book.spark_error
             time.sleep(0.01)
             rows = book.rows.get(span.key, 0)

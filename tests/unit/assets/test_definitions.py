@@ -18,6 +18,7 @@ import yaml
 from dagster._core.instance.config import dagster_instance_config_schema  # type: ignore[attr-defined]
 from dagster._utils.schedules import schedule_execution_time_iterator
 
+from headgate.assets.automation import upstream
 from headgate.assets.build import flood_definitions
 from headgate.assets.definitions import from_environment
 from headgate.broker.runtime.errors import InvalidError
@@ -39,12 +40,22 @@ FLOODS = """floods:
     event_time: at
     partitions: {by: hour, start: 2026-01-01}
     schedule: {at: [2026-12-01T06:00:00Z]}
+    asset:
+      key_prefix: [lake, kafka]
+      deps: [lake/views, dim/users]
+      group: web
+      kinds: [kafka, iceberg]
+      owners: ["team:web"]
+      tags: {tier: "1"}
+      automation_condition: upstream
   - name: rare
     topic: rare
     source: /data
     event_time: at
     partitions: {by: day, start: 2026-01-01}
 """
+
+VIEWS = dg.AssetKey(["lake", "kafka", "views"])
 
 _LOAD = """
 import socket, sys
@@ -72,23 +83,31 @@ def test_what_floods_become() -> None:
     edges = {
         key.to_user_string(): sorted(parent.to_user_string() for parent in graph.get(key).parent_keys)
         for key in graph.get_all_asset_keys()
-        if key.path[0] in ("clicks", "brokers")
     }
     assert edges == {
         "brokers": [],
-        "clicks/flood_plan": [],
-        "clicks/flood_capacity": ["clicks/flood_plan"],
-        "clicks/flood_backfill": ["clicks/flood_capacity"],
-        "clicks/flood_release": ["clicks/flood_backfill"],
+        "clicks": ["clicks_source"],
+        "clicks_source": [],
+        "lake/kafka/views": ["dim/users", "lake/views"],
+        "dim/users": [],
+        "lake/views": [],
+        "rare": ["rare_source"],
+        "rare_source": [],
     }
-    backfill = graph.get(dg.AssetKey(["clicks", "flood_backfill"]))
-    assert backfill.backfill_policy == dg.BackfillPolicy.single_run()
-    assert backfill.pools == {"flood_clicks"} and graph.get(dg.AssetKey(["views", "flood_backfill"])).pools == {"flood_web_views"}
-    assert {key.name for key in graph.asset_check_keys if key.asset_key == backfill.key} == CHECKS
+    topic = graph.get(dg.AssetKey("clicks"))
+    assert topic.backfill_policy == dg.BackfillPolicy.single_run()
+    assert topic.pools == {"flood_clicks"} and graph.get(VIEWS).pools == {"flood_web_views"}
+    assert {key.name for key in graph.asset_check_keys if key.asset_key == topic.key} == CHECKS
+    views = graph.get(VIEWS)
+    assert (views.group_name, views.owners, views.tags["tier"]) == ("web", ["team:web"], "1")
+    assert views.kinds == {"kafka", "iceberg"} and topic.kinds == {"headgate", "spark"}
+    assert views.automation_condition == upstream() and topic.automation_condition is None
+    assert not graph.get(dg.AssetKey("clicks_source")).is_materializable
     repository = definitions.get_repository_def()
     assert sorted(one.name for one in repository.schedule_defs) == ["clicks_schedule"]
     assert sorted(one.name for one in repository.sensor_defs) == [
-        "clicks_expected", "fleet_load", "fleet_reconciler", "release_on_cancel", "release_on_failure", "views_expected"
+        "clicks_expected", "clicks_source_watch", "fleet_load", "fleet_reconciler", "flood_automation", "rare_source_watch",
+        "release_on_cancel", "release_on_failure", "views_due", "views_expected",
     ]  # fmt: skip
     names = {job.name for job in repository.get_all_jobs()}
     assert {f"{flood}_{what}" for flood in ("clicks", "views", "rare") for what in ("flood", "prepare")} <= names

@@ -145,7 +145,9 @@ def test_as_many_brokers_come_as_were_planned(planned: int, came: int, problems:
     ]
     demo: Any = SimpleNamespace(
         facts=Facts(samples=looks),
-        dagster=SimpleNamespace(checks=lambda _: {}, metadata=lambda *_: {"2013-06-10": {"rows": 1, "brokers": planned}}),
+        dagster=SimpleNamespace(
+            checks=lambda _: {}, metadata=lambda *_: {"2013-06-10": {"plan": json.dumps({"rows": 1, "brokers": planned})}}
+        ),
     )
     Demo._collect(demo, "a run")
     assert demo.facts.problems == problems

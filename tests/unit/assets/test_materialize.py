@@ -1,4 +1,4 @@
-"""The four assets of a flood, run by Dagster in this process against a stand-in cluster and a stand-in Spark.
+"""The asset of a flood's topic, run by Dagster in this process against a stand-in cluster and a stand-in Spark.
 
 Compared: the calls to the cluster and their order, checks, metadata, and the state after a step that fails. A mismatch means
 that a flood raises unnecessary brokers, leaves some behind, adds a partition twice, or fails without a reason.
@@ -24,7 +24,7 @@ import pytest
 
 from headgate.assets.build import flood_definitions
 from headgate.assets.reservations import RESERVATIONS
-from headgate.assets.resources import FleetResource, SparkResource
+from headgate.assets.resources import FleetResource, GroupLag, SparkResource
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.floods.model import Brokers
 from tests.support.floods import CHECKS, flood
@@ -97,14 +97,38 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     return {one.check_name: one.passed for one in result.get_asset_check_evaluations()}
 
 
-def metadata(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
-    events = result.asset_materializations_for_node(f"clicks__{asset}")
-    assert events, f"{asset} was not materialized"
-    return {name: value.value for name, value in events[0].metadata.items()}
+def partitions(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    """The metadata of each partition of the topic."""
+    events = [event.step_materialization_data.materialization for event in result.all_events if event.is_step_materialization]
+    assert events, "the topic was not materialized"
+    assert {one.asset_key for one in events} == {dg.AssetKey("clicks")}
+    return {str(one.partition): {name: value.value for name, value in one.metadata.items()} for one in events}
+
+
+def added(result: dg.ExecuteInProcessResult) -> int:
+    return sum(one["rows added"] for one in partitions(result).values())
+
+
+def step(result: dg.ExecuteInProcessResult, name: str) -> dict[str, Any]:
+    """The metadata of a step."""
+    outputs = [event.step_output_data for event in result.all_events if event.is_successful_output]
+    (found,) = [one for one in outputs if one.step_output_handle.step_key == f"clicks.{name}"]
+    return {label: value.value for label, value in found.metadata.items()}
+
+
+def observed(result: dg.ExecuteInProcessResult, key: str) -> list[dg.AssetObservation]:
+    events = [event for event in result.all_events if event.event_type_value == "ASSET_OBSERVATION"]
+    found = [event.asset_observation_data.asset_observation for event in events]
+    return [one for one in found if one.asset_key == dg.AssetKey(key)]
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
-    """The first value on the run's page."""
+    """The reason on the run's page, without the sentence about the state that is left."""
+    return told(result).rsplit("\n", 1)[0]
+
+
+def told(result: dg.ExecuteInProcessResult) -> str:
+    """What the run's page says about its end."""
     assert not result.success
     event = next(one for one in result.all_events if one.is_step_failure)
     data = event.step_failure_data
@@ -121,18 +145,40 @@ def test_three_days_are_one_scale_up(world: World) -> None:
     assert world.called("spark") == [("spark", "clicks", DAYS, 3)], "Spark began once, and with all brokers there"
     assert world.book.reservations == {}
     assert [call[-1] for call in world.called("split")] == [2, 3], "the topic's segments were spread over the brokers"
-    assert metadata(result, "flood_plan")["rows"] == 60
-    backfill = metadata(result, "flood_backfill")
-    assert backfill["rows added"] == 60
-    release = metadata(result, "flood_release")
-    assert release["released"] is True and release["rows added"] == 60 and "image/svg" in release["flood"]
-    assert release["segments merged"] == 2 and len(world.book.segments) == 1, "once the brokers that go have handed them over"
+    assert step(result, "plan")["planned rows"] == 60
+    assert added(result) == 60
+    last = partitions(result)[DAYS[-1]]
+    assert last["released"] is True and "image/svg" in last["flood"]
+    assert last["segments merged"] == 2 and len(world.book.segments) == 1, "once the brokers that go have handed them over"
 
 
-def test_each_partition_has_its_own_certificate(world: World) -> None:
+def test_each_partition_shows_its_own_figures(world: World) -> None:
     result = world.run()
-    events = {one.partition: one for one in result.asset_materializations_for_node("clicks__flood_backfill")}
-    assert {day: event.metadata["rows"].value for day, event in events.items()} == ROWS
+    found = partitions(result)
+    assert {day: one["rows"] for day, one in found.items()} == ROWS
+    assert {day: one["bytes"] for day, one in found.items()} == {day: 100 * rows for day, rows in ROWS.items()}
+    assert {day: one["planned rows"] for day, one in found.items()} == ROWS
+    assert {one["certificate"]["gate_id"] for one in found.values()} == {f"clicks.{day}" for day in DAYS}
+    for one in found.values():
+        # Numbers that Dagster plots are floats or ints, never text.
+        assert one["seconds"] > 0 and one["rows per second"] > 0 and one["brokers"] == 3 and one["broker-seconds"] >= 0
+        assert Path(one["certificate file"]).is_file()
+    assert {str(one.partition): one.metadata["rows"].value for one in observed(result, "clicks_source")} == ROWS
+    assert observed(result, "clicks")[0].metadata["Spark's page (while it runs)"].value == "http://127.0.0.1:4040"
+
+
+def test_checks_have_figures_that_plot(world: World) -> None:
+    result = world.run()
+    figures = {
+        one.check_name: {name: value.value for name, value in one.metadata.items()} for one in result.get_asset_check_evaluations()
+    }
+    assert figures["no_duplicates"] == {"offsets read twice": 0, "records read": 60}
+    assert figures["in_order"] == {"records out of order": 0, "records read": 60}
+    assert figures["plan_against_actual"] == {"planned rows": 60, "rows": 60, "difference %": 0.0}
+    assert figures["certificate_complete"]["bytes"] == 6000 and figures["certificate_complete"]["rows added"] == 60
+    assert figures["consumers_catching_up"]["lag (records)"] == 0
+    described = next(one for one in result.get_asset_check_evaluations() if one.check_name == "no_duplicates").description
+    assert described == "0 of 60 offsets were read more than once"
 
 
 def test_the_same_days_again_add_nothing_and_raise_nothing(world: World) -> None:
@@ -140,7 +186,8 @@ def test_the_same_days_again_add_nothing_and_raise_nothing(world: World) -> None
     world.book.calls.clear()
     result = world.run()
     assert result.success
-    assert metadata(result, "flood_backfill")["rows added"] == 0
+    assert added(result) == 0
+    assert {day: one["rows"] for day, one in partitions(result).items()} == ROWS, "what is in the topic"
     assert not world.called("reserve") and not world.called("spark")
     assert all(checks(result).values())
 
@@ -159,9 +206,9 @@ def test_days_that_were_loaded_under_another_definition_are_told_of(
     changed = World(source, instance, value="user", key=None)
     changed.book.gates, changed.book.topics = world.book.gates, world.book.topics
     result = changed.run()
-    assert result.success and metadata(result, "flood_backfill")["rows added"] == ROWS[DAYS[2]], "what is missing is added"
-    told = next(one for one in result.get_asset_check_evaluations() if one.check_name == "certificate_complete")
-    assert not told.passed and told.description == (
+    assert result.success and added(result) == ROWS[DAYS[2]], "what is missing is added"
+    found = next(one for one in result.get_asset_check_evaluations() if one.check_name == "certificate_complete")
+    assert not found.passed and found.description == (
         "in the topic under another definition of the flood, and left as they are. "
         f"partitions=`{DAYS[0]}, {DAYS[1]}` count=`2` differs=`key, value`"
     )
@@ -232,7 +279,7 @@ def test_where_metadata_cannot_count_what_came_late_the_check_says_so(source: st
 
 def test_the_next_forecast_rests_on_this_run(world: World) -> None:
     assert world.run(DAYS[1], DAYS[1]).success
-    assert "1 earlier run:" in metadata(world.run(DAYS[2], DAYS[2]), "flood_plan")["forecast rests on"]
+    assert "1 earlier run:" in step(world.run(DAYS[2], DAYS[2]), "plan")["forecast rests on"]
 
 
 def test_a_day_without_rows_is_no_error(world: World) -> None:
@@ -255,10 +302,52 @@ def test_a_flood_that_fails_says_why_and_gives_the_brokers_back(world: World, er
     assert world.book.reservations == {} and world.book.live() == 1
 
 
-def test_an_interrupt_gives_the_brokers_back(world: World) -> None:
-    world.book.spark_error = KeyboardInterrupt()
-    assert not world.run().success
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), dg.DagsterExecutionInterruptedError()])
+def test_a_cancelled_run_ends_with_one_sentence(world: World, interrupt: BaseException) -> None:
+    world.book.spark_error = interrupt
+    result = world.run()
+    assert told(result) == (
+        "cancelled while writing 2026-01-01. Brokers and gates are released, and nothing was added: run the same days again."
+    )
     assert world.book.reservations == {}
+    event = next(one for one in result.all_events if one.is_step_failure)
+    assert event.step_failure_data.error is not None
+    assert event.step_failure_data.error.cause is None and event.step_failure_data.error.context is None
+    assert "headgate" not in "".join(event.step_failure_data.error.stack), "none of our frames"
+
+
+def test_days_that_were_added_before_the_end_stay_and_are_shown(world: World, instance: dg.DagsterInstance) -> None:
+    world.book.spark_error, world.book.spark_error_from = KeyboardInterrupt(), DAYS[1]
+    result = world.run()
+    assert told(result).endswith("and 1 of 3 partitions were added and stay: run the same days again.")
+    (shown,) = [one.asset_materialization for one in instance.fetch_materializations(dg.AssetKey("clicks"), limit=9).records]
+    assert shown is not None and (shown.partition, shown.metadata["rows"].value) == (DAYS[0], ROWS[DAYS[0]])
+    world.book.spark_error = None
+    result = world.run()
+    assert result.success and added(result) == ROWS[DAYS[1]] + ROWS[DAYS[2]]
+
+
+def test_a_run_that_is_cancelled_while_it_plans_held_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headgate.assets.graph.make_plan", interrupt)
+    assert told(world.run()) == (
+        "cancelled while planning. No brokers were asked for, and nothing was added: run the same days again."
+    )
+
+
+def test_a_run_that_failed_by_a_mistake_is_not_retried(world: World, instance: dg.DagsterInstance) -> None:
+    world.book.spark_error = InvalidError(Reason.INVALID_REQUEST, "key is no expression")
+    result = world.run()
+    assert told(result) == (
+        "key is no expression\nBrokers and gates are released, and nothing was added: correct it and run the same days again."
+    )
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None and run.tags["dagster/max_retries"] == "0"
+    world.book.spark_error = RetryError(Reason.STORE_UNAVAILABLE, "the store does not answer")
+    run = instance.get_run_by_id(world.run().run_id)
+    assert run is not None and "dagster/max_retries" not in run.tags
 
 
 def test_runs_of_one_backfill_share_one_reservation(world: World, instance: dg.DagsterInstance) -> None:
@@ -267,7 +356,7 @@ def test_runs_of_one_backfill_share_one_reservation(world: World, instance: dg.D
     result = world.run(DAYS[0], DAYS[0], tags)
     assert result.success
     assert list(world.book.reservations) == ["clicks.abcdefgh"], "left to the other run"
-    assert metadata(result, "flood_release")["released"] is False
+    assert partitions(result)[DAYS[0]]["released"] is False
     instance.delete_run(other.run_id)
     assert world.run(DAYS[2], DAYS[2], tags).success
     assert world.book.reservations == {}
@@ -357,7 +446,7 @@ def test_an_event_time_that_is_no_column(source: str, instance: dg.DagsterInstan
 def test_a_run_without_a_partition(world: World, instance: dg.DagsterInstance) -> None:
     job = world.definitions.resolve_job_def("clicks_flood")
     result = job.execute_in_process(instance=instance, raise_on_error=False)
-    assert failure(result) == "a flood comes in by partitions: launch it for some. flood=`clicks` by=`day`"
+    assert told(result).splitlines()[0] == "a flood comes in by partitions: launch it for some. flood=`clicks` by=`day`"
     assert not world.called("reserve")
 
 
@@ -374,7 +463,7 @@ def test_a_fleet_that_falls_short_runs_with_what_came(world: World) -> None:
     world.book.fleet_max = 2
     result = world.run()
     assert result.success
-    assert metadata(result, "flood_capacity")["brokers serving"] == 2
+    assert step(result, "capacity")["brokers serving"] == 2
 
 
 def test_a_fleet_that_falls_short_fails_where_the_flood_says_so(source: str, instance: dg.DagsterInstance) -> None:
@@ -389,9 +478,9 @@ def test_a_cluster_that_lets_nobody_ask_for_so_many(world: World, source: str, i
     world.book.reservation_max = 2
     result = world.run()
     assert result.success
-    assert metadata(result, "flood_capacity")["waited"] < 1, "no waiting for a broker that nobody asked for"
+    assert step(result, "capacity")["waited (seconds)"] < 1, "no waiting for a broker that nobody asked for"
     assert {call[2] for call in world.called("reserve")} == {2}
-    assert metadata(result, "flood_capacity")["brokers serving"] == 2
+    assert step(result, "capacity")["brokers serving"] == 2
     strict = World(source, instance, brokers=Brokers(maximum=3, bytes_per_s=1, short="fail"))
     strict.book.reservation_max = 2
     assert failure(strict.run()) == "a reservation is for 1 to 2 brokers"
@@ -402,13 +491,31 @@ def test_a_cluster_that_is_not_there(world: World) -> None:
     assert failure(world.run()) == "no broker listens there"
 
 
+def group(lag: int, position: int, members: int = 1) -> GroupLag:
+    return GroupLag(lag=lag, position=position, members=members)
+
+
 def test_consumers_that_stand_still_are_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.book.lags = [{"a": (10, 7), "b": (5, 2), "c": (0, 9)}, {"a": (12, 8), "b": (5, 2), "c": (0, 9)}]
-    monkeypatch.setattr("headgate.assets.build.CATCH_UP_LOOK_S", 0.5)
+    gone = {"gone": group(99, 1, members=0)}
+    world.book.lags = [
+        {"a": group(10, 7), "b": group(5, 2), "c": group(0, 9), **gone},
+        {"a": group(12, 8), "b": group(5, 2), "c": group(0, 9), **gone},
+    ]
+    monkeypatch.setattr("headgate.assets.checks.CATCH_UP_LOOK_S", 0.5)
     result = world.run()
     assert result.success
     found = next(one for one in result.get_asset_check_evaluations() if one.check_name == "consumers_catching_up")
     assert not found.passed and found.description == "not reading: b"
+    assert found.metadata["lag (records)"].value == 17 and found.metadata["groups"].value == 3
+
+
+def test_only_the_named_consumers_count(source: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(source, instance, groups=("billing", "never"))
+    world.book.lags = [{"a": group(10, 7), "billing": group(3, 2, members=0)}]
+    monkeypatch.setattr("headgate.assets.checks.CATCH_UP_LOOK_S", 0.5)
+    result = world.run()
+    found = next(one for one in result.get_asset_check_evaluations() if one.check_name == "consumers_catching_up")
+    assert found.description == "not reading: billing; without a position in the topic: never"
 
 
 def test_books(world: World) -> None:

@@ -7,11 +7,11 @@ message.
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from headgate.assets.progress import Follower
 from headgate.assets.spark import gates_ahead, own_words
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.floods.job import job_of
@@ -44,17 +44,17 @@ def test_a_mistake_is_told_in_the_words_of_the_flood(
     assert caught.value.message.startswith(text)
 
 
-def test_who_waits_for_many_gates_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_about_gates_names_the_day_that_is_counted() -> None:
     declared = flood()
-    days = [f"2026-01-0{day}" for day in range(1, 10)]
-    now = 0.0
-
-    def count(span: TimeSpan) -> bool:
-        nonlocal now
-        now += 2
-        return False
-
-    monkeypatch.setattr("headgate.assets.progress.time", SimpleNamespace(monotonic=lambda: now))
+    days = [f"2026-01-0{day}" for day in range(1, 4)]
+    lines: list[str] = []
     said: list[str] = []
-    gates_ahead(declared, spans_of(declared.partitions, days), count, said.append)
-    assert [text.split(":")[0] for text in said] == ["2026-01-01 (1 of 9)", "2026-01-04 (4 of 9)", "2026-01-07 (7 of 9)"]
+    with Follower(said.append) as follow:
+
+        def count(span: TimeSpan) -> bool:
+            lines.append(follow.line(7.0))
+            return span.key != days[1]
+
+        gates_ahead(declared, spans_of(declared.partitions, days), count, follow)
+    assert lines == [f"counting {day} ({number} of 3), for its gate: 7 s so far" for number, day in enumerate(days, 1)]
+    assert said[-1] == "gates open: 2; readers from the beginning wait for them, nobody else does"

@@ -15,8 +15,9 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.assets.build import expected_runs, partitions_definition
+from headgate.assets.build import partitions_definition
 from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
+from headgate.assets.schedules import expected_runs
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.model import Flood, Occurrences, Partitions, Source
 from headgate.pipelines.floods.spans import (
