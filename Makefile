@@ -13,6 +13,7 @@ TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or
 BENCH_FLAGS ?=
 SIMULATE_FLAGS ?=
 CHAOS_FLAGS ?=
+RELEASE_FLAGS ?=
 
 # One line for each large library and each 25 found ones, instead of pip's five for each.
 PROGRESS := /^ *Downloading .*[0-9.]+ MB\)/ { print } /^Collecting/ && ++n % 25 == 0 { print "  " n " libraries found" } \
@@ -22,7 +23,7 @@ PROGRESS := /^ *Downloading .*[0-9.]+ MB\)/ { print } /^Collecting/ && ++n % 25 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui test soak chaos simulate lint format bench clean
+.PHONY: help install up demo ui test soak chaos simulate lint format bench release clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +72,9 @@ format: $(STAMP) ## rewrite the code in the project's format
 
 bench: $(STAMP) ## measure, as ratios to a bare peer and to the raw disk of the same run
 	@$(BIN)/python -m tests.bench $(BENCH_FLAGS)
+
+release: $(STAMP) ## wheel, source archive and SBOM in dist/, tested in empty environments (RELEASE_FLAGS=--demo)
+	@$(BIN)/python deploy/release.py $(RELEASE_FLAGS)
 
 clean: ## remove .venv and caches, not your data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

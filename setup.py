@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -20,8 +21,9 @@ FOR_DEVELOPERS = {
 
 
 def bake(root: Path) -> None:
-    """Write the commit into a built tree. A source archive is no checkout, and has the file already."""
-    found = commit_of(Path.cwd())
+    """Write the commit into a built tree. A source archive is no checkout, and has the file already; an image's build has neither,
+    and gets the commit as HEADGATE_COMMIT."""
+    found = commit_of(Path.cwd()) or os.environ.get("HEADGATE_COMMIT")
     if found is not None:
         (root / "headgate" / "broker" / BAKED).write_text(f"{found}\n")
 

@@ -133,11 +133,12 @@ def test_kubernetes_is_not_configured(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_the_manifests_are_what_the_fleet_scales() -> None:
     """The workload of the manifests is a StatefulSet; the role may change its scale, and nothing else."""
     documents = [one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if one]
-    kinds = {one["kind"]: one for one in documents}
-    stateful = kinds["StatefulSet"]
+    kinds = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    stateful = kinds["StatefulSet", "headgate"]
     assert stateful["spec"]["selector"]["matchLabels"].items() <= stateful["spec"]["template"]["metadata"]["labels"].items()
     assert stateful["spec"]["serviceName"] in {one["metadata"]["name"] for one in documents if one["kind"] == "Service"}
-    rules = {(resource, verb) for rule in kinds["Role"]["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    role = kinds["Role", "headgate-fleet"]["rules"]
+    rules = {(resource, verb) for rule in role for resource in rule["resources"] for verb in rule["verbs"]}
     assert rules == {("statefulsets", "get"), ("statefulsets/scale", "patch")}
 
 
@@ -189,7 +190,8 @@ def test_each_pod_is_a_broker_of_its_own(tmp_path: Path) -> None:
     (container,) = next(one for one in documents if one["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["sh", "-c"]
     assert started_with(container["args"][0], tmp_path, HOSTNAME="headgate-2") == [
-        "broker", "--broker-id", "3", "--host", "0.0.0.0", "--advertised-host", "headgate-2.headgate-brokers.headgate.svc"
+        "broker", "--broker-id", "3", "--host", "0.0.0.0", "--advertised-host", "headgate-2.headgate-brokers.headgate.svc",
+        "--capacity-brokers-min", "1", "--capacity-brokers-max", "8",
     ]  # fmt: skip
 
 
