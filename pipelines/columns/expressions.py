@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.json_text import json_rows
 from headgate.pipelines.columns.numbers import java_text
@@ -36,6 +37,7 @@ KINDS: dict[str, Any] = {
     "date": pa.date32(),
     "double": pa.float64(),
     "float": pa.float32(),
+    headers.KIND: headers.TYPE,
     "integer": pa.int32(),
     "long": pa.int64(),
     "short": pa.int16(),
@@ -55,6 +57,10 @@ ROW = "\0row"
 """A column that every source has: the number of the row, in the order of the files' paths. No column of a file has such a name."""
 ROW_OUTPUT = "_tie_source"
 """The output that orders the records of a flood without event time."""
+PAIRS = "pairs"
+"""What a constant array of pairs of texts has in place of a value that can be read."""
+IN_PAIRS = ("binary", "boolean", *INTEGERS, "string")
+"""Kinds of the names and contents of headers."""
 UTC = frozenset(("UTC", "GMT", "Z", "Etc/UTC", "+00:00"))
 
 
@@ -133,6 +139,10 @@ class Query:
     """The source's columns that the query can read: name, and Spark's name of the type."""
 
     @property
+    def has_headers(self) -> bool:
+        return headers.KIND in self.outputs
+
+    @property
     def is_by_row(self) -> bool:
         """True when the records have no event time: the rows' numbers order them."""
         return ROW_OUTPUT in self.outputs
@@ -205,7 +215,7 @@ def _attribute(row: Mapping[str, Any]) -> tuple[int, Node]:
 def _kind(row: Mapping[str, Any]) -> str:
     """The name of a node's type."""
     kind = row["dataType"]
-    return kind if isinstance(kind, str) else "nested"
+    return kind if isinstance(kind, str) else headers.pair_kind(kind) or "nested"
 
 
 def _named(tree: Sequence[Mapping[str, Any]], known: Mapping[int, Node]) -> tuple[int, str, Node]:
@@ -227,11 +237,13 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
     name = _class(row)
     if name == "Invoke":
         return _json(row, rows, known)
+    if name == "ArrayTransform":
+        return _headers(rows, known)
     arguments = tuple(_read(rows, known) for _ in range(row["num-children"]))
     if name == "AttributeReference":
         found = known[_identity(row)]
         if arrow_type(found.kind) is None:
-            raise UnlikeError(f"column `{found.name}` is of type {found.kind}")
+            raise UnlikeError(f"column `{found.name}` is of type {found.kind.partition(' ')[0]}")
         return found
     if name == "Literal":
         return _constant(row)
@@ -302,6 +314,60 @@ def _json(row: Mapping[str, Any], rows: Any, known: Mapping[int, Node]) -> Node:
     return Node("json", "string", tuple(fields), value=tuple(one.value for one in names))
 
 
+def _headers(rows: Any, known: Mapping[int, Node]) -> Node:
+    """`transform` of pairs, as `plan.records` writes it for a flood's headers. `rows`: the nodes behind the call's own."""
+    pairs = _pairs(rows, known)
+    if _class(next(rows)) != "LambdaFunction" or _class(next(rows)) != "CreateNamedStruct":
+        raise UnlikeError("Spark's ArrayTransform is not computed on columns")
+    _, name, _, content = (_of_pair(rows) for _ in range(4))
+    next(rows)  # the variable that stands for a pair
+    found = Node(pairs.function, headers.KIND, pairs.arguments, value=(name, content))
+    if pairs.function == "constant":
+        columns = [arrow.array([pair[place] for pair in pairs.value], pa.string()) for place in (0, 1)]
+        return Node("constant", headers.KIND, value=_headers_of(found, arrow.array([len(pairs.value)]), *columns)[0].as_py())
+    return found
+
+
+def _of_pair(rows: Any) -> Node:
+    """An expression of the fields of one pair."""
+    row = next(rows)
+    if _class(row) == "Cast":
+        return _cast(row, _of_pair(rows))
+    if _class(row) == "GetStructField":
+        field = next(rows)["dataType"]["fields"][row["ordinal"]]
+        if field["type"] not in IN_PAIRS:
+            raise UnlikeError(f"headers have names or contents of type {_kind({'dataType': field['type']})}")
+        return Node("column", field["type"], name=(headers.NAME, headers.CONTENT)[row["ordinal"]])
+    return _constant(row)
+
+
+def _pairs(rows: Any, known: Mapping[int, Node]) -> Node:
+    """A column of pairs, or names and contents by turns."""
+    row = next(rows)
+    name = _class(row)
+    if name == "MapEntries":
+        return _pairs(rows, known)
+    if name == "Literal" and PAIRS in row:
+        return Node("constant", headers.KIND, value=row[PAIRS])
+    if name == "AttributeReference":
+        return Node("headers_of_column", headers.KIND, (known[_identity(row)],))
+    if name == "CreateMap":
+        parts = [_read(rows, known) for _ in range(row["num-children"])]
+        names = [one.value for one in parts[::2] if one.function == "constant"]
+        if None in names or len(set(names)) < len(parts) // 2:
+            raise UnlikeError("a map has names that are not constants, or that repeat")
+        return Node("headers_of_values", headers.KIND, tuple(parts))
+    if name == "CreateArray":
+        parts = []
+        for _ in range(row["num-children"]):
+            pair = next(rows)
+            if _class(pair) != "CreateNamedStruct":
+                raise UnlikeError(f"Spark's {_class(pair)} of a pair is not computed on columns")
+            parts += [_read(rows, known) for _ in range(pair["num-children"])][1::2]
+        return Node("headers_of_values", headers.KIND, tuple(parts))
+    raise UnlikeError(f"Spark's {name} of headers is not computed on columns")
+
+
 def _cast(row: Mapping[str, Any], argument: Node) -> Node:
     before, after = argument.kind, _kind(row)
     if before == after:
@@ -357,6 +423,11 @@ def _concat(node: Node, *values: Value) -> Value:
     return pc.binary_join_element_wise(*values, separator)
 
 
+def _headers_of(node: Node, counts: Value, names: Value, contents: Value) -> Value:
+    of_pair = {headers.NAME: names, headers.CONTENT: contents}
+    return headers.headers(counts, *(array_of(one, of_pair, len(names)) for one in node.value))
+
+
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(_COMPARISONS, _compare),
     "and": lambda _, left, right: pc.and_kleene(left, right),
@@ -369,6 +440,8 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "coalesce": lambda _, *values: pc.coalesce(*values),
     "concat": _concat,
     "json": lambda node, *values: json_rows(node.value, values),
+    "headers_of_column": lambda node, pairs: _headers_of(node, *headers.of_column(pairs)),
+    "headers_of_values": lambda node, *values: _headers_of(node, *headers.of_values(values)),
 }
 
 

@@ -18,7 +18,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, ROW, UTC, Query, arrow_type, read_query
+from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
@@ -87,8 +87,6 @@ class Source:
 def read_source(rows: Rows) -> Source:
     """The source of these rows, if it can be read on columns. Raises UnlikeError with the reason when it cannot."""
     frame: Any = rows.frame
-    if rows.has_headers:
-        raise UnlikeError("the flood has headers")
     for name, usual in _SETTINGS.items():
         if frame.sparkSession.conf.get(name).lower() != usual:
             raise UnlikeError(f"the session has a setting of its own: {name}")
@@ -101,7 +99,7 @@ def read_source(rows: Rows) -> Source:
         raise UnlikeError("the source is not files")
     limits = task_limits(frame.sparkSession)
     lines = _lines(frame.sparkSession, relation, limits)
-    query = read_query(json.loads(plan.toJSON()))
+    query = read_query(_with_pairs(json.loads(plan.toJSON()), plan))
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     if zone not in UTC and any(one.reads_times(in_lines=lines is not None) for one in query.parts()):
         raise UnlikeError(f"a text is a time in the session's zone: {zone}")
@@ -112,6 +110,20 @@ def read_source(rows: Rows) -> Source:
     paths = {str(name) for name in relation.partitionSchema().fieldNames()}
     lines.check_types([query.source[name] for name in query.columns(*query.outputs) if name not in paths and name != ROW])
     return Source(query, rows.has_key, tuple(read_lines(files, query, lines.piece_bytes)), limits, lines)
+
+
+def _with_pairs(rows: list[Any], plan: Any) -> list[Any]:
+    """The plan's nodes, `plan.toJSON`, with the texts of a constant array of headers, which JSON does not show."""
+    for tree in rows[0].get("projectList", []):
+        if tree[0]["name"] != "headers" or len(tree) < 3 or not tree[2]["class"].endswith(".Literal"):
+            continue
+        fields = tree[2]["dataType"]["elementType"]["fields"]
+        if [one["type"] for one in fields] == ["string", "string"]:
+            made = next(one for one in _scala(plan.expressions()) if one.name() == "headers").child().argument().value()
+            pairs = [made.getStruct(number, 2) for number in range(made.numElements())]
+            texts = [[pair.getUTF8String(place) for place in (0, 1)] for pair in pairs]
+            tree[2][PAIRS] = [[None if text is None else text.toString() for text in pair] for pair in texts]
+    return rows
 
 
 def _lines(spark: SparkSession, relation: Any, limits: Limits) -> Lines | None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, metadata_of
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import INTEGERS, KINDS, ROW, Node, Query, array_of, arrow_type, passes
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
@@ -224,7 +225,7 @@ def _pieces(listed: Listed, all_columns: Mapping[str, str], query: Query) -> lis
     _check_file(path, metadata.metadata, schema, columns)
     file = SourceFile(path, size_bytes, modified_ns, crc32c(footer), listed.values)
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    read = [index for index, name in enumerate(paths) if name in columns]
+    read = [index for index, name in enumerate(paths) if name.partition(".")[0] in columns]
     if any(metadata.schema.column(index).physical_type == "INT96" for index in read):
         raise UnlikeError(f"a column has times of 96 bits. file=`{path}`")
     in_path = {name: arrow.repeat(given[name], 2) for name in time.columns() & given.keys()}
@@ -264,6 +265,9 @@ def _check_file(path: str, notes: Mapping[bytes, bytes] | None, schema: pa.Schem
 
 def _is_kind(found: Any, kind: str) -> bool:
     """True if Spark reads a column of this Arrow type as `kind`."""
+    if fields := headers.fields_of(kind):
+        types = headers.pair_types(found) if headers.is_pairs(found, kind) else []
+        return bool(types) and all(_is_kind(one, kind) for one, (_, kind) in zip(types, fields, strict=True))
     if pa.types.is_dictionary(found):
         found = found.value_type
     if kind == "string":

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from headgate.pipelines.columns import headers
+
 pc: Any = pyarrow.compute
 
 
@@ -20,7 +22,7 @@ def in_order(rows: pa.RecordBatch, ties: Sequence[str]) -> npt.NDArray[np.int64]
     are compared without a sign, as Spark does.
 
     Args:
-        rows: columns `partition` (int32), `timestamp` (int64, microseconds), `key`, `value`, and `ties`.
+        rows: columns `partition` (int32), `timestamp` (int64, microseconds), `key`, `value`, perhaps `headers`, and `ties`.
     """
     if not rows.num_rows:
         return np.zeros(0, np.int64)
@@ -55,14 +57,34 @@ def _order_ties(rows: pa.RecordBatch, ties: Sequence[str], order: npt.NDArray[An
             some = some.append_column(f"_has_{name}", some.column(name).is_valid())
             by.append((f"_has_{name}", "ascending"))
         by.append((name, "ascending"))
-    order[tied] = order[tied][pc.sort_indices(some, sort_keys=by).to_numpy()]
+    found: Any = pc.sort_indices(some, sort_keys=by).to_numpy()
+    order[tied] = order[tied][found]
+    if headers.KIND in rows.schema.names:
+        _order_by_headers(rows, order, tied, some.select(["_group", *names]).take(found))
+
+
+def _order_by_headers(rows: pa.RecordBatch, order: npt.NDArray[Any], tied: npt.NDArray[Any], some: Any) -> None:
+    """Order the rows that differ in headers only, in place. `some`: what the rows at `tied` are ordered by, in order."""
+    same: Any = np.ones(max(len(tied) - 1, 0), np.bool_)
+    for column in some.columns:
+        before, after = column.slice(0, len(same)), column.slice(1)
+        equal = pc.or_(pc.equal(before, after).fill_null(False), pc.and_(before.is_null(), after.is_null()))
+        same &= equal.to_numpy()
+    begins = np.flatnonzero(np.concatenate(([True], ~same)))
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(tied)], strict=True):
+        if end - begin > 1:
+            alike = order[tied[begin:end]]
+            order[tied[begin:end]] = alike[headers.in_order(rows.column(headers.KIND).take(pa.array(alike)))]
 
 
 def place_of(rows: pa.RecordBatch, ties: Sequence[str], row: int) -> tuple[Any, ...]:
     """The place of one row in the order of `in_order`, which compares with the places of other batches' rows."""
     names = ("partition", "timestamp", *ties, "key", "value")
     values = (_comparable(rows.column(name).slice(row, 1)) for name in names)
-    return tuple((value is not None, value) for value in values)
+    place = tuple((value is not None, value) for value in values)
+    if headers.KIND not in rows.schema.names:
+        return place
+    return (*place, headers.comparable(rows.column(headers.KIND).slice(row, 1))[0])
 
 
 def _comparable(one: Any) -> Any:

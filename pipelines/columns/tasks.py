@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.runtime.errors import InvalidError
+from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.batches import joined
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, arrow_type, passes
@@ -53,7 +54,12 @@ class Spec:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The columns of a record and of its order."""
-        return ("timestamp", "key", "value", *self.ties)
+        return ("timestamp", *self.fields, *self.ties)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns of a record, but for its time."""
+        return ("key", "value", *((headers.KIND,) if self.query.has_headers else ()))
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -158,12 +164,17 @@ def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str], rows: int) 
 
 def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
     """The columns of the rows that pass the filters, and the number of these rows."""
-    found: dict[str, Any] = {name: batch.column(name).cast(arrow_type(spec.query.source[name])) for name in batch.schema.names}
+    found: dict[str, Any] = {name: _of_kind(batch.column(name), spec.query.source[name]) for name in batch.schema.names}
     passed = passes(spec.query.filters, found)
     if passed is None:
         return found, batch.num_rows
     passed = passed.fill_null(False)
     return {name: column.filter(passed) for name, column in found.items()}, passed.true_count
+
+
+def _of_kind(column: Any, kind: str) -> Any:
+    """The column in the Arrow type of Spark's. Pairs keep theirs: the expressions read them by their fields."""
+    return column if headers.fields_of(kind) else column.cast(arrow_type(kind))
 
 
 def _made(spec: Spec, names: Iterable[str], place: Place, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
@@ -254,8 +265,8 @@ def _partitions(spec: Spec, made: Mapping[str, Any]) -> npt.NDArray[np.int64]:
 
 
 def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, and `ties`. Without event time
-    `timestamp` is the number of the row."""
+    """The records of some pieces: `partition`, `timestamp` (microseconds), `key`, `value`, perhaps `headers`, and `ties`.
+    Without event time `timestamp` is the number of the row."""
     for place, batch in chunks(spec, pieces, spec.query.columns(*spec.outputs)):
         made, rows = _made(spec, spec.outputs, place, batch)
         if not rows:

@@ -27,9 +27,6 @@ from headgate.pipelines.columns.tasks import ROWS_MAX, Spec, records
 from headgate.pipelines.extents import ExtentFiles, attempt_id
 from headgate.pipelines.plan import Job
 
-_OUTPUTS = ("partition", "timestamp", "key", "value")
-"""The columns of sorted rows. Those that only order them are left out."""
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -152,10 +149,11 @@ def _write(spec: Spec, job: Job, stretch: int, task: int, units: Iterable[Iterab
     name = f"{job.name}.{stretch}.{task}.{attempt_id()}"
     # No two rows have the same number.
     ties = () if spec.query.is_by_row else spec.ties
+    outputs = ("partition", "timestamp", *spec.fields)
     order = Order(lambda rows: in_order(rows, ties), lambda rows, row: place_of(rows, ties, row))
     with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, {}, spec.limits.files_bytes) as files:
         for unit in units:
-            for rows in sorted_rows(unit, order, spec.limits.sort_bytes, _OUTPUTS, _local_directory()):
+            for rows in sorted_rows(unit, order, spec.limits.sort_bytes, outputs, _local_directory()):
                 _add(spec, files, rows)
         return [Part(stretch, task, written.to_dict()) for written in files.finish()]
 
@@ -166,7 +164,7 @@ def _add(spec: Spec, files: ExtentFiles, rows: pa.RecordBatch) -> None:
     times = rows.column("timestamp").cast(TIMESTAMP)
     if spec.query.is_by_row:
         times = array_of(spec.query.outputs["timestamp"], {}, rows.num_rows)
-    fields = pa.RecordBatch.from_arrays([times, rows.column("key"), rows.column("value")], names=["timestamp", "key", "value"])
+    fields = pa.RecordBatch.from_arrays([times, *map(rows.column, spec.fields)], names=["timestamp", *spec.fields])
     for partition, begin, end in runs(partitions):
         for start in range(begin, end, ROWS_MAX):
             files.add(partition, fields.slice(start, min(ROWS_MAX, end - start)))

@@ -60,7 +60,8 @@ def result(work: Work, counts: Counts, store: Path) -> tuple[tuple[int, ...], li
             assert table.num_rows == file.rows
             offset += file.rows
             times = table.column("timestamp").cast(pa.int64()).to_pylist()
-            some = zip(times, table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True)
+            fields = [table.column(name).to_pylist() for name in table.schema.names if name not in ("offset", "timestamp")]
+            some = zip(times, *fields, strict=True)
             found.setdefault(one.partition, []).extend(some)
     return counts.rows, written, found
 
@@ -150,6 +151,55 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_ways_give_the_same_records(spark: SparkSession, lake: Path, tmp_path: Path, changed: dict[str, Any]) -> None:
     counts = same_on_both_ways(spark, rows_of(spark, lake, **changed), tmp_path)
     assert (counts.total == 0) == (changed.get("where") == "n = 12345")
+
+
+HEADERS = [
+    "pairs", "named", "numbers", "map('a', text, 'b', user)", "map(1, payload)", "map('day', cast(day as string))",
+    "array(struct('a' as n, text as v), named_struct('n', text, 'v', user))", "map('source', 'lake')", "array(struct('a', 'é'))",
+    "array(named_struct('n', 'a', 'v', payload))", "map('good', good)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+def test_headers_are_those_of_spark(spark: SparkSession, tmp_path: Path, headers: str) -> None:
+    """Names that repeat, rows without headers and with an empty list, and rows that differ in their headers only."""
+    dice = random.Random(23)
+    count = 300
+    pair = pa.struct([("n", pa.string()), ("v", pa.binary())])
+    for number in range(2):
+        write(
+            tmp_path / "lake" / f"{number}.parquet",
+            user=pa.array([dice.choice("ab") for _ in range(count)]),
+            payload=pa.array([dice.choice([b"", b"\xff", None]) for _ in range(count)], pa.binary()),
+            at=pa.array([dice.randrange(3) for _ in range(count)], pa.timestamp("us", tz="UTC")),
+            text=pa.array([dice.choice(["", "é", "zz"]) for _ in range(count)]),
+            good=pa.array([dice.choice([True, False, None]) for _ in range(count)]),
+            day=pa.array([datetime.date(2024, 1, dice.randrange(1, 9)) for _ in range(count)]),
+            pairs=pa.array(
+                [dice.choice([None, [], [("x", "1")], [("x", "2"), ("x", None), ("é", "")]]) for _ in range(count)],
+                pa.map_(pa.string(), pa.string()),
+            ),
+            named=pa.array(
+                [dice.choice([None, [], [{"n": "x", "v": dice.randbytes(1)}] * dice.randrange(3)]) for _ in range(count)],
+                pa.list_(pair),
+            ),
+            numbers=pa.array([[(dice.randrange(3), number)] for _ in range(count)], pa.map_(pa.int32(), pa.int64())),
+        )
+    rows = rows_of(spark, tmp_path / "lake", headers=headers, where="user is not null")
+    assert same_on_both_ways(spark, rows, tmp_path).total == 2 * count
+
+
+def test_a_header_without_a_name_is_refused_alike(spark: SparkSession, tmp_path: Path) -> None:
+    pair = pa.struct([("n", pa.string()), ("v", pa.string())])
+    for number, bad in enumerate((None, {"n": None, "v": "x"})):
+        place = tmp_path / str(number)
+        write(place / "a.parquet", pairs=pa.array([[{"n": "a", "v": "b"}], [bad]], pa.list_(pair)))
+        rows = rows_of(spark, place, headers="pairs")
+        columns = ColumnWork(spark, read_source(rows), rows.ties, PARTITIONS)
+        for work in (columns, RowWork(spark, rows, PARTITIONS, "")):
+            counts = work.count()
+            with pytest.raises(InvalidError, match="header"):
+                result(work, counts, tmp_path / "store")
 
 
 def test_the_row_as_json_is_that_of_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -321,7 +371,9 @@ def test_a_memory_that_cannot_be(spark: SparkSession, text: str) -> None:
         ({"key": "cast(cost as string)"}, "decimal"),
         ({"value": "to_json(struct(pair))"}, "`pair` is of type nested"),
         ({"key": "cast(monotonically_increasing_id() as string)"}, "numbers of the rows"),
-        ({"headers": "map('a', text)"}, "headers"),
+        ({"headers": "map(text, 'a')", "where": "text is not null"}, "names that are not constants"),
+        ({"headers": "map('a', price)"}, "of type double"),
+        ({"headers": "map_from_arrays(array('a'), array(text))"}, "Spark's MapFromArrays of headers"),
         ({"where": "small % 2 = 0"}, "Remainder"),
         ({"options": {"mergeSchema": "true"}}, "options of its own: mergeschema"),
     ],
@@ -410,7 +462,7 @@ def test_without_event_time_the_order_is_that_of_the_source(
     table = pa.concat_tables(pq.read_table(path, partitioning=None) for path in files)
     if "where" in changed:
         table = table.filter(table.column("n").is_valid())
-    assert {time for some in found.values() for time, _, _ in some} == {NOW_MS * 1000}
+    assert {time for some in found.values() for time, *_ in some} == {NOW_MS * 1000}
     keys = [None if "key" in changed else key.encode() for key in table.column("user").to_pylist()]
     order = dict[tuple[Any, Any], list[int]]()
     for number, one in enumerate(zip(keys, table.column("payload").to_pylist(), strict=True)):
