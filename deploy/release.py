@@ -93,6 +93,7 @@ def try_out(kind: str, version: str, programs: Path) -> str:
         if address is None:
             raise SystemExit(f"the broker of the {kind} does not serve. said=`{line.strip()}`")
         cluster = ("--cluster", address[1])
+        run(programs / "headgate", "topic", "create", "greetings", *cluster, place=place)
         run(programs / "headgate", "produce", "greetings", *cluster, place=place, given="hello\n")
         read = run(programs / "headgate", "consume", "greetings", *cluster, "--from-beginning", "--max", "1", place=place)
         if "hello" not in read:
