@@ -63,7 +63,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_sorted", [False, True])
 def test_rows_come_out_as_if_they_were_sorted_at_once(tmp_path: Path, times: int, bytes_max: int, is_sorted: bool) -> None:
     dice = random.Random(times + bytes_max)
-    rows = rows_of(dice, 60 if bytes_max == 1 else 3000, times, 40)
+    rows = rows_of(dice, 60 if bytes_max == 1 else 1200, times, 40)
     wanted = rows.take(pa.array(in_order(rows, TIES)))
     found = list(sorted_rows(batches_of(wanted if is_sorted else rows, dice), ORDER, bytes_max, COLUMNS, str(tmp_path)))
     assert (len(found) > 1) == (bytes_max < 1 << 30)
@@ -73,12 +73,12 @@ def test_rows_come_out_as_if_they_were_sorted_at_once(tmp_path: Path, times: int
 
 @pytest.mark.usefixtures("small")
 def test_memory_is_bounded_whatever_the_rows(tmp_path: Path) -> None:
-    """Sixty times as many rows as are sorted at once, all of one partition and time, some of them large."""
+    """Thirty times as many rows as are sorted at once, all of one partition and time, some of them large."""
     dice = random.Random(2)
     bytes_max = 1 << 18
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for _ in range(150):
+        for _ in range(80):
             yield rows_of(dice, 200, 1, dice.choice((10, 900, 2000)))
 
     before = pa.total_allocated_bytes()
@@ -86,7 +86,7 @@ def test_memory_is_bounded_whatever_the_rows(tmp_path: Path) -> None:
     for found in sorted_rows(batches(), ORDER, bytes_max, COLUMNS, str(tmp_path)):
         count += found.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
-    assert count == 150 * 200
+    assert count == 80 * 200
     assert most <= 3 * bytes_max
 
 
