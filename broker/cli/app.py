@@ -8,10 +8,27 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+import typer.main
+from typer._completion_classes import completion_init
+from typer._completion_shared import get_completion_script
 from typer.exceptions import TyperException
 
-from headgate.broker.cli import output
-from headgate.broker.cli.commands import capacity, cluster, dagster, flood, gate, group, records, segment, store, topic, verify
+from headgate.broker.cli import output, plain_help
+from headgate.broker.cli.commands import (
+    capacity,
+    cluster,
+    dagster,
+    flood,
+    gate,
+    group,
+    profile,
+    records,
+    segment,
+    store,
+    topic,
+    verify,
+)
+from headgate.broker.cli.options import bad_option
 from headgate.broker.cli.version import version_line
 from headgate.broker.runtime.errors import HeadgateError, Reason
 
@@ -26,7 +43,7 @@ app = typer.Typer(
 )
 _GROUPS = {
     "topic": topic, "group": group, "segment": segment, "capacity": capacity, "gate": gate, "flood": flood,
-    "store": store, "verify": verify,
+    "store": store, "profile": profile, "verify": verify,
 }  # fmt: skip
 """By name: the module of a group of commands."""
 
@@ -39,12 +56,13 @@ for _name, _module in _GROUPS.items():
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code; every error is one line on stderr."""
     _open_closed_streams()
-    given = list(arguments)
+    given = _cluster_first(list(arguments))
     if not given or (len(given) == 1 and given[0] in _GROUPS):
         given.append("--help")
     command = " ".join(["headgate", *_command_words(given)])
+    completion_init()
     try:
-        code = app(given, prog_name="headgate", standalone_mode=False)
+        code = plain_help.plain(typer.main.get_command(app))(given, prog_name="headgate", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
         context = getattr(error, "ctx", None)
@@ -77,7 +95,17 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _cluster_first(arguments: list[str]) -> list[str]:
+    """Move --cluster and --profile from between the two words of a command to its front: `headgate topic --cluster X list`."""
+    if len(arguments) > 1 and arguments[0] in _GROUPS and arguments[1].partition("=")[0] in ("--cluster", "--profile"):
+        count = 1 if "=" in arguments[1] else 2
+        return [*arguments[1 : 1 + count], arguments[0], *arguments[1 + count :]]
+    return arguments
+
+
 def _command_words(arguments: Sequence[str]) -> list[str]:
+    while arguments and arguments[0].partition("=")[0] in ("--cluster", "--profile"):
+        arguments = arguments[1 if "=" in arguments[0] else 2 :]
     words = [word for word in arguments[:2] if not word.startswith("-")]
     if words and words[0] in _GROUPS:
         return words[:2]
@@ -113,5 +141,20 @@ def _version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print version and commit.")] = False,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="HOST:GRPC_PORT", help="The cluster of the command; also behind the command.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", envvar="HEADGATE_PROFILE", metavar="NAME", help="The cluster of a profile (`headgate profile`)."),
+    ] = None,
 ) -> None:
     pass
+
+
+@app.command()
+def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]) -> None:
+    """Print the completion script of a shell. For bash: add `eval "$(headgate completion bash)"` to ~/.bashrc."""
+    if shell not in ("bash", "zsh", "fish"):
+        raise bad_option("shell", shell, "bash, zsh or fish")
+    output.print_text(get_completion_script(prog_name="headgate", complete_var="_HEADGATE_COMPLETE", shell=shell))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import datetime
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from headgate.broker.cli import output
+from headgate.broker.cli.record_format import Printer
 from headgate.broker.client import Consumer, ConsumerRecord, GateAdmin, GateState, Start, Timestamp, TopicPartition
 from headgate.broker.client.admin import Admin
+from headgate.broker.client.group_admin import GroupAdmin
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import parse_duration_ms
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
 POLL_MS = 500
 LOOK_S = 2.0
-"""Pause between two checks for added partitions."""
+"""Pause between two checks for added partitions, and between two commits of a group's positions."""
+INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Back:
     records: int
 
 
-def parse_start(*, from_beginning: bool, offset: int | None, timestamp: str | None) -> Start | Back:
-    """The position to start at. Raises InvalidError if more than one is given, or if a time cannot be read."""
+def parse_start(*, from_beginning: bool, offset: str | None, timestamp: str | None) -> tuple[Start | Back, int | None]:
+    """The position to start at, and the offset to end before. Raises InvalidError for more than one start, or a wrong one."""
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
         raise InvalidError(Reason.INVALID_REQUEST, "give only one of --from-beginning, --offset and --timestamp")
     if offset is not None:
-        return offset if offset >= 0 else Back(-offset)
+        return parse_offset(offset)
     if timestamp is not None:
-        return Timestamp(parse_time_ms(timestamp, Clock().now_ms()))
-    return "earliest" if from_beginning else "latest"
+        return Timestamp(parse_time_ms(timestamp, Clock().now_ms())), None
+    return "earliest" if from_beginning else "latest", None
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
@@ -61,116 +61,172 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         ) from error
 
 
-class Printer:
-    """Writes records to stdout. For a terminal, control characters are escaped; for any other output, bytes are written
-    unchanged."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What to read, and when to end.
 
-    def __init__(self, as_json: bool, key_separator: bytes | None) -> None:
-        self._as_json = as_json
-        self._separator = key_separator
-        self._terminal = sys.stdout.isatty()
+    `partitions`: None for all. `until`: the offset before which each partition ends. `count`: number of records. `group`: the
+    group whose positions are the start and are moved, or None.
+    """
 
-    def write(self, records: Sequence[ConsumerRecord]) -> None:
-        """Print some records, and flush them to the reader now. Raises BrokenPipeError if the reader has gone."""
-        line = self._json if self._as_json else self._plain
-        sys.stdout.buffer.write(b"".join(line(record) for record in records))
-        sys.stdout.buffer.flush()
-
-    def _plain(self, record: ConsumerRecord) -> bytes:
-        value = self._shown(record.value)
-        if self._separator is None:
-            return value + b"\n"
-        return self._shown(record.key) + self._separator + value + b"\n"
-
-    def _shown(self, data: bytes | None) -> bytes:
-        if data is None:
-            return b"null"
-        if not self._terminal:
-            return data
-        return output.escaped(data.decode(errors="backslashreplace"), keep="\t").encode()
-
-    def _json(self, record: ConsumerRecord) -> bytes:
-        row: dict[str, object] = {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp_ms": record.timestamp_ms,
-        }
-        _put(row, "key", record.key)
-        _put(row, "value", record.value)
-        if record.headers:
-            headers: list[dict[str, object]] = []
-            for name, value in record.headers:
-                headers.append({})
-                _put(headers[-1], "name", name.encode("utf-8", "surrogateescape"))
-                _put(headers[-1], "value", value)
-            row["headers"] = headers
-        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    topics: Sequence[str]
+    partitions: Sequence[int] | None = None
+    start: Start | Back = "latest"
+    until: int | None = None
+    count: int | None = None
+    exit_at_end: bool = False
+    group: str | None = None
 
 
-def _put(row: dict[str, object], name: str, data: bytes | None) -> None:
-    """Text for bytes that are text, and ``<name>_base64`` for others."""
+def parse_offset(text: str) -> tuple[Start | Back, int | None]:
+    """(start, end) of ``5``, ``-5``, ``5:10``, ``:10``, ``5:``, ``beginning``, ``end``. Raises InvalidError."""
+    if text in _PLACES:
+        return _PLACES[text], None
+    first, colon, last = text.partition(":")
+    start: Start | Back = "earliest"
     try:
-        row[name] = None if data is None else data.decode()
-    except UnicodeDecodeError:
-        row[f"{name}_base64"] = base64.b64encode(data or b"").decode()
+        if first or not colon:
+            number = int(first)
+            start = number if number >= 0 else Back(-number)
+        end = int(last) if last else None
+        if end is not None and (end < 0 or (isinstance(start, int) and end < start)):
+            raise ValueError
+    except ValueError:
+        expected = "N, -N (before the end), FROM:TO, beginning or end"
+        raise InvalidError(
+            Reason.INVALID_REQUEST, f"option has a wrong value, expected {expected}. option=`--offset` value=`{text}`"
+        ) from None
+    return start, end
 
 
-async def consume_records(
-    cluster: str,
-    topic: str,
-    partitions: Sequence[int] | None,
-    start: Start | Back,
-    count: int | None,
-    exit_at_end: bool,
-    printer: Printer,
-) -> None:
-    """Print records from `start` on: for ever, or `count` of them, or up to the current end."""
+_PLACES: Mapping[str, Start] = {"beginning": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
+
+
+async def consume_records(cluster: str, reading: Reading, printer: Printer) -> None:
+    """Print records: for ever, or until the end that `reading` states."""
     async with Consumer(cluster, on_outage=partial(output.tell_outage, "consume")) as consumer:
-        places, ends = await _places(cluster, topic, partitions, start)
-        if exit_at_end:
-            places = {at: place for at, place in places.items() if place != "latest"}
+        places, ends = await _places(cluster, reading)
+        positions = Positions(cluster, reading.group)
+        places |= await positions.stored(places)
+        stops = _stops(reading, places, ends)
+        if stops is not None:
+            places = {at: place for at, place in places.items() if at in stops}
             if not places:
                 return
         await consumer.assign(places)
-        left = count
-        told = False
-        loop = asyncio.get_running_loop()
+        try:
+            await _Loop(cluster, reading, consumer, printer, positions, places, ends, stops).run()
+        finally:
+            await positions.store()
+
+
+def _stops(
+    reading: Reading, places: Mapping[TopicPartition, Start], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int] | None:
+    """The offset before which each partition ends; None to read for ever. Without a partition that begins at its end."""
+    if not reading.exit_at_end:
+        return None if reading.until is None else dict.fromkeys(places, reading.until)
+    until = INT64_MAX if reading.until is None else reading.until
+    return {at: min(ends[at], until) for at, place in places.items() if place != "latest"}
+
+
+class Positions:
+    """The committed positions of the group that reads, if there is one. The group must have no members meanwhile."""
+
+    def __init__(self, cluster: str, group: str | None) -> None:
+        self._cluster, self._group = cluster, group
+        self._printed: dict[TopicPartition, int] = {}
+        self._store_s = 0.0
+
+    async def stored(self, places: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """The group's positions in these partitions. Raises InvalidError if the group has members."""
+        if self._group is None:
+            return {}
+        async with GroupAdmin(self._cluster) as admin:
+            try:
+                await admin.alter_positions(self._group, {})
+                found = (await admin.describe_group(self._group)).positions
+            except InvalidError as error:
+                if error.reason is not Reason.GROUP_ID_NOT_FOUND:
+                    raise
+                return {}
+        known = {TopicPartition(row.topic, row.partition): row.offset for row in found}
+        return {at: offset for at in places if (offset := known.get(at)) is not None}
+
+    async def printed(self, records: Sequence[ConsumerRecord], now_s: float) -> None:
+        """Note printed records, and store the positions behind them now and then."""
+        if self._group is not None:
+            self._printed.update((TopicPartition(one.topic, one.partition), one.offset + 1) for one in records)
+            if now_s >= self._store_s:
+                self._store_s = now_s + LOOK_S
+                await self.store()
+
+    async def store(self) -> None:
+        if self._group is not None and self._printed:
+            printed, self._printed = self._printed, {}
+            async with GroupAdmin(self._cluster) as admin:
+                await admin.alter_positions(self._group, printed)
+
+
+@dataclass(slots=True)
+class _Loop:
+    """Reads until the end. `stops`: see `_stops`."""
+
+    cluster: str
+    reading: Reading
+    consumer: Consumer
+    printer: Printer
+    positions: Positions
+    places: Mapping[TopicPartition, Start]
+    ends: Mapping[TopicPartition, int]
+    stops: dict[TopicPartition, int] | None
+    told: bool = False
+
+    async def run(self) -> None:
+        loop, left, stops = asyncio.get_running_loop(), self.reading.count, self.stops
         look_s = loop.time() + LOOK_S
-        open_ends = {at: ends[at] for at in places}
+        running = stops
         while left is None or left > 0:
-            if exit_at_end:
-                open_ends = {at: end for at, end in open_ends.items() if consumer.position(at) < end}
-                if not open_ends:
+            if running is not None:
+                running = {at: end for at, end in running.items() if self.consumer.position(at) < end}
+                if not running:
                     return
-            records = await consumer.poll(timeout_ms=POLL_MS)
-            if exit_at_end:
-                records = [record for record in records if record.offset < ends[TopicPartition(topic, record.partition)]]
+            records = await self.consumer.poll(timeout_ms=POLL_MS)
+            if stops is not None:
+                records = [record for record in records if record.offset < stops[TopicPartition(record.topic, record.partition)]]
             if left is not None:
                 records = records[:left]
                 left -= len(records)
             if records:
-                printer.write(records)
-            elif not told:
-                behind = {at.partition: consumer.position(at) for at in places if consumer.position(at) < ends[at]}
-                gate = await _gate_in_the_way(cluster, topic, behind) if behind else None
-                if gate is not None:
-                    output.fail(f"waiting at gate {gate}, which is open, until it is filled or released", "consume")
-                    told = True
-            if partitions is None and not exit_at_end and loop.time() > look_s:
-                await _read_added(consumer, topic)
+                self.printer.write(records)
+                await self.positions.printed(records, loop.time())
+            elif not self.told:
+                await self._tell_gate()
+            if self.reading.partitions is None and stops is None and loop.time() > look_s:
+                for topic in self.reading.topics:
+                    await _read_added(self.consumer, topic)
                 look_s = loop.time() + LOOK_S
+
+    async def _tell_gate(self) -> None:
+        for topic in self.reading.topics:
+            positions = {at: self.consumer.position(at) for at in self.places if at.topic == topic}
+            behind = {at.partition: offset for at, offset in positions.items() if offset < self.ends[at]}
+            gate = await _gate_in_the_way(self.cluster, topic, behind) if behind else None
+            if gate is not None:
+                output.fail(f"waiting at gate {gate}, which is open, until it is filled or released", "consume")
+                self.told = True
+                return
 
 
 async def _read_added(consumer: Consumer, topic: str) -> None:
-    """Also read partitions that were added to the topic, from their beginning."""
+    """Also read partitions that were added to a topic, from their beginning."""
     try:
         numbers = await consumer.partitions(topic)
     except RetryError:
         return  # try again at the next check
     reads: dict[TopicPartition, Start] = {at: consumer.position(at) for at in consumer.assignment()}
     added: dict[TopicPartition, Start] = {TopicPartition(topic, number): "earliest" for number in numbers}
-    if len(added) > len(reads):
+    if added.keys() - reads.keys():
         await consumer.assign({**added, **reads})
 
 
@@ -188,24 +244,24 @@ async def _gate_in_the_way(cluster: str, topic: str, positions: Mapping[int, int
     return None
 
 
-async def _places(
-    cluster: str, topic: str, partitions: Sequence[int] | None, start: Start | Back
-) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, int]]:
+async def _places(cluster: str, reading: Reading) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, int]]:
     """The start position and the current end, by partition."""
-    async with Admin(cluster) as admin:
-        description = await admin.describe_topic(topic)
-    known = {part.number: part for part in description.partitions}
-    for number in partitions or ():
-        if number not in known:
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"topic has no such partition. topic=`{topic}` partition=`{number}` partitions=`{len(known)}`",
-            )
     places: dict[TopicPartition, Start] = {}
     ends: dict[TopicPartition, int] = {}
-    for number in sorted(set(partitions or known)):
-        part = known[number]
-        at = TopicPartition(topic, number)
-        ends[at] = part.high_watermark
-        places[at] = max(part.log_start, part.high_watermark - start.records) if isinstance(start, Back) else start
+    start = reading.start
+    for topic in reading.topics:
+        async with Admin(cluster) as admin:
+            description = await admin.describe_topic(topic)
+        known = {part.number: part for part in description.partitions}
+        for number in reading.partitions or ():
+            if number not in known:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    f"topic has no such partition. topic=`{topic}` partition=`{number}` partitions=`{len(known)}`",
+                )
+        for number in sorted(set(reading.partitions or known)):
+            part = known[number]
+            at = TopicPartition(topic, number)
+            ends[at] = part.high_watermark
+            places[at] = max(part.log_start, part.high_watermark - start.records) if isinstance(start, Back) else start
     return places, ends

@@ -12,6 +12,7 @@ from headgate.broker.client import Admin, FileRef, Gate, GateAdmin, GateState, P
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 COLUMNS = ("topic", "gate", "state", "place", "partitions", "room", "rows", "size", "left")
+OPTIONAL = ("partitions", "place", "size")
 NUMERIC = ("partitions", "room", "rows", "size")
 
 

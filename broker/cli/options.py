@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from headgate.broker.cli import profiles
+from headgate.broker.runtime.config import parse_duration_ms, parse_size
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
@@ -17,10 +19,34 @@ LONGEST_TTL_MS = 7 * 86_400_000
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 """Largest numbers that requests can hold. The cluster decides which numbers are sensible."""
 
+
+def chosen_cluster(context: typer.Context, value: str) -> str:
+    """The cluster of a command: its option, the option before the command, --profile, HEADGATE_CLUSTER, the profile in use, or the
+    default; the first that is given."""
+    if context.resilient_parsing:  # completion: nothing is asked
+        return value
+    source = context.get_parameter_source("cluster")
+    given = context.find_root().params
+    if source is not None and source.name == "COMMANDLINE":
+        return value
+    if given.get("cluster"):
+        return str(given["cluster"])
+    if given.get("profile"):
+        return profiles.load().cluster(str(given["profile"]))
+    if source is not None and source.name == "ENVIRONMENT":
+        return value
+    known = profiles.load()
+    return known.cluster(known.current) if known.current else value
+
+
 Cluster = Annotated[
     str,
     typer.Option(
-        "--cluster", envvar="HEADGATE_CLUSTER", metavar="HOST:GRPC_PORT", help="Any broker, or several separated by commas."
+        "--cluster",
+        envvar="HEADGATE_CLUSTER",
+        metavar="HOST:GRPC_PORT",
+        help="Any broker, or several separated by commas.",
+        callback=chosen_cluster,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -66,10 +92,21 @@ def split_pairs(option: str, given: Sequence[str] | None) -> list[tuple[str, str
     return pairs
 
 
+def topic_settings(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """The settings of a topic, by name, in Kafka's form: ``7d`` in ms, ``1GiB`` in bytes. The broker judges all other values."""
+    from headgate.broker.cluster.topic_config import KEYS, Kind
+
+    settings = named_pairs(option, given)
+    for name, value in settings.items():
+        parse = parse_duration_ms if name.endswith(".ms") else parse_size if name.endswith(".bytes") else None
+        if parse is not None and name in KEYS and KEYS[name].kind in (Kind.INT, Kind.LONG):
+            number = parse(value)
+            settings[name] = value if number is None else str(number)
+    return settings
+
+
 def duration_ms(option: str, text: str, high_ms: int) -> int:
     """The duration that an option gives, in ms. Raises InvalidError for another text and for a longer duration."""
-    from headgate.broker.runtime.config import parse_duration_ms
-
     ms = parse_duration_ms(text)
     if ms is None or ms > high_ms:
         raise bad_option(option, text, f"a duration up to {high_ms // 1000}s, such as 500ms")

@@ -89,6 +89,17 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
         raise ReaderLeft from error  # not under its own name: typer would make it an exit with code 1
 
 
+def check_cluster(cluster: str) -> None:
+    """Raise InvalidError unless the text is HOST:GRPC_PORT, or several with commas between."""
+    for address in cluster.split(","):
+        host, colon, port = address.strip().rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"cluster is written as HOST:GRPC_PORT, several with commas between. cluster=`{cluster}`",
+            )
+
+
 def check_reachable(cluster: str) -> None:
     """Find out quickly whether a gRPC server answers, instead of retrying until a time-out.
 
@@ -96,16 +107,12 @@ def check_reachable(cluster: str) -> None:
         RetryError: no process listens at any of the addresses, or the listening one does not answer.
         InvalidError: not an address, or not the address of a gRPC server.
     """
+    check_cluster(cluster)
     reasons: list[str] = []
     silent: dict[socket.socket, str] = {}
     with ExitStack() as opened:
         for address in cluster.split(","):
-            host, colon, port = address.strip().rpartition(":")
-            if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-                raise InvalidError(
-                    Reason.INVALID_REQUEST,
-                    f"cluster is written as HOST:GRPC_PORT, several with commas between. cluster=`{cluster}`",
-                )
+            host, _, port = address.strip().rpartition(":")
             try:
                 connection = opened.enter_context(socket.create_connection((host.strip("[]"), int(port)), CONNECT_S))
             except (OSError, UnicodeError) as error:
@@ -176,16 +183,29 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(escaped(text) + "\n")
 
 
+def print_text(text: str) -> None:
+    """Print a text of ours, with its line ends."""
+    sys.stdout.write(text + "\n")
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON: indented for a person, on one line for a program."""
     sys.stdout.write(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", numeric: Sequence[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str = "",
+    numeric: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> None:
     """Print a table: drawn on a terminal, otherwise tab-separated behind a line of column names.
 
     Args:
         numeric: columns that are aligned to the right.
+        optional: columns that a narrow terminal does not show, the least important first.
     """
     if not sys.stdout.isatty():
         for row in (columns, *rows):
@@ -193,7 +213,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
         return
     from rich.console import Console
 
-    Console().print(drawn_table(columns, rows, title=title, numeric=numeric))
+    console = Console()
+    left_out: set[str] = set()
+    for name in (*optional, None):
+        kept = [number for number, column in enumerate(columns) if column not in left_out]
+        table = drawn_table(
+            [columns[number] for number in kept], [[row[number] for number in kept] for row in rows], title=title, numeric=numeric
+        )
+        if name is None or console.measure(table).maximum <= console.width:
+            break
+        left_out.add(name)
+    console.print(table)
 
 
 def drawn_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", numeric: Sequence[str] = ()) -> Table:

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from headgate.broker.cli import output
-from headgate.broker.client import Delivery, Producer
+from headgate.broker.cli.record_format import Headers, parse_json
+from headgate.broker.client import Admin, Delivery, Producer
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 COMMAND = "headgate produce"
@@ -39,6 +40,14 @@ class Format:
     null_value: bytes | None
     headers: tuple[tuple[str, bytes], ...]
     partition: int | None
+    json: bool = False
+
+    def record(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None, Headers, int | None]:
+        """(key, value, headers, time in ms or None) of the line. Raises InvalidError."""
+        if self.json:
+            key, value, headers, timestamp_ms = parse_json(line, number)
+            return key, value, headers + self.headers, timestamp_ms
+        return *self.split(line, number), self.headers, None
 
     def split(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None]:
         """(key, value) of the line. Raises InvalidError if the key separator is missing."""
@@ -104,6 +113,9 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
                             await producer.flush()
                     raise
                 await producer.flush()
+        if not tally.sent:
+            async with Admin(cluster) as admin:
+                await admin.describe_topic(topic)  # an empty input has shown no wrong name yet
     finally:
         for source in sources:
             if source != 0:
@@ -123,8 +135,10 @@ async def _send_all(
         async for lines in _lines(source):
             for line in lines:
                 number += 1
-                key, value = line_format.split(line.removesuffix(b"\r"), number)
-                delivery = await producer.send(topic, value, key=key, headers=line_format.headers, partition=line_format.partition)
+                key, value, headers, timestamp_ms = line_format.record(line.removesuffix(b"\r"), number)
+                delivery = await producer.send(
+                    topic, value, key=key, headers=headers, partition=line_format.partition, timestamp_ms=timestamp_ms
+                )
                 tally.watch(delivery, number)
                 read_bytes += len(line) + 1
             advance(read_bytes)

@@ -25,6 +25,8 @@ from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 BROKER_COLUMNS = ("broker", "kafka", "grpc", "http", "up", "cpu", "memory", "connections", "segments", "state")
 BROKER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments")
+BROKER_OPTIONAL = ("http", "connections", "memory", "grpc")
+TOPIC_COLUMNS = ("topic", "partitions", "records", "size", "records/s in", "bytes/s in")
 LEADER_MS = 5 * SECOND_MS
 """Longest wait for the leader; the rest of the screen does not need the leader."""
 
@@ -53,7 +55,8 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
         return
     output.print_line(f"cluster {status.cluster_id}: {output.plural(len(status.brokers), 'broker')}, "
                       f"{output.plural(len(status.topics), 'topic')}")  # fmt: skip
-    output.print_table(BROKER_COLUMNS, broker_rows(status.brokers, None if found is None else found.view), numeric=BROKER_NUMERIC)
+    brokers = broker_rows(status.brokers, None if found is None else found.view)
+    output.print_table(BROKER_COLUMNS, brokers, numeric=BROKER_NUMERIC, optional=BROKER_OPTIONAL)
     for broker in status.brokers:
         if broker.clock_doubt:
             output.print_line(f"broker {broker.id}: {broker.clock_doubt}")
@@ -67,14 +70,19 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
             for reason in found.desired.reasons:
                 output.print_line(f"  {reason}")
         if found.view.segments:
-            output.print_table(SEGMENT_COLUMNS, segment_rows(found.view.segments), numeric=SEGMENT_NUMERIC)
+            output.print_table(
+                SEGMENT_COLUMNS, segment_rows(found.view.segments), numeric=SEGMENT_NUMERIC, optional=("epoch", "requests/s")
+            )
         if found.view.decisions:
             output.print_table(DECISION_COLUMNS, decision_rows(found.view.decisions))
     if gates:
-        output.print_table(gate_commands.COLUMNS, gate_commands.rows_of(gates), numeric=gate_commands.NUMERIC, title="open gates")
+        gate_rows = gate_commands.rows_of(gates)
+        output.print_table(
+            gate_commands.COLUMNS, gate_rows, numeric=gate_commands.NUMERIC, title="open gates", optional=gate_commands.OPTIONAL
+        )
     if status.topics:
         output.print_table(
-            ("topic", "partitions", "records", "size", "records/s in", "bytes/s in"),
+            TOPIC_COLUMNS,
             [
                 (
                     topic.name,
@@ -86,7 +94,8 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
                 )
                 for topic in status.topics
             ],
-            numeric=("partitions", "records", "size", "records/s in", "bytes/s in"),
+            numeric=TOPIC_COLUMNS[1:],
+            optional=("records/s in",),
         )
 
 

@@ -43,6 +43,9 @@ def up(
     except InvalidError as error:
         # Here a wrong setting is a usage error. A cluster may refuse a topic's setting although the command was right.
         raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
+    from headgate.broker.cli.in_use import check_unused
+
+    asyncio.run(check_unused(settings))
     raise typer.Exit(run_up(settings, brokers, max_brokers))
 
 

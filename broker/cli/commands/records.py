@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from headgate.broker.cli import output
-from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, TopicName, bad_option, separator_bytes, split_pairs
+from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, TopicName, TopicNames, bad_option, separator_bytes, split_pairs
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -34,6 +35,10 @@ def produce(
     null_value: Annotated[
         str | None, typer.Option("--null-value", metavar="TEXT", help="A line with this value is written as a tombstone.")
     ] = None,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="A line is a JSON object as `consume --json` prints it: key, value, headers, timestamp_ms."),
+    ] = False,
 ) -> None:
     """Write one record per line, from files or standard input. Counts the records that are durable."""
     from headgate.broker.cli.produce import Format, produce_lines
@@ -44,18 +49,23 @@ def produce(
     separator = separator_bytes(key_separator)
     if separator == b"":
         raise bad_option("--key-separator", "", "at least one character")
-    line_format = Format(separator, None if null_value is None else os.fsencode(null_value), headers, partition)
+    if json and (separator is not None or null_value is not None):
+        raise InvalidError(Reason.INVALID_REQUEST, "--json has key and null itself: give no --key-separator and no --null-value")
+    line_format = Format(separator, None if null_value is None else os.fsencode(null_value), headers, partition, json)
     output.check_reachable(cluster)
     raise typer.Exit(output.run(produce_lines(cluster, topic, files or [], line_format, compression)))
 
 
 @app.command()
 def consume(
-    topic: TopicName,
+    topics: TopicNames,
     cluster: Cluster = DEFAULT_CLUSTER,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", "-b", help="Start at the first record.")] = False,
     offset: Annotated[
-        int | None, typer.Option("--offset", "-o", help="Start at this offset; negative: this many records before the end.")
+        str | None,
+        typer.Option(
+            "--offset", "-o", metavar="OFFSET", help="N: start there. -N: N records before the end. FROM:TO: end before TO."
+        ),
     ] = None,
     timestamp: Annotated[
         str | None,
@@ -69,12 +79,34 @@ def consume(
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="Print KEY<TEXT>VALUE; \\t is a tab.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="GROUP", help="Continue at this group's positions, and move them. It has no members."
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="Such as '%t %p %o %T %k %v %h\\n': topic, partition, offset, time in ms, key, value, headers; %K %S: sizes.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per record, with time and headers.")] = False,
 ) -> None:
     """Print records as they arrive, until Ctrl-C. Starts at the end by default."""
-    from headgate.broker.cli.consume import Printer, consume_records, parse_start
+    from headgate.broker.cli.consume import Reading, consume_records, parse_start
+    from headgate.broker.cli.record_format import Printer
 
-    start = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
-    separator = separator_bytes(key_separator)
+    if (pattern is not None) + json + (key_separator is not None) > 1:
+        raise InvalidError(Reason.INVALID_REQUEST, "give only one of --format, --json and --key-separator")
+    start, until = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
+    printer = Printer(json, separator_bytes(key_separator), pattern)
+    reading = Reading(
+        topics=list(dict.fromkeys(topics)), partitions=partition or None, start=start, until=until, count=count,
+        exit_at_end=exit_at_end, group=group,
+    )  # fmt: skip
     output.check_reachable(cluster)
-    output.run(consume_records(cluster, topic, partition or None, start, count, exit_at_end, Printer(json, separator)))
+    output.run(consume_records(cluster, reading, printer))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headgate.broker.cli import output
-from headgate.broker.cli.options import DEFAULT_CLUSTER, INT32_MAX, Cluster, Json, Pairs, TopicName, TopicNames, named_pairs
+from headgate.broker.cli.options import DEFAULT_CLUSTER, INT32_MAX, Cluster, Json, Pairs, TopicName, TopicNames, topic_settings
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", rich_markup_mode=None)
@@ -27,7 +27,7 @@ def topic_create(
     """Create topics."""
     from headgate.broker.cli import topic
 
-    settings = named_pairs("--config", config)
+    settings = topic_settings("--config", config)
     output.check_reachable(cluster)
     output.run(topic.create(cluster, topics, partitions, settings, if_not_exists))
 
@@ -72,7 +72,7 @@ def topic_alter(
     """Change settings or the number of partitions of a topic."""
     from headgate.broker.cli import topic as commands
 
-    settings = named_pairs("--set", config)
+    settings = topic_settings("--set", config)
     if partitions is None and not settings and not unset:
         raise InvalidError(Reason.INVALID_REQUEST, "nothing to change: give --partitions, --set or --unset")
     output.check_reachable(cluster)

@@ -1,0 +1,58 @@
+"""Is a store in use? `headgate up` asks before it starts brokers, which would take the store over from the running ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headgate.broker.client import Admin
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.engine import keys
+from headgate.broker.engine.upkeep.inspection import read_manifest
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.store.open import PRIVATE_URLS, open_store
+
+ANSWER_MS = 2_000
+"""Longest wait for the answer of a broker that the store names. A dead one refuses the connection at once."""
+
+
+async def check_unused(settings: Settings) -> None:
+    """Raise InvalidError if brokers serve the store, with their addresses."""
+    brokers = await _running(settings)
+    if brokers:
+        kafka = ",".join(f"{one.host}:{one.kafka_port}" for one in brokers)
+        grpc = ",".join(f"{one.host}:{one.grpc_port}" for one in brokers)
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"a cluster serves this store already. kafka=`{kafka}` grpc=`{grpc}` store=`{settings.store}` "
+            f"(point clients there, or stop it first; `headgate status --cluster {grpc}` shows it)",
+        )
+
+
+async def _running(settings: Settings) -> list[Incarnation]:
+    """The brokers of the store that answer. None if the store cannot be read: the broker that starts will say why."""
+    if settings.store in PRIVATE_URLS:
+        return []
+    try:
+        store = open_store(settings.store, required_key=keys.CLUSTER_ID)
+        try:
+            manifest = await read_manifest(store)
+        finally:
+            await store.close()
+    except HeadgateError:
+        return []
+    open_ones = [one for one in manifest.incarnations.values() if not one.sealed and one.grpc_port]
+    answers = await asyncio.gather(*map(_answers, open_ones))
+    return [one for one, answered in zip(open_ones, answers, strict=True) if answered]
+
+
+async def _answers(broker: Incarnation) -> bool:
+    """True if this very run of the broker serves at its address."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(broker.host, broker.grpc_port), ANSWER_MS / 1000)
+        writer.close()
+        async with Admin(f"{broker.host}:{broker.grpc_port}", timeout_ms=ANSWER_MS) as admin:
+            status = await admin.status(rate_window_ms=0)
+    except (OSError, TimeoutError, HeadgateError):
+        return False
+    return any(one.incarnation_id == broker.id for one in status.brokers)
