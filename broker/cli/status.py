@@ -18,7 +18,7 @@ from headgate.broker.cli.top import (
     starvation,
     state,
 )
-from headgate.broker.client import Admin, Broker, Gate, GateAdmin, GateState
+from headgate.broker.client import Admin, Broker, Gate, GateAdmin, GateState, TopicStatus
 from headgate.broker.client.control import ClusterView, Control
 from headgate.broker.runtime.config import SECOND_MS
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
@@ -81,22 +81,21 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
             gate_commands.COLUMNS, gate_rows, numeric=gate_commands.NUMERIC, title="open gates", optional=gate_commands.OPTIONAL
         )
     if status.topics:
-        output.print_table(
-            TOPIC_COLUMNS,
-            [
-                (
-                    topic.name,
-                    topic.partitions,
-                    f"{topic.records:,}",
-                    output.size(topic.size_bytes),
-                    "" if topic.records_in_per_second is None else f"{topic.records_in_per_second:,.0f}",
-                    "" if topic.bytes_in_per_second is None else output.size(topic.bytes_in_per_second),
-                )
-                for topic in status.topics
-            ],
-            numeric=TOPIC_COLUMNS[1:],
-            optional=("records/s in",),
+        output.print_table(TOPIC_COLUMNS, _topic_rows(status.topics), numeric=TOPIC_COLUMNS[1:], optional=("records/s in",))
+
+
+def _topic_rows(topics: Sequence[TopicStatus]) -> list[tuple[object, ...]]:
+    return [
+        (
+            topic.name,
+            topic.partitions,
+            f"{topic.records:,}",
+            output.size(topic.size_bytes),
+            "" if topic.records_in_per_second is None else f"{topic.records_in_per_second:,.0f}",
+            "" if topic.bytes_in_per_second is None else output.size(topic.bytes_in_per_second),
         )
+        for topic in topics
+    ]
 
 
 def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tuple[object, ...]]:
