@@ -14,6 +14,7 @@ import pytest
 
 from headgate.broker.runtime.errors import RetryError
 from headgate.pipelines.columns import job as columns_job
+from headgate.pipelines.columns import plan as columns_plan
 from headgate.pipelines.columns import tasks
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
@@ -109,7 +110,7 @@ CHANGED: list[dict[str, Any]] = [{}, {"value": None}, {"key": None, "event_time"
 def test_csv_gives_the_same_records(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, changed: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(columns_job, "LINES_BYTES", piece_bytes)
+    monkeypatch.setattr(columns_plan, "LINES_BYTES", piece_bytes)
     path = csv_files(tmp_path)
     if "event_time" in changed:
         path /= "0.csv"  # Spark puts large files first
@@ -121,7 +122,7 @@ def test_csv_gives_the_same_records(
 def test_json_lines_give_the_same_records(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, changed: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(columns_job, "LINES_BYTES", piece_bytes)
+    monkeypatch.setattr(columns_plan, "LINES_BYTES", piece_bytes)
     path = json_files(tmp_path)
     if "event_time" in changed:
         path /= "0.json"
@@ -146,7 +147,7 @@ def test_csv_without_a_header_with_tabs(spark: SparkSession, tmp_path: Path) -> 
 
 def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The count finds the span of each piece."""
-    monkeypatch.setattr(columns_job, "LINES_BYTES", 1024)
+    monkeypatch.setattr(columns_plan, "LINES_BYTES", 1024)
     monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
     monkeypatch.setattr(tasks, "exchange", None)
     (tmp_path / "a.json").write_text("".join(f'{{"user":"u{one % 7}","payload":"x","ms":{one}}}\n' for one in range(2000)))
