@@ -121,6 +121,8 @@ def _with_pairs(rows: list[Any], plan: Any) -> list[Any]:
         if [one["type"] for one in fields] == ["string", "string"]:
             made = next(one for one in _scala(plan.expressions()) if one.name() == "headers").child().argument().value()
             pairs = [made.getStruct(number, 2) for number in range(made.numElements())]
+            if None in pairs:
+                continue  # a header that is null: Spark's rows refuse it
             texts = [[pair.getUTF8String(place) for place in (0, 1)] for pair in pairs]
             tree[2][PAIRS] = [[None if text is None else text.toString() for text in pair] for pair in texts]
     return rows
