@@ -15,7 +15,7 @@ import pytest
 from headgate.broker.runtime.errors import RetryError
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.columns import plan as columns_plan
-from headgate.pipelines.columns import tasks
+from headgate.pipelines.columns import writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.plan import SPARK, Rows, records
@@ -149,7 +149,7 @@ def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_p
     """The count finds the span of each piece."""
     monkeypatch.setattr(columns_plan, "LINES_BYTES", 1024)
     monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
-    monkeypatch.setattr(tasks, "exchange", None)
+    monkeypatch.setattr(writing, "exchange", None)
     (tmp_path / "a.json").write_text("".join(f'{{"user":"u{one % 7}","payload":"x","ms":{one}}}\n' for one in range(2000)))
     assert same_on_both_ways(spark, json_rows(spark, tmp_path / "a.json"), tmp_path).total == 2000
 
