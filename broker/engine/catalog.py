@@ -19,7 +19,7 @@ from headgate.broker.engine import keys
 from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast
 from headgate.broker.store.interface import Store
-from headgate.broker.store.journal import Journal
+from headgate.broker.store.journal import Journal, Loaded
 
 COMMIT_PAUSE_S = 0.2
 COMMIT_TRIES = 50
@@ -129,10 +129,7 @@ class LocalCatalog:
     async def load(self) -> None:
         """Read the newest manifest. Raises CorruptError, RetryError."""
         loaded = await self._journal.load()
-        manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
-        for data in loaded.edits:
-            manifest.apply(decode_edits(data))
-        self._manifest = manifest
+        self._manifest = manifest_of(loaded)
         self._recent.clear()
         self._recent_bytes = 0
         for data in loaded.edits:
@@ -235,3 +232,11 @@ class LocalCatalog:
         except HeadgateError:
             # The edits are durable. A snapshot only makes the next start faster, and the next commit tries it again.
             return
+
+
+def manifest_of(loaded: Loaded) -> Manifest:
+    """The manifest at a version of its journal. Raises CorruptError."""
+    manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
+    for data in loaded.edits:
+        manifest.apply(decode_edits(data))
+    return manifest

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headgate.broker.cluster.gates import ParquetExtent, is_url
-from headgate.broker.cluster.manifest import Manifest, decode_edits
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine import keys
+from headgate.broker.engine.catalog import manifest_of
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, judge, needs
@@ -47,11 +48,7 @@ class Inspection:
 
 async def read_manifest(store: Store) -> Manifest:
     """The manifest as it stands in the store. Raises CorruptError, RetryError."""
-    loaded = await Journal(store, keys.MANIFEST).load()
-    manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
-    for data in loaded.edits:
-        manifest.apply(decode_edits(data))
-    return manifest
+    return manifest_of(await Journal(store, keys.MANIFEST).load())
 
 
 async def take_stock(store: Store, oldest_ms: int) -> Inspection:
