@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headgate.assets.progress import Follower
 from headgate.assets.resources import ClusterResource
 from headgate.assets.spark import loader
 from headgate.broker.runtime.errors import HeadgateError
@@ -94,7 +95,10 @@ class World:
 
     @contextmanager
     def loading(self) -> Iterator[Callable[[TimeSpan], Certificate]]:
-        with loader(self._spark, self.flood, self.spans, self.cluster, PARTITIONS, 600.0, print, self._listen) as load:
+        with (
+            Follower(print) as follow,
+            loader(self._spark, self.flood, self.spans, self.cluster, PARTITIONS, 600.0, follow, self._listen) as load,
+        ):
 
             def one(span: TimeSpan) -> Certificate:
                 found = load(span)

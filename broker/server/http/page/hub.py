@@ -154,18 +154,24 @@ class EventStream(Response):
         with suppress(TimeoutError):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await _send(send, f"retry: {RETRY_MS}\n\n".encode())
-            until_s = asyncio.get_running_loop().time() + SECONDS_MAX
-            while not self._hub.is_over and asyncio.get_running_loop().time() < until_s:
+            now = asyncio.get_running_loop().time
+            until_s = now() + SECONDS_MAX
+            sent_s = now()
+            while not self._hub.is_over and now() < until_s:
                 self._page.changed.clear()
                 news = self._page.news()
                 for name, html in news:
                     await _send(send, b"event: part\ndata: " + msgspec.json.encode({"id": name, "html": html}) + b"\n\n")
                     self._hub.events += 1
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(BEAT_S):
-                        await self._page.changed.wait()
-                        continue
-                await _send(send, b"event: beat\ndata: .\n\n")
+                # A look that changed nothing sends nothing: silence is counted from the last event.
+                if not news and now() - sent_s >= BEAT_S:
+                    await _send(send, b"event: beat\ndata: .\n\n")
+                elif not news:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(sent_s + BEAT_S):
+                            await self._page.changed.wait()
+                    continue
+                sent_s = now()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
