@@ -24,6 +24,8 @@ EXIT_INTERRUPTED = 130
 CONNECT_S = 3.0
 SILENCE_S = 5.0
 """Longest wait for an answer: a broker may be busy for a moment, but a stopped one never answers."""
+WIDE_COLUMNS = 100_000
+"""Width of a terminal on which any table fits: a console measures no table as wider than itself."""
 HTTP2_SETTINGS = b"\x04"
 HTTP2_FRAME_HEAD_BYTES = 9
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + HTTP2_SETTINGS + bytes(5)
@@ -213,14 +215,14 @@ def print_table(
         return
     from rich.console import Console
 
-    console = Console()
+    console, wide = Console(), Console(width=WIDE_COLUMNS)
     left_out: set[str] = set()
     for name in (*optional, None):
         kept = [number for number, column in enumerate(columns) if column not in left_out]
         table = drawn_table(
             [columns[number] for number in kept], [[row[number] for number in kept] for row in rows], title=title, numeric=numeric
         )
-        if name is None or console.measure(table).maximum <= console.width:
+        if name is None or wide.measure(table).maximum <= console.width:
             break
         left_out.add(name)
     console.print(table)

@@ -72,13 +72,15 @@ def test_store_commands(broker: BrokerProcess) -> None:
         assert headgate(broker, "store", command, "--store", "/nonexistent/place", fails=True).stderr
 
 
-def on_terminal(broker: BrokerProcess, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
+def on_terminal(broker: BrokerProcess, *arguments: str, typed: bytes = b"", columns: int = 100) -> tuple[int, str]:
     """Run a command on a pseudo-terminal. Returns (exit code, terminal output)."""
     child, terminal = pty.fork()
     if child == 0:  # pragma: no cover
         os.chdir(ROOT)
         os.execve(
-            sys.executable, [sys.executable, "-m", "headgate.broker.cli.main", *arguments], environment(broker) | {"TERM": "xterm"}
+            sys.executable,
+            [sys.executable, "-m", "headgate.broker.cli.main", *arguments],
+            environment(broker) | {"TERM": "xterm", "COLUMNS": str(columns)},
         )
     seen = b""
     if typed:

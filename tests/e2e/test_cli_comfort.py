@@ -7,6 +7,7 @@ read the manual, or loses sight of a record.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import HOST, ROOT, TIMEOUT_S, environment, error_line, headgate
+from tests.e2e.test_cli import HOST, ROOT, TIMEOUT_S, environment, error_line, headgate, on_terminal
 from tests.support.broker_process import BrokerProcess
 
 
@@ -83,6 +84,20 @@ def test_help_and_completion(tmp_path: Path) -> None:
     words = {"COMP_WORDS": "headgate topic ", "COMP_CWORD": "2", "_HEADGATE_COMPLETE": "complete_bash"}
     assert {"create", "list", "alter"} <= set(run(tmp_path, **words).stdout.split())
     assert "bash, zsh or fish" in run(tmp_path, "completion", "tcsh").stderr
+
+
+def test_status_at_80_columns(broker: BrokerProcess) -> None:
+    """Brokers, segments, open gates and topics: no line is longer, and no name or number is cut in two."""
+    headgate(broker, "topic", "create", "flights-of-2013", "-p", "12")
+    headgate(broker, "gate", "open", "flights-of-2013", "flights.2013-06-10", "--each", "1000000")
+    code, shown = on_terminal(broker, "status", columns=80)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert code == 0 and "\x1b" not in text
+    rows = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, rows)) <= 80, text
+    words = {word for row in rows for word in row.split()}
+    assert words >= {f"{HOST}:{broker.kafka_port}", "flights-of-2013", "flights.2013-06-10", "leader"}, text
+    assert any(row.split()[:2] == ["flights-of-2013", "12"] for row in rows), text
 
 
 def test_durations_and_sizes_of_topic_settings(broker: BrokerProcess) -> None:
