@@ -1,9 +1,9 @@
 """Consumer groups of real clients at gates, with restarts of members and of the broker while the gates are open.
 
-Runs: a broker process; groups of librdkafka, aiokafka and kafka-python whose members are processes; two gates in a row; live
-records. Compared: the offsets that each group processed. A group that had read everything when the gates opened processes the live
-records at once, and never the history, wherever it was restarted. A group that had not reads history, then live records. A mismatch
-means that a redeploy changes what a group reads.
+Runs: a broker process; groups of librdkafka, aiokafka, kafka-python and the Java client whose members are processes; two gates in
+a row; live records. Compared: the offsets that each group processed. A group that had read everything when the gates opened
+processes the live records at once, and never the history, wherever it was restarted. A group that had not reads history, then live
+records. A mismatch means that a redeploy changes what a group reads.
 """
 
 from __future__ import annotations
@@ -110,4 +110,45 @@ async def test_a_redeploy_does_not_change_what_a_group_reads(make_broker: Broker
         await read(late, wanted=lambda number: set(range(ends[number] + 10)))
         await stop(*at_end.values(), asleep, idle, late)
     for group in (*at_end.values(), asleep, idle, late):
+        group.check()
+
+
+@pytest.mark.kafka_server
+async def test_a_redeploy_of_java_consumers(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """A group at the end and one that had read nothing, both restarted while the gate is open."""
+    broker = make_broker()
+    await asyncio.to_thread(broker.start)
+    at_end, late = (Group(broker.bootstrap, name, "t", tmp_path) for name in ("at_end", "late"))
+
+    async def read(group: Group, wanted: set[int]) -> None:
+        def has_read() -> bool:
+            return all(group.processed()[number] == wanted for number in range(PARTITIONS))
+
+        await asyncio.to_thread(group.wait, f"{group.name} reads what it should", has_read)
+
+    async with Admin(f"{HOST}:{broker.grpc_port}") as admin, GateAdmin(f"{HOST}:{broker.grpc_port}") as gates:
+        await admin.create_topic("t", PARTITIONS)
+        await asyncio.to_thread(produce, broker, 20)
+        at_end.start("java")
+        await read(at_end, set(range(20)))
+        gate = await gates.open("t", [30] * PARTITIONS, gate_id="a")
+        await asyncio.to_thread(at_end.stop_all)
+        for group in (at_end, late):
+            group.start("java")
+        await read(late, set(range(20)))
+        await asyncio.to_thread(produce, broker, 5)
+        live = set(range(50, 55))
+        await read(at_end, set(range(20)) | live)
+        await asyncio.to_thread(late.stop_all)
+        late.start("java")
+        await asyncio.to_thread(late.wait_shared, PARTITIONS)
+        await gates.fill("t", gate.id, await asyncio.to_thread(upload, gate))
+        await read(late, set(range(55)))
+        await asyncio.to_thread(at_end.stop_all)
+        at_end.start("java")
+        await asyncio.to_thread(produce, broker, 5)
+        await read(at_end, set(range(20)) | set(range(50, 60)))
+        await read(late, set(range(60)))
+    for group in (at_end, late):
+        await asyncio.to_thread(group.stop_all)
         group.check()

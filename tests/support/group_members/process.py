@@ -13,16 +13,29 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import kafka_server
 from tests.support.npm import SOURCE, install
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON_CLIENTS = ("confluent", "aiokafka", "kafka_python")
+JAVA_MEMBER = Path(__file__).parent / "Member.java"
 WAIT_S = 60.0
 """The longest wait for anything. It only ends a hang with a message."""
+
+
+def java_command(settings: Mapping[str, Any], place: Path) -> list[str]:
+    """The command of a member of the Java client. It has the client's default assignors, and no instance id. Its class is compiled
+    into a directory, once."""
+    assert settings["instance"] is None
+    jars = f"{kafka_server.jars()}/*"
+    if not (place / "Member.class").exists():
+        subprocess.run(["javac", "-cp", jars, "-d", str(place), str(JAVA_MEMBER)], check=True, timeout=WAIT_S)
+    given = [str(settings[name]) for name in ("bootstrap", "group", "topic", "session_ms")]
+    return ["java", *kafka_server.SMALL_JVM, "-XX:TieredStopAtLevel=1", "-cp", f"{place}{os.pathsep}{jars}", "Member", *given]
 
 
 class MemberProcess:
@@ -37,6 +50,8 @@ class MemberProcess:
         if client == "kafkajs":
             command = ["node", str(SOURCE / "member.js"), json.dumps(settings)]
             environment["KAFKAJS_HOME"] = str(install())
+        elif client == "java":
+            command = java_command(settings, log_path.parent)
         else:
             command = [sys.executable, "-m", f"tests.support.group_members.{client}_member", json.dumps(settings)]
         self._log = log_path.open("ab")
