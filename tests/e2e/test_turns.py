@@ -1,4 +1,5 @@
-"""No request holds a broker's event loop for long: the checks of `turns_kafka.py` and `turns_grpc.py`, in a process of their own.
+"""No request holds a broker's event loop for long: the checks of `turns_kafka.py`, `turns_grpc.py` and `turns_http.py`, in
+a process of their own.
 
 Runs: a second pytest over those files. Their broker lives in the test's process, whose heap, threads and log handlers would be
 those of all tests before; beside them one turn took ten times as long. A failure prints the request, its turns and the limit.
@@ -32,7 +33,7 @@ def run(checks: str, marks: str) -> None:
 
 
 @pytest.mark.timeout(1000)
-@pytest.mark.parametrize("checks", ["turns_kafka", "turns_grpc"])
+@pytest.mark.parametrize("checks", ["turns_kafka", "turns_grpc", "turns_http"])
 def test_the_costliest_requests(checks: str) -> None:
     run(checks, "not slow")
 

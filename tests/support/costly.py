@@ -213,8 +213,8 @@ class MeasuredSelector(selectors.DefaultSelector):
 class MeasuredBroker:
     """A broker in a thread of this process, with real sockets, a store in memory and a loop that measures its turns."""
 
-    def __init__(self) -> None:
-        self.settings = Settings.from_values({"broker_id": 7, "partitions_max": 10_000})
+    def __init__(self, partitions_max: int = 10_000) -> None:
+        self.settings = Settings.from_values({"broker_id": 7, "partitions_max": partitions_max})
         self.failures: list[HeadgateError] = []
         self.port = 0
         self._selector = MeasuredSelector()
@@ -246,13 +246,13 @@ class MeasuredBroker:
 
     async def _serve(self) -> None:
         node = nodes.make(self.settings, MemoryStore(), Clock(), self.failures.append)
-        self.engine, groups = node.engine, node.groups
+        self.node, self.engine, groups = node, node.engine, node.groups
         self.groups = groups
         await node.start()
         await groups.loaded()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        server = KafkaServer(self.settings, self.engine.clock, ("127.0.0.1", self.port))
+        self.kafka = server = KafkaServer(self.settings, self.engine.clock, ("127.0.0.1", self.port))
         await server.start(listener)
         server.serve(self.engine, groups)
         await self.engine.create_topic(KNOWN, KNOWN_PARTITIONS, {})
