@@ -15,7 +15,11 @@ Condition: TypeAlias = dg.AutomationCondition[Any]
 
 
 def upstream() -> Condition:
-    """Each partition that the topic lacks and all assets before it have, once; whichever day it is of."""
+    """Each partition that the topic lacks, once, when all assets before it get it; whichever day it is of.
+
+    Partitions that they have at the first evaluation are not requested, as with Dagster's own conditions: a new sensor starts no
+    backfill.
+    """
     ready: Condition = dg.AutomationCondition.missing() & ~dg.AutomationCondition.any_deps_missing()
     idle: Condition = ~dg.AutomationCondition.any_deps_in_progress() & ~dg.AutomationCondition.in_progress()
     return (ready.newly_true().since_last_handled() & idle).with_label("upstream has the partition")
