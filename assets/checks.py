@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from headgate.assets.metadata import PLANNED, ROWS, SECONDS, SIZE, number, table
+from headgate.assets.metadata import BROKERS, LAG, P99, PLANNED, ROWS, SECONDS, SIZE, number, table
 from headgate.assets.names import topic_key
 from headgate.assets.progress import Follower
+from headgate.assets.recorder import Recording, peak
 from headgate.assets.resources import ClusterResource, GroupLag
+from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import Plan, deviation
 
@@ -48,6 +50,7 @@ class Outcome:
     `keys`: all partitions of the run. `certificates`: those of loaded partitions. `otherwise`: messages about partitions that were
     loaded under another definition. `cover`: whether partitions take all rows of their paths, and the message. `changed`,
     `unknown`: messages about sources that changed, and about sources that cannot be compared. `seconds`: duration of the load.
+    `recording`: the cluster meanwhile.
     """
 
     plan: Plan
@@ -58,6 +61,7 @@ class Outcome:
     changed: Sequence[str]
     unknown: Sequence[str]
     seconds: float
+    recording: Recording
 
 
 def results(flood: Flood, outcome: Outcome) -> Iterator[dg.AssetCheckResult]:
@@ -73,6 +77,7 @@ def results(flood: Flood, outcome: Outcome) -> Iterator[dg.AssetCheckResult]:
     good, off = deviation(outcome.plan, read, filtered=flood.where is not None)
     before = len(outcome.keys) - len(found)
     size = sum(one.size_bytes for one in found)
+    p99_ms = outcome.recording.p99_ms
 
     def check(
         name: str, passed: bool, text: str, *, warn: bool = False, figures: Mapping[str, Any] | None = None
@@ -88,7 +93,10 @@ def results(flood: Flood, outcome: Outcome) -> Iterator[dg.AssetCheckResult]:
 
     yield check(
         "certificate_complete", not problems, "\n".join(problems) or f"{added:,} rows{note}",
-        figures={ROWS: read, "rows added": added, SIZE: size, SECONDS: number(outcome.seconds), "problems": len(problems)},
+        figures={
+            ROWS: read, "rows added": added, SIZE: size, SECONDS: number(outcome.seconds), "problems": len(problems),
+            BROKERS: peak(outcome.recording.samples), **({} if p99_ms is None else {P99: number(p99_ms)}),
+        },
     )  # fmt: skip
     yield check(
         "in_order", disorder == 0, f"{disorder:,} records before an older one of their partition{note}",
@@ -147,7 +155,7 @@ def catching_up(flood: Flood) -> dg.AssetChecksDefinition:
             severity=dg.AssetCheckSeverity.WARN,
             description="; ".join(problems) or f"{len(second)} groups read the topic",
             metadata={
-                "lag (records)": sum(one.lag for one in second.values()),
+                LAG: sum(one.lag for one in second.values()),
                 "largest lag (records)": max((one.lag for one in second.values()), default=0),
                 "groups": len(second),
                 **({"lag by group": table(rows, columns)} if rows else {}),
@@ -160,6 +168,14 @@ def catching_up(flood: Flood) -> dg.AssetChecksDefinition:
 def considered(flood: Flood, lags: Mapping[str, GroupLag]) -> dict[str, GroupLag]:
     """The groups that the check looks at: those that the flood names, or all with members."""
     return {group: one for group, one in lags.items() if (group in flood.groups if flood.groups else one.members > 0)}
+
+
+def lag(flood: Flood, cluster: ClusterResource) -> int | None:
+    """The records that these groups have not read; None when the brokers do not say."""
+    try:
+        return sum(one.lag for one in considered(flood, cluster.lags(flood.topic)).values())
+    except HeadgateError:
+        return None
 
 
 def standing(first: Mapping[str, GroupLag], second: Mapping[str, GroupLag]) -> list[str]:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from headgate.assets.checks import Outcome, results, specs
+from headgate.assets.checks import Outcome, lag, results, specs
 from headgate.assets.ending import clear_end
 from headgate.assets.kept import Loaded
 from headgate.assets.metadata import (
     BROKER_SECONDS,
     BROKERS,
+    LAG,
+    P99,
     PLANNED,
     ROWS,
     SECONDS,
@@ -237,6 +239,7 @@ def _load(flood: Flood) -> dg.OpDefinition:
             changed=changed_since(loaded, counted),
             unknown=unknown,
             seconds=seconds,
+            recording=RECORDERS.so_far(run.owner.reservation_id),
         )
         yield from results(flood, outcome)
         yield dg.Output(None, "loaded")
@@ -295,7 +298,9 @@ def _release(flood: Flood) -> dg.OpDefinition:
             released = release_if_last(run)
             serving = watch_brokers_go(run, fleet, follow) if released else cluster.desired().live_brokers
             merges = merge(run) if released else 0
-            samples = RECORDERS.end(run.owner.reservation_id)
+            recording = RECORDERS.end(run.owner.reservation_id)
+            behind = lag(flood, cluster)
+        samples = recording.samples
         used, most = broker_seconds(samples), peak(samples)
         plan = run.kept.plan()
         planned = {} if plan is None else {one.key: one.rows for one in plan.partitions}
@@ -308,6 +313,8 @@ def _release(flood: Flood) -> dg.OpDefinition:
                 else {}
             ),
             BROKERS: most,
+            **({} if recording.p99_ms is None else {P99: number(recording.p99_ms)}),
+            **({} if behind is None else {LAG: behind}),
             "brokers serving": serving,
             "segments merged": merges,
             "released": released,

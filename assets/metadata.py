@@ -22,6 +22,9 @@ RATE = "rows per second"
 BROKERS = "brokers"
 BROKER_SECONDS = "broker-seconds"
 PLANNED = "planned rows"
+LAG = "lag (records)"
+P99 = "p99 of producers (ms)"
+"""From the arrival of a produce request until its ack, at all brokers, while the flood ran."""
 
 
 def number(value: float) -> dg.FloatMetadataValue:

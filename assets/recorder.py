@@ -1,4 +1,5 @@
-"""The state of the cluster during a flood: one sample a second, for the plot and for the sum of broker-seconds."""
+"""The state of the cluster during a flood: one sample a second, for the plot and for the sum of broker-seconds, and how long live
+producers waited."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from headgate.assets.latencies import Latencies
 from headgate.broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 1.0
 SAMPLES_MAX = 100_000
+LATENCIES_S = 10.0
+"""Pause between two looks at the brokers' latencies: a broker that leaves takes less than this with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,14 @@ class Sample:
     rows_done: int
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a recorder saw. `p99_ms`: of acks to Kafka producers at all brokers meanwhile; None when no producer wrote."""
+
+    samples: Sequence[Sample] = ()
+    p99_ms: float | None = None
+
+
 class Recorder:
     """Samples the cluster until `stop`. The backfill sets `rows_done`."""
 
@@ -40,17 +52,24 @@ class Recorder:
         self._topic = topic
         self._desired = desired
         self._view = view
+        self._latencies = Latencies()
+        self._latencies_due_s = 0.0
         self._began = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._record, name="flood recorder", daemon=True)
         self._thread.start()
 
-    def stop(self) -> list[Sample]:
-        """Take a last sample. Returns all samples."""
+    def recording(self) -> Recording:
+        """What was seen so far."""
+        return Recording(self.samples, self._latencies.p99_ms())
+
+    def stop(self) -> Recording:
+        """Take a last sample. Returns all that was seen."""
         self._stop.set()
         self._thread.join()
+        self._latencies_due_s = 0.0
         self._look()
-        return self.samples
+        return self.recording()
 
     def _record(self) -> None:
         self._look()
@@ -62,10 +81,14 @@ class Recorder:
             desired, view = self._desired(), self._view()
         except HeadgateError:
             return  # a gap in the picture; steps that depend on the cluster report the error themselves
+        at_s = time.monotonic() - self._began
+        if at_s >= self._latencies_due_s:
+            self._latencies.look(view.members)
+            self._latencies_due_s = at_s + LATENCIES_S
         own = [segment for segment in view.segments if segment.topic == self._topic]
         self.samples.append(
             Sample(
-                at_s=time.monotonic() - self._began,
+                at_s=at_s,
                 desired=desired.brokers,
                 live=desired.live_brokers,
                 bytes_in_per_s=sum(segment.bytes_in_per_s for segment in own),
@@ -92,11 +115,17 @@ class Recorders:
                 found = self._running[reservation_id] = Recorder(topic, desired, view)
             return found
 
-    def end(self, reservation_id: str) -> list[Sample]:
-        """Stop the recorder. Returns its samples; empty without a recorder."""
+    def so_far(self, reservation_id: str) -> Recording:
+        """What the recorder of a reservation saw so far; nothing without a recorder."""
+        with self._lock:
+            found = self._running.get(reservation_id)
+        return Recording() if found is None else found.recording()
+
+    def end(self, reservation_id: str) -> Recording:
+        """Stop the recorder. Returns what it saw; nothing without a recorder."""
         with self._lock:
             found = self._running.pop(reservation_id, None)
-        return [] if found is None else found.stop()
+        return Recording() if found is None else found.stop()
 
 
 RECORDERS = Recorders()
