@@ -11,8 +11,8 @@ from here, and no part makes another one. The life of a node::
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.manifest import Incarnation
@@ -40,6 +40,9 @@ class Address:
     kafka_port: int
     grpc_port: int
     http_port: int = 0
+    grpc_mtls_port: int = 0
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """``host:port`` of further Kafka ports by name."""
 
 
 class Network(Protocol):
@@ -143,6 +146,8 @@ def assemble(
         grpc_port=address.grpc_port,
         http_port=address.http_port,
         rack=settings.rack,
+        grpc_mtls_port=address.grpc_mtls_port,
+        listeners=dict(address.listeners),
     )
     participant = Participant(engine, catalog, mine=mine, connect=network.connect, connections=network.connections)
     return Node(engine, participant, Coordinator(engine, settings, clock), network)

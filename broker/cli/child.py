@@ -20,6 +20,7 @@ from typing import TextIO
 
 from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.listeners import shifted
 from headgate.broker.runtime.modules import found_by
 from headgate.broker.server import ports
 from headgate.broker.server.main import KAFKA_SOCKET, SUPERVISED
@@ -80,12 +81,13 @@ class Places:
         return self._at(step, first.broker_id + slot)
 
     def _at(self, step: int, broker_id: int) -> Settings:
-        values: dict[str, int] = {"broker_id": broker_id}
-        for name in ("kafka_port", "grpc_port", "http_port"):
+        values: dict[str, int | str] = {"broker_id": broker_id}
+        values["kafka_listeners"] = shifted(self._first.kafka_listeners, STRIDE * step)
+        for name in ("kafka_port", "grpc_port", "http_port", "grpc_mtls_port"):
             port: int = getattr(self._first, name)
-            values[name] = port + STRIDE * step if port else 0
-            if values[name] > 65535:
+            if port + STRIDE * step > 65535:
                 raise FatalError(Reason.INVALID_CONFIG, f"no free ports are left for another broker. first=`{port}`")
+            values[name] = port + STRIDE * step if port else 0
         return dataclasses.replace(self._first, **values)  # type: ignore[arg-type]
 
     def listen(self, slot: int, settings: Settings) -> socket.socket:
@@ -118,7 +120,8 @@ class Places:
     def _is_free(self, step: int, *, but_kafka: bool) -> bool:
         settings = self._at(step, 0)
         try:
-            for name in ("grpc_port", "http_port") if but_kafka else ("kafka_port", "grpc_port", "http_port"):
+            names = ["grpc_port", "http_port"] + ([] if but_kafka else ["kafka_port"])
+            for name in names + (["grpc_mtls_port"] if settings.tls_certificate else []):
                 if getattr(settings, name):
                     ports.check_free(settings.host, getattr(settings, name), name)
         except HeadgateError:
@@ -137,7 +140,7 @@ def check_shareable(settings: Settings) -> None:
         raise InvalidError(
             Reason.INVALID_REQUEST, f"a store in memory is one broker's own: choose a directory. store=`{settings.store}`"
         )
-    for name in ("advertised_kafka_port", "advertised_grpc_port"):
+    for name in ("advertised_kafka_port", "advertised_grpc_port", "kafka_advertised_listeners"):
         if port := getattr(settings, name):
             raise InvalidError(
                 Reason.INVALID_REQUEST,

@@ -6,11 +6,13 @@ import asyncio
 import json
 import select
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headgate.broker.client.address import Security, parse
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ WIDE_COLUMNS = 100_000
 """Width of a terminal on which any table fits: a console measures no table as wider than itself."""
 HTTP2_SETTINGS = b"\x04"
 HTTP2_FRAME_HEAD_BYTES = 9
+TLS_ALERT = b"\x15\x03"
+"""The first bytes of the answer of a port with TLS to a client without TLS."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + HTTP2_SETTINGS + bytes(5)
 """The first bytes of an HTTP/2 client, and its own empty SETTINGS frame."""
 
@@ -91,40 +95,33 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
         raise ReaderLeft from error  # not under its own name: typer would make it an exit with code 1
 
 
-def check_cluster(cluster: str) -> None:
-    """Raise InvalidError unless the text is HOST:GRPC_PORT, or several with commas between."""
-    for address in cluster.split(","):
-        host, colon, port = address.strip().rpartition(":")
-        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"cluster is written as HOST:GRPC_PORT, several with commas between. cluster=`{cluster}`",
-            )
-
-
 def check_reachable(cluster: str) -> None:
     """Find out quickly whether a gRPC server answers, instead of retrying until a time-out.
 
     Raises:
         RetryError: no process listens at any of the addresses, or the listening one does not answer.
-        InvalidError: not an address, or not the address of a gRPC server.
+        InvalidError: not an address, not the address of a gRPC server, or TLS fails.
     """
-    check_cluster(cluster)
+    parsed = parse(cluster)
     reasons: list[str] = []
     silent: dict[socket.socket, str] = {}
     with ExitStack() as opened:
-        for address in cluster.split(","):
-            host, _, port = address.strip().rpartition(":")
+        for address in parsed.brokers:
+            host, _, port = address.rpartition(":")
             try:
                 connection = opened.enter_context(socket.create_connection((host.strip("[]"), int(port)), CONNECT_S))
             except (OSError, UnicodeError) as error:
                 reasons.append(str(getattr(error, "strerror", None) or error).lower())
                 continue
             try:
+                if parsed.security is not None:
+                    connection = opened.enter_context(_with_tls(connection, host.strip("[]"), parsed.security, address))
                 answer = _first_answer(connection)
             except TimeoutError:
-                silent[connection] = address.strip()
+                silent[connection] = address
                 continue
+            if answer[:2] == TLS_ALERT:
+                raise InvalidError(Reason.INVALID_REQUEST, f"what listens there speaks TLS: write tls://. cluster=`{cluster}`")
             if answer[3:4] != HTTP2_SETTINGS:
                 raise InvalidError(
                     Reason.INVALID_REQUEST,
@@ -138,6 +135,15 @@ def check_reachable(cluster: str) -> None:
             raise RetryError(
                 Reason.NOT_READY, f"a broker listens there and does not answer: it is stopped, or far too busy. cluster=`{cluster}`"
             )
+
+
+def _with_tls(connection: socket.socket, host: str, security: Security, address: str) -> ssl.SSLSocket:
+    """The connection with TLS. Raises InvalidError with the fault of a certificate."""
+    try:
+        return security.context().wrap_socket(connection, server_hostname=host)
+    except ssl.SSLError as error:
+        text = getattr(error, "verify_message", "") or (error.reason or str(error)).lower().replace("_", " ")
+        raise InvalidError(Reason.INVALID_REQUEST, f"TLS with the broker fails: {text}. address=`{address}`") from error
 
 
 def _first_answer(connection: socket.socket) -> bytes:

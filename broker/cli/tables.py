@@ -98,7 +98,7 @@ async def all_metrics() -> Metrics:
     """The metrics of a real broker in memory, so that none is missing."""
     settings = config.Settings(store="memory:", kafka_port=0, grpc_port=0, http_port=0, log_level="error")
     kafka, http = (ports.listen(settings.host, 0, name) for name in ("kafka_port", "http_port"))
-    broker = Process(settings, kafka=kafka, http=http, out_of_memory=OutOfMemory("tables"))
+    broker = Process(settings, kafka=[kafka], http=http, out_of_memory=OutOfMemory("tables"))
     running = asyncio.create_task(broker.run(lambda line: broker.stop()))
     error = await running
     if error is not None:

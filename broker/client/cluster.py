@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 import grpc
 from google.protobuf.message import Message
 
+from headgate.broker.client.address import Security, parse
 from headgate.broker.client.backoff import Backoff
 from headgate.broker.client.errors import from_call, from_message
 from headgate.broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, Timestamp, TopicPartition
@@ -71,11 +72,35 @@ class TopicView:
 
 
 class Link:
-    """One broker's channel. It connects at the first call."""
+    """One broker's channel. It connects at the first call.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        security: None: without TLS.
+    """
+
+    def __init__(self, address: str, security: Security | None = None) -> None:
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._security = security
+        self._files = None if security is None else security.state()
+        self._failed = False
+        """Whether the last call did not reach the broker."""
+        self._channel = self._open()
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._security is None:
+            return grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(*self._security.files())
+        return grpc.aio.secure_channel(self.address, credentials, options=_CHANNEL_OPTIONS)
+
+    def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+        return None if self._security is None else self._security.metadata()
+
+    async def _renew(self) -> None:
+        """After a failed call, use certificates that have changed since the channel was made."""
+        if self._failed and self._security is not None and (files := self._security.state()) != self._files:
+            old, self._channel, self._files = self._channel, self._open(), files
+            await old.close()
+        self._failed = False
 
     async def connected(self, timeout_s: float) -> None:
         """Wait until there is a connection. Raises RetryError(NOT_READY)."""
@@ -90,10 +115,12 @@ class Link:
 
     async def call(self, method: Method, request: Message, timeout_s: float) -> Any:
         """One attempt. Returns the response message. Raises HeadgateError."""
+        await self._renew()
         attempt: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method.path)
         try:
-            data = await attempt(request.SerializeToString(), timeout=timeout_s)
+            data = await attempt(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata())
         except grpc.aio.AioRpcError as error:
+            self._failed = error.code() is grpc.StatusCode.UNAVAILABLE
             raise from_call(error, self.address) from error
         except asyncio.CancelledError as error:
             if _is_cancelled():
@@ -103,7 +130,7 @@ class Link:
 
     def stream(self, method: Method) -> Stream:
         """Open a stream of raw messages."""
-        return Stream(self._channel.stream_stream(method.path)(), self.address)
+        return Stream(self._channel.stream_stream(method.path)(metadata=self._metadata()), self.address)
 
     async def close(self) -> None:
         await self._channel.close()
@@ -152,13 +179,8 @@ class Cluster:
     """
 
     def __init__(self, addresses: str, timeout_ms: int, on_outage: OnOutage | None = None) -> None:
-        parts = [part.strip() for part in addresses.split(",") if part.strip()]
-        for part in parts:
-            host, colon, port = part.rpartition(":")
-            if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise InvalidError(Reason.INVALID_REQUEST, f"expected host:port of a broker's gRPC listener. address=`{part}`")
-        if not parts:
-            raise InvalidError(Reason.INVALID_REQUEST, "no address of a broker is given")
+        parsed = parse(addresses)
+        parts, self.security = list(parsed.brokers), parsed.security
         self._given = parts
         self._timeout_s = timeout_ms / 1000
         self._first = parts[0]
@@ -288,7 +310,7 @@ class Cluster:
             raise _closed()
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = Link(address)
+            link = self._links[address] = Link(address, self.security)
         return link
 
     # -- leads of partitions
@@ -338,7 +360,11 @@ class Cluster:
         return list(self._brokers.values())
 
     def _learn(self, response: admin_pb2.DescribeTopicsResponse, address: str) -> None:
-        brokers = {broker.id: _address(broker.host, broker.grpc_port) for broker in response.brokers}
+        certified = self.security is not None and bool(self.security.certificate)
+        brokers = {
+            broker.id: _address(broker.host, broker.grpc_mtls_port if certified and broker.grpc_mtls_port else broker.grpc_port)
+            for broker in response.brokers
+        }
         brokers[response.broker_id] = address
         self._brokers = brokers
 
@@ -463,7 +489,7 @@ class ClusterClient:
     """The common part of all clients: the connection to a cluster, and its end. An async context manager.
 
     Args:
-        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them; with TLS see `client/address.py`.
         timeout_ms: longest wait for one call, with its retries.
         on_outage: see Cluster.
     """

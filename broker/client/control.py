@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from headgate.broker.client.address import parse
 from headgate.broker.client.backoff import Backoff
 from headgate.broker.client.cluster import ATTEMPT_S, ClusterClient, Link
 from headgate.broker.client.types import DEFAULT_CLUSTER
@@ -130,7 +131,7 @@ class Control(ClusterClient):
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
         super().__init__(cluster, timeout_ms=timeout_ms)
         self._timeout_s = timeout_ms / 1000
-        self._addresses = [part.strip() for part in cluster.split(",") if part.strip()]
+        self._addresses = list(parse(cluster).brokers)
         self._links: dict[str, Link] = {}
 
     async def close(self) -> None:
@@ -199,7 +200,7 @@ class Control(ClusterClient):
         while True:
             last: HeadgateError | None = None
             for address in list(self._addresses):
-                link = self._links.setdefault(address, Link(address))
+                link = self._links.setdefault(address, Link(address, self._cluster.security))
                 try:
                     left_s = max(deadline - loop.time(), 0.01)
                     # A broker that hangs accepts the call and does not answer, and another broker may be the leader by now.

@@ -104,7 +104,8 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one broker process. Epochs of incarnations and segments come from one counter; no two are equal.
 
     `next_chunk`: every chunk below this number was listed, also if it was removed since. The unsealed tail begins here. Other
-    brokers and clients connect to `host` and the ports; "" and 0 if unknown.
+    brokers and clients connect to `host` and the ports; "" and 0 if unknown. `listeners`: ``host:port`` of further Kafka ports by
+    name.
     """
 
     id: str
@@ -118,6 +119,21 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: int = 0
     http_port: int = 0
     rack: str = ""
+    grpc_mtls_port: int = 0
+    listeners: dict[str, str] = {}
+
+    @property
+    def peer_port(self) -> int:
+        """The gRPC port for other brokers."""
+        return self.grpc_mtls_port or self.grpc_port
+
+    def kafka_address(self, listener: str) -> tuple[str, int]:
+        """(host, port) of the Kafka listener with this name, or of the first one if the broker has no such listener."""
+        named = self.listeners.get(listener)
+        if named is None:
+            return self.host, self.kafka_port
+        host, _, port = named.rpartition(":")
+        return host, int(port)
 
 
 class Follower(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,7 +77,7 @@ class Participant:
         self.capacity = BrokerCapacity(lambda: None if self.leader is None else self.leader.capacity, self.leader_address)
         """The desired number of brokers, from the cluster's leader."""
         self._mine = mine
-        self._address = f"{mine.host}:{mine.grpc_port}"
+        self._address = f"{mine.host}:{mine.peer_port}"
         self._connect = connect
         self._connections = connections
         self._ttl_ms = engine.settings.cluster_lease_ttl_ms

@@ -107,7 +107,7 @@ class Replication:
     async def _register(self, number: int, peer: Incarnation) -> None:
         engine = self._engine
         await engine.durable()
-        follower = Follower(incarnation_id=peer.id, host=peer.host, grpc_port=peer.grpc_port, stream=number)
+        follower = Follower(incarnation_id=peer.id, host=peer.host, grpc_port=peer.peer_port, stream=number)
         try:
             await engine.set_follower(follower)
         except HeadgateError:
@@ -226,4 +226,4 @@ def _message(copy: Copy) -> control_pb2.Copy:
 
 
 def _address(peer: Incarnation) -> str:
-    return f"{peer.host}:{peer.grpc_port}"
+    return f"{peer.host}:{peer.peer_port}"

@@ -21,12 +21,15 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
 
-def connect(address: str) -> grpc.aio.Channel:
-    """A channel to another broker. The first call opens the connection."""
-    return grpc.aio.insecure_channel(address, options=OPTIONS)
+def connect(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
+    """A channel to another broker, with TLS if there are credentials. The first call opens the connection."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
 
 class Stream:

@@ -45,6 +45,8 @@ def member_message(incarnation: Incarnation) -> control_pb2.BrokerMember:
         grpc_port=incarnation.grpc_port,
         http_port=incarnation.http_port,
         rack=incarnation.rack,
+        grpc_mtls_port=incarnation.grpc_mtls_port,
+        listeners=incarnation.listeners,
     )
 
 
@@ -61,4 +63,6 @@ def incarnation_of(hello: control_pb2.Hello, opened_ms: int) -> Incarnation:
         grpc_port=member.grpc_port,
         http_port=member.http_port,
         rack=member.rack,
+        grpc_mtls_port=member.grpc_mtls_port,
+        listeners=dict(member.listeners),
     )

@@ -14,64 +14,40 @@ Names may be written with ``-``, ``_`` or ``.``. Sizes take a unit (``64MiB``, `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeAlias
+from dataclasses import Field, dataclass, fields
+from typing import Any
 
-from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.listeners import listeners
+from headgate.broker.runtime.setting_kinds import (
+    DAY_MS,
+    FALSE,
+    GIB,
+    KIB,
+    MIB,
+    SECOND_MS,
+    TRUE,
+    Value,
+    checked,
+    expected,
+    invalid,
+    parse_duration_ms,
+    parse_size,
+    shown,
+)
+from headgate.broker.runtime.setting_kinds import choice as _choice
+from headgate.broker.runtime.setting_kinds import count as _count
+from headgate.broker.runtime.setting_kinds import duration as _duration
+from headgate.broker.runtime.setting_kinds import flag as _flag
+from headgate.broker.runtime.setting_kinds import port as _port
+from headgate.broker.runtime.setting_kinds import size as _size
+from headgate.broker.runtime.setting_kinds import text as _text
 
-Value: TypeAlias = str | int | bool
-
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
-SECOND_MS = 1000
-DAY_MS = 86_400 * SECOND_MS
+__all__ = ["GIB", "KIB", "MIB", "SECOND_MS", "Settings", "Value", "expected", "parse_duration_ms", "parse_size", "shown"]
 
 ENVIRONMENT_PREFIX = "HEADGATE_"
 MISSPELT_RATIO = 0.92
 """Similarity (`difflib`) from which an unknown name counts as a misspelling of a known one: a letter or two differ."""
 CONFIG_FILE_BYTES_MAX = MIB
-
-_SIZE_UNITS = {
-    "": 1, "b": 1,
-    "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024 * GIB,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-}  # fmt: skip
-_DURATION_UNITS_MS = {"": 1, "ms": 1, "s": SECOND_MS, "m": 60 * SECOND_MS, "h": 3600 * SECOND_MS, "d": DAY_MS}
-_TRUE = ("true", "yes", "on", "1")
-_FALSE = ("false", "no", "off", "0")
-
-
-def _text(default: str, documentation: str) -> Any:
-    return field(default=default, metadata={"kind": "text", "documentation": documentation})
-
-
-def _choice(default: str, choices: tuple[str, ...], documentation: str) -> Any:
-    return field(default=default, metadata={"kind": "choice", "choices": choices, "documentation": documentation})
-
-
-def _flag(default: bool, documentation: str) -> Any:
-    return field(default=default, metadata={"kind": "flag", "documentation": documentation})
-
-
-def _number(kind: str, default: int, low: int, high: int, documentation: str) -> Any:
-    return field(default=default, metadata={"kind": kind, "low": low, "high": high, "documentation": documentation})
-
-
-def _count(default: int, low: int, high: int, documentation: str) -> Any:
-    return _number("count", default, low, high, documentation)
-
-
-def _size(default: int, low: int, high: int, documentation: str) -> Any:
-    return _number("size", default, low, high, documentation)
-
-
-def _duration(default: int, low: int, high: int, documentation: str) -> Any:
-    return _number("duration", default, low, high, documentation)
-
-
-def _port(default: int, documentation: str) -> Any:
-    return _count(default, 0, 65535, documentation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +81,46 @@ class Settings:
         "",
         "further host names under which browsers may open the page, besides IP addresses, localhost and the brokers' own names, "
         "separated by commas; * = any name, for a proxy that checks them itself",
+    )
+
+    # -- security
+    kafka_protocol: str = _choice(
+        "plaintext",
+        ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
+        "security protocol of the Kafka port, as in Kafka: ssl = TLS, sasl = clients log in",
+    )
+    kafka_listeners: str = _text(
+        "",
+        "further Kafka ports, as in Kafka: `SASL_SSL://0.0.0.0:9093`, with a name of its own `OUTSIDE:SASL_SSL://0.0.0.0:9093`; "
+        "separated by commas",
+    )
+    kafka_advertised_listeners: str = _text(
+        "",
+        "addresses that these ports announce to clients: `SASL_SSL://broker-1.example.com:9093`; default: `advertised_host` and "
+        "the listener's port",
+    )
+    tls_certificate: str = _text(
+        "",
+        "PEM file with the broker's certificate and its chain; with it gRPC and HTTP speak TLS, and brokers prove to each other "
+        "by certificate that they are brokers; empty = no TLS",
+    )
+    tls_key: str = _text(
+        "", "PEM file with the certificate's private key, without a passphrase; empty = it is in `tls_certificate`"
+    )
+    tls_ca: str = _text("", "PEM file with the authorities whose client certificates are accepted; brokers check each other by it")
+    tls_crl: str = _text("", "PEM file with revocation lists of these authorities; empty = no certificate is revoked")
+    tls_client_auth: str = _choice(
+        "none",
+        ("none", "requested", "required"),
+        "client certificates on Kafka ports with TLS; required also on the gRPC port; the HTTP port never requires one",
+    )
+    tls_reload_interval_ms: int = _duration(
+        10 * SECOND_MS, 100, DAY_MS, "pause between two looks whether the files of TLS have changed; new connections use new files"
+    )
+    grpc_mtls_port: int = _port(
+        9096,
+        "gRPC port that requires a client certificate, for other brokers and for clients with certificates; 0 = any free port; "
+        "opened only with `tls_certificate`",
     )
 
     rack: str = _text("", "location of this broker, for clients that read from the nearest broker; empty = unknown")
@@ -308,8 +324,8 @@ class Settings:
 
         Raises InvalidError(INVALID_CONFIG) that names the field, its value and the expected values.
         """
-        checked = {name: _checked(setting(name), value) for name, value in values.items()}
-        settings = cls(**checked)  # type: ignore[arg-type]  # each was checked against its own field
+        valid = {name: checked(setting(name), value) for name, value in values.items()}
+        settings = cls(**valid)  # type: ignore[arg-type]  # each was checked against its own field
         _check_together(settings)
         return settings
 
@@ -349,7 +365,7 @@ def setting(name: str) -> Field[Any]:
     if found is None:
         near = _nearest(name, Settings.__dataclass_fields__)
         hint = "`headgate broker --help` lists them all." if near is None else f"did you mean `{near}`?"
-        raise _invalid(f"unknown setting. {hint} setting=`{name}`")
+        raise invalid(f"unknown setting. {hint} setting=`{name}`")
     return found
 
 
@@ -361,39 +377,6 @@ def flag_name(name: str) -> str:
 def environment_name(name: str) -> str:
     """The environment's name of a setting: ``wal_fsync`` is ``HEADGATE_WAL_FSYNC``."""
     return ENVIRONMENT_PREFIX + name.upper()
-
-
-def shown(item: Field[Any], value: Value) -> str:
-    """A value as a person writes it: ``8MiB``, ``30s``, ``true``."""
-    kind = item.metadata["kind"]
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str) or kind == "count":
-        return str(value)
-    units = ("tib", "gib", "mib", "kib") if kind == "size" else ("d", "h", "m", "s")
-    table = _SIZE_UNITS if kind == "size" else _DURATION_UNITS_MS
-    for unit in units:
-        if value and value % table[unit] == 0:
-            return f"{value // table[unit]}{unit[:1].upper() + 'iB' if kind == 'size' else unit}"
-    return str(value) if kind == "size" else f"{value}ms"
-
-
-def expected(item: Field[Any]) -> str:
-    """Description of a setting's valid values, for error messages and documentation."""
-    about = item.metadata
-    match about["kind"]:
-        case "choice":
-            return "one of " + ", ".join(about["choices"])
-        case "flag":
-            return "true or false"
-        case "text":
-            return "text"
-        case "count":
-            return f"a whole number from {about['low']} to {about['high']}"
-        case "size":
-            return f"a size from {shown(item, about['low'])} to {shown(item, about['high'])}, such as 64MiB"
-        case _:
-            return f"a duration from {shown(item, about['low'])} to {shown(item, about['high'])}, such as 250ms or 30s"
 
 
 def help_text() -> str:
@@ -425,56 +408,11 @@ def _default(item: Field[Any]) -> str:
     return shown(item, getattr(Settings, item.name))
 
 
-def parse_size(text: str) -> int | None:
-    """Bytes of ``64MiB``, ``1.5GB``, ``1024``; None if it is not a size."""
-    return _quantity(text, _SIZE_UNITS)
-
-
-def parse_duration_ms(text: str) -> int | None:
-    """Milliseconds of ``250ms``, ``1.5s``, ``7d``, ``100``; None if it is not a duration."""
-    return _quantity(text, _DURATION_UNITS_MS)
-
-
-def _quantity(text: str, units: Mapping[str, int]) -> int | None:
-    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = units.get(text.strip()[len(digits) :].strip().lower())
-    whole, dot, fraction = digits.partition(".")
-    if unit is None or not (whole.isascii() and whole.isdigit()) or (dot and not (fraction.isascii() and fraction.isdigit())):
-        return None
-    # Only whole numbers from here: a float cannot hold numbers of bytes above 2**53 exactly.
-    scale: int = 10 ** len(fraction)
-    value, rest = divmod(int(whole + fraction) * unit, scale)
-    return value if rest == 0 else None
-
-
-def _checked(item: Field[Any], value: object) -> Value:
-    """`value` in the field's own type and range. Raises InvalidError."""
-    about = item.metadata
-    kind: str = about["kind"]
-    wrong = _invalid(f"setting has a wrong value, expected {expected(item)}. setting=`{item.name}` value=`{value}`")
-    if kind == "flag":
-        if isinstance(value, str):
-            value = True if value.lower() in _TRUE else False if value.lower() in _FALSE else value
-        if not isinstance(value, bool):
-            raise wrong
-        return value
-    if kind in ("text", "choice"):
-        if not isinstance(value, str) or not value.isprintable() or (kind == "choice" and value not in about["choices"]):
-            raise wrong
-        return value
-    if isinstance(value, str):
-        units = {"count": {"": 1}, "size": _SIZE_UNITS, "duration": _DURATION_UNITS_MS}[kind]
-        value = _quantity(value, units) if len(value) <= 40 else None
-    if not isinstance(value, int) or isinstance(value, bool) or not about["low"] <= value <= about["high"]:
-        raise wrong
-    return value
-
-
 def _check_together(settings: Settings) -> None:
     """Check limits that depend on each other: one limit must be able to hold whatever another one admits."""
     for name in ("store", "host"):
         if not getattr(settings, name):
-            raise _invalid(f"setting must not be empty. setting=`{name}` value=``")
+            raise invalid(f"setting must not be empty. setting=`{name}` value=``")
     pairs = (
         ("message_bytes_max", "frame_bytes_max"),
         ("frame_bytes_max", "inflight_bytes_max"),
@@ -486,16 +424,30 @@ def _check_together(settings: Settings) -> None:
     for pair in pairs:
         if getattr(settings, pair[0]) > getattr(settings, pair[1]):
             low, high = (setting(name) for name in pair)
-            raise _invalid(
+            raise invalid(
                 f"setting must be at most `{high.name}`, which is {shown(high, getattr(settings, high.name))}. "
                 f"setting=`{low.name}` value=`{shown(low, getattr(settings, low.name))}`"
             )
-    ports = [port for name in ("kafka_port", "grpc_port", "http_port") if (port := getattr(settings, name))]
+    names = ["kafka_port", "grpc_port", "http_port"] + (["grpc_mtls_port"] if settings.tls_certificate else [])
+    ports = [port for name in names if (port := getattr(settings, name))]
     if len(set(ports)) != len(ports):
-        raise _invalid(
-            "the three ports must differ. "
-            f"kafka_port=`{settings.kafka_port}` grpc_port=`{settings.grpc_port}` http_port=`{settings.http_port}`"
+        raise invalid(
+            f"the {'four' if settings.tls_certificate else 'three'} ports must differ. "
+            + " ".join(f"{name}=`{getattr(settings, name)}`" for name in names)
         )
+    _check_security(settings)
+
+
+def _check_security(settings: Settings) -> None:
+    """Check the settings of TLS and of the listeners against each other."""
+    with_tls = [one for one in listeners(settings) if one.is_tls]
+    if with_tls and not settings.tls_certificate:
+        raise invalid(f"a listener with TLS needs `tls_certificate`. listener=`{with_tls[0].name}`")
+    if settings.tls_certificate and not settings.tls_ca:
+        raise invalid("setting is missing: brokers check each other by it. setting=`tls_ca`")
+    for name in ("tls_key", "tls_ca", "tls_crl"):
+        if getattr(settings, name) and not settings.tls_certificate:
+            raise invalid(f"setting needs `tls_certificate`. setting=`{name}` value=`{getattr(settings, name)}`")
 
 
 def _from_arguments(arguments: Sequence[str]) -> dict[str, str]:
@@ -504,20 +456,20 @@ def _from_arguments(arguments: Sequence[str]) -> dict[str, str]:
     while rest:
         argument = rest.pop()
         if not argument.startswith("--") or argument == "--":
-            raise _invalid(f"expected --setting value; `headgate broker --help` lists the settings. argument=`{argument}`")
+            raise invalid(f"expected --setting value; `headgate broker --help` lists the settings. argument=`{argument}`")
         written, equals, value = argument[2:].partition("=")
         name = _normal(written)
         if not equals and name.startswith("no_") and _is_flag(name[3:]):
             name, value = name[3:], "false"
         elif not equals and name != "config" and _is_flag(setting(name).name):
             # `--auto-create-topics` alone means true. The next argument is its value only if it reads as a flag.
-            value = rest.pop() if rest and rest[-1].lower() in _TRUE + _FALSE else "true"
+            value = rest.pop() if rest and rest[-1].lower() in TRUE + FALSE else "true"
         elif not equals:
             if not rest:
-                raise _invalid(f"expected a value after the setting's name. argument=`{argument}`")
+                raise invalid(f"expected a value after the setting's name. argument=`{argument}`")
             value = rest.pop()
         if name in values:
-            raise _invalid(f"setting is given twice. setting=`{name}` value=`{value}`")
+            raise invalid(f"setting is given twice. setting=`{name}` value=`{value}`")
         values[name] = value
     return values
 
@@ -539,7 +491,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for name in environment:
         # A name that resembles no setting belongs to other software.
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and (meant := _nearest(name, known, MISSPELT_RATIO)):
-            raise _invalid(f"unknown setting in the environment. did you mean `{meant}`? name=`{name}`")
+            raise invalid(f"unknown setting in the environment. did you mean `{meant}`? name=`{name}`")
     return values
 
 
@@ -557,12 +509,12 @@ def _from_file(path: str) -> dict[str, Value]:
         with open(path, "rb") as file:
             text = file.read(CONFIG_FILE_BYTES_MAX + 1)
         if len(text) > CONFIG_FILE_BYTES_MAX:
-            raise _invalid(f"settings file is too large. path=`{path}` size_bytes_max=`{CONFIG_FILE_BYTES_MAX}`")
+            raise invalid(f"settings file is too large. path=`{path}` size_bytes_max=`{CONFIG_FILE_BYTES_MAX}`")
         tree = tomllib.loads(text.decode())
     except OSError as error:
-        raise _invalid(f"settings file cannot be read: {(error.strerror or str(error)).lower()}. path=`{path}`") from error
+        raise invalid(f"settings file cannot be read: {(error.strerror or str(error)).lower()}. path=`{path}`") from error
     except ValueError as error:
-        raise _invalid(f"settings file is not TOML: {str(error).lower()}. path=`{path}`") from error
+        raise invalid(f"settings file is not TOML: {str(error).lower()}. path=`{path}`") from error
     values: dict[str, Value] = {}
     _flatten("", tree, values)
     return values
@@ -576,13 +528,9 @@ def _flatten(prefix: str, tree: Mapping[str, object], values: dict[str, Value]) 
             _flatten(name + "_", value, values)
         else:
             if name in values:
-                raise _invalid(f"setting is given twice in the settings file. setting=`{name}` value=`{value}`")
-            values[name] = _checked(setting(name), value)
+                raise invalid(f"setting is given twice in the settings file. setting=`{name}` value=`{value}`")
+            values[name] = checked(setting(name), value)
 
 
 def _normal(name: str) -> str:
     return name.replace("-", "_").replace(".", "_").lower()
-
-
-def _invalid(message: str) -> InvalidError:
-    return InvalidError(Reason.INVALID_CONFIG, message)

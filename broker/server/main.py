@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.listeners import listeners
 from headgate.broker.runtime.modules import without_pandas
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.scheduling import take_short_turns
@@ -66,8 +67,11 @@ def run(settings: Settings) -> int:
     try:
         descriptors.allow(settings.connections_max)
         kept = os.environ.get(KAFKA_SOCKET)
-        kafka = ports.adopt(int(kept)) if kept else ports.listen(settings.host, settings.kafka_port, "kafka_port")
+        kafka = [ports.adopt(int(kept)) if kept else ports.listen(settings.host, settings.kafka_port, "kafka_port")]
+        kafka += [ports.listen(one.host, one.port, "kafka_listeners") for one in listeners(settings)[1:]]
         ports.check_free(settings.host, settings.grpc_port, "grpc_port")
+        if settings.tls_certificate:
+            ports.check_free(settings.host, settings.grpc_mtls_port, "grpc_mtls_port")
         http = ports.listen(settings.host, settings.http_port, "http_port")
     except HeadgateError as error:
         return report(settings, error)
@@ -87,7 +91,7 @@ def run(settings: Settings) -> int:
         out_of_memory.end()
 
 
-async def _main(settings: Settings, kafka: socket.socket, http: socket.socket, out_of_memory: OutOfMemory) -> int:
+async def _main(settings: Settings, kafka: list[socket.socket], http: socket.socket, out_of_memory: OutOfMemory) -> int:
     import asyncio
 
     from headgate.broker.runtime.threads import Pool
@@ -101,7 +105,11 @@ async def _main(settings: Settings, kafka: socket.socket, http: socket.socket, o
         watchdog = Watchdog(loop, settings.loop_timeout_ms, out_of_memory.end_still)
     except HeadgateError as failure:
         return report(settings, failure)
-    process = Process(settings, kafka=kafka, http=http, out_of_memory=out_of_memory)
+    try:
+        process = Process(settings, kafka=kafka, http=http, out_of_memory=out_of_memory)
+    except HeadgateError as failure:  # the certificates cannot be used
+        watchdog.close()
+        return report(settings, failure)
 
     def on_signal(number: int) -> None:
         if process.stopping:

@@ -15,18 +15,20 @@ import asyncio
 import dataclasses
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from headgate.broker.runtime.clock import Clock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.runtime.listeners import listeners, unprotected
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.tasks import known, load
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server import ports
+from headgate.broker.server.kafka.common import Entrance
 from headgate.broker.server.kafka.listener import KafkaServer
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
     from headgate.broker.server.http.app import Behind, HttpPort
+    from headgate.broker.server.tls import Certificates
 
 logger = get_logger(__name__)
 
@@ -53,12 +56,14 @@ class Process:
     """One broker, and the `Network` of its node. Made inside the event loop.
 
     Args:
-        kafka: the listening socket of the Kafka port.
+        kafka: the listening sockets of the Kafka listeners, in the order of `runtime.listeners.listeners`.
         http: the listening socket of the HTTP port.
         out_of_memory: ends the process when a part has no memory left.
     """
 
-    def __init__(self, settings: Settings, *, kafka: socket.socket, http: socket.socket, out_of_memory: OutOfMemory) -> None:
+    def __init__(
+        self, settings: Settings, *, kafka: Sequence[socket.socket], http: socket.socket, out_of_memory: OutOfMemory
+    ) -> None:
         self.settings = settings
         self._out_of_memory = out_of_memory
         self.clock = SteadyClock(Clock(), settings.clock_difference_max_ms)
@@ -67,10 +72,14 @@ class Process:
         """True after `run` if a part did not end in time: the process must then exit without waiting for the part's threads."""
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[HeadgateError | None] = self._loop.create_future()
-        self._kafka_socket, self._http_socket = kafka, http
-        self._kafka_address, self._http_address = ports.address(kafka), ports.address(http)
+        self._kafka_sockets, self._http_socket = kafka, http
+        self._kafka_address, self._http_address = ports.address(kafka[0]), ports.address(http)
         self._grpc_port = settings.grpc_port or ports.free(settings.host)
-        self._kafka = KafkaServer(settings, self.clock, self._advertised())
+        self._certificates = certificates(settings, self.clock)
+        self._mtls_port = 0 if self._certificates is None else settings.grpc_mtls_port or ports.free(settings.host)
+        self._kafka = KafkaServer(settings, self.clock, self._advertised(), self._certificates)
+        self._further = self._entrances()
+        """The Kafka listeners besides the first one, with their sockets."""
         self._backend: Backend | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpPort | None = None
@@ -159,12 +168,16 @@ class Process:
             kafka_port=kafka_port,
             grpc_port=self.settings.advertised_grpc_port or self._grpc_port,
             http_port=self._http_address[1],
+            grpc_mtls_port=self._mtls_port,
+            listeners={one.name: f"{one.host}:{one.port}" for one, _ in self._further},
         )
 
     def connections(self) -> int:
         return len(self._kafka.connections)
 
     def connect(self, address: str) -> grpc.aio.Channel:
+        if self._certificates is not None:
+            return self._certificates.connect(address)
         from headgate.broker.control.stream import connect
 
         return connect(address)
@@ -178,7 +191,8 @@ class Process:
         server = await load(_grpc_server)
         self._grpc = server(
             node,
-            dataclasses.replace(self.settings, grpc_port=self._grpc_port),
+            dataclasses.replace(self.settings, grpc_port=self._grpc_port, grpc_mtls_port=self._mtls_port),
+            certificates=self._certificates,
             kafka=self._advertised(),
             http_port=self._http_address[1],
         )
@@ -188,14 +202,26 @@ class Process:
     def _advertised(self) -> tuple[str, int]:
         settings = self.settings
         host = settings.advertised_host or settings.host
-        if host in WILDCARDS:
-            host = socket.gethostname()
-        return host, settings.advertised_kafka_port or self._kafka_address[1]
+        return _reachable(host), settings.advertised_kafka_port or self._kafka_address[1]
+
+    def _entrances(self) -> list[tuple[Entrance, socket.socket]]:
+        found = []
+        for one, listening in zip(listeners(self.settings)[1:], self._kafka_sockets[1:], strict=True):
+            host = _reachable(one.advertised_host or self.settings.advertised_host or one.host)
+            port = one.advertised_port or ports.address(listening)[1]
+            found.append((Entrance(name=one.name, protocol=one.protocol, host=host, port=port), listening))
+        return found
 
     # -- start
 
     async def _start(self, on_ready: Callable[[str], None]) -> None:
-        await self._kafka.start(self._kafka_socket)
+        for warning in unprotected(self.settings):
+            logger.warning("unprotected_listener", hint=warning)
+        if self._certificates is not None:
+            self._certificates.watch()
+        await self._kafka.start(self._kafka_sockets[0])
+        for entrance, listening in self._further:
+            await self._kafka.listen(entrance, listening)
         for _ in range(GREETING_TURNS):
             await asyncio.sleep(0)
         backend = await load(_backend)  # most of the processor time of a start
@@ -228,6 +254,7 @@ class Process:
                 views=lambda: None if self._grpc is None or self.phase != "serving" else self._grpc.views,
             ),
             self._http_socket,
+            self._certificates,
         )
         self._http.start()
 
@@ -255,6 +282,8 @@ class Process:
         await ending.close("kafka", self._kafka.close())
         if self._http is not None:
             await ending.close("http", self._http.close())
+        if self._certificates is not None:
+            await ending.close("certificates", self._certificates.close())
         if self._backend is not None and self._backend.store is not None:
             await ending.close("store", self._backend.store.close())
         self.stuck = ending.stuck
@@ -263,6 +292,19 @@ class Process:
     async def _close_grpc(self, ending: Ending) -> None:
         if self._grpc is not None:
             await ending.close("grpc", self._grpc.close(ending.grace_s))
+
+
+def _reachable(host: str) -> str:
+    return socket.gethostname() if host in WILDCARDS else host
+
+
+def certificates(settings: Settings, clock: SteadyClock) -> Certificates | None:
+    """The certificates of a broker with TLS. Raises FatalError(INVALID_CONFIG)."""
+    if not settings.tls_certificate:
+        return None
+    from headgate.broker.server.tls import Certificates
+
+    return Certificates(settings, lambda: clock.now_ms() / 1000)
 
 
 # Each of these imports modules; `load` calls them in a thread.

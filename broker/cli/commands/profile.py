@@ -8,6 +8,7 @@ import typer
 
 from headgate.broker.cli import output, profiles
 from headgate.broker.cli.options import Json
+from headgate.broker.client.address import parse
 
 app = typer.Typer(help="Name clusters, and choose the one that commands use.", rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="PROFILE", help="The profile's name.")]
@@ -19,7 +20,7 @@ def profile_set(
     cluster: Annotated[str, typer.Argument(metavar="HOST:GRPC_PORT", help="Any broker, or several separated by commas.")],
 ) -> None:
     """Name a cluster, or change its addresses. The first profile is used at once."""
-    output.check_cluster(cluster)
+    parse(cluster)
     known = profiles.load()
     known.clusters[name] = cluster
     known.current = known.current or name

@@ -34,6 +34,7 @@ class Addresses:
     kafka_port: int
     grpc_port: int
     http_port: int
+    grpc_mtls_port: int = 0
 
 
 class AdminService:
@@ -114,6 +115,7 @@ class AdminService:
             kafka_port=addresses.kafka_port,
             grpc_port=addresses.grpc_port,
             http_port=addresses.http_port,
+            grpc_mtls_port=addresses.grpc_mtls_port,
             version=__version__,
             incarnation_id=self._engine.incarnation_id,
             uptime_ms=int((self._clock.monotonic() - self._started) * 1000),
@@ -349,6 +351,7 @@ def _row(broker: Incarnation) -> admin_pb2.Broker:
         kafka_port=broker.kafka_port,
         grpc_port=broker.grpc_port,
         http_port=broker.http_port,
+        grpc_mtls_port=broker.grpc_mtls_port,
         incarnation_id=broker.id,
     )
 

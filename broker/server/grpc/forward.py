@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import grpc
 from google.protobuf.message import Message
 
+from headgate.broker.control.stream import Connect, connect
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.server.grpc.errors import REASON_KEY
 from headgate.broker.server.grpc.handlers import Context
@@ -20,22 +21,16 @@ FORWARDED_KEY = "headgate-forwarded"
 TIMEOUT_S = 30.0
 """Deadline of a call if its client set none."""
 
-OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-]
-
 
 class Forwarder:
-    """One channel, to the current leader."""
+    """One channel, to the current leader.
 
-    def __init__(self) -> None:
+    Args:
+        connect: makes a channel to another broker.
+    """
+
+    def __init__(self, connect: Connect = connect) -> None:
+        self._connect = connect
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
 
@@ -47,6 +42,7 @@ class Forwarder:
         try:
             return await call(request.SerializeToString(), timeout=_left_s(context) or TIMEOUT_S, metadata=((FORWARDED_KEY, "1"),))
         except grpc.aio.AioRpcError as error:
+            self._note(error)
             await _pass_on(error, context)
             raise
 
@@ -59,10 +55,16 @@ class Forwarder:
             async for answer in answers:
                 yield answer
         except grpc.aio.AioRpcError as error:
+            self._note(error)
             await _pass_on(error, context)
             raise
         finally:
             answers.cancel()
+
+    def _note(self, error: grpc.aio.AioRpcError) -> None:
+        """After a failed connection, the next call opens a channel of its own: the certificates may have changed."""
+        if error.code() is grpc.StatusCode.UNAVAILABLE and reason_of(error) is None:
+            self._address = ""
 
     async def close(self) -> None:
         """Close the channel."""
@@ -75,8 +77,15 @@ class Forwarder:
             raise RetryError(Reason.NOT_LEADER, f"this broker does not lead the cluster. leader=`{address}`")
         if self._channel is None or address != self._address:
             await self.close()
-            self._address, self._channel = address, grpc.aio.insecure_channel(address, options=OPTIONS)
+            self._address, self._channel = address, self._connect(address)
         return self._channel
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str | None:
+    """The reason that another broker gave, or None: the error is gRPC's own."""
+    metadata = error.trailing_metadata()
+    named = None if metadata is None else metadata.get(REASON_KEY)
+    return None if named is None else str(named)
 
 
 def _left_s(context: Context) -> float | None:
@@ -85,10 +94,9 @@ def _left_s(context: Context) -> float | None:
 
 
 async def _pass_on(error: grpc.aio.AioRpcError, context: Context) -> None:
-    metadata = error.trailing_metadata()
-    named = None if metadata is None else metadata.get(REASON_KEY)
+    named = reason_of(error)
     # gRPC's own errors carry no reason: the leader could not be reached, and may be gone.
-    reason = Reason.NOT_LEADER.value if named is None else str(named)
+    reason = Reason.NOT_LEADER.value if named is None else named
     code = grpc.StatusCode.UNAVAILABLE if named is None else error.code()
     details = (error.details() or "") if named is not None else "the cluster's leader cannot be reached: try again"
     await context.abort(code, details, ((REASON_KEY, reason),))

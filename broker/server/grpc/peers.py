@@ -15,12 +15,13 @@ import grpc
 from google.protobuf.message import Message
 
 from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.control.stream import Connect, connect
 from headgate.broker.control.wire import error_of
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
-from headgate.broker.server.grpc.errors import REASON_KEY
-from headgate.broker.server.grpc.forward import FORWARDED_KEY, OPTIONS
+from headgate.broker.server.grpc.forward import FORWARDED_KEY, reason_of
 from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.ports import shown
 from headgate.broker.wire.grpc.methods import Method
 
 TIMEOUT_S = 2.0
@@ -44,17 +45,21 @@ def is_forwarded(context: Context) -> bool:
 
 
 def address_of(broker: Incarnation) -> str:
-    """``host:port`` of a broker's gRPC port; empty if it is unknown."""
-    if not broker.grpc_port:
-        return ""
-    return f"[{broker.host}]:{broker.grpc_port}" if ":" in broker.host else f"{broker.host}:{broker.grpc_port}"
+    """``host:port`` of a broker's gRPC port for clients; empty if it is unknown."""
+    return shown(broker.host, broker.grpc_port) if broker.grpc_port else ""
+
+
+def peer_address(broker: Incarnation) -> str:
+    """``host:port`` of a broker's gRPC port for other brokers."""
+    return shown(broker.host, broker.peer_port)
 
 
 class Peers:
     """Channels to the other brokers, opened on first use."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, connect: Connect = connect) -> None:
         self._engine = engine
+        self._connect = connect
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: Counter[str] = Counter()
         """Calls in progress, by address."""
@@ -66,14 +71,16 @@ class Peers:
     async def call(self, broker: Incarnation, method: Method, request: Message, timeout_s: float = TIMEOUT_S) -> Any:
         """One broker's answer. Raises HeadgateError; RetryError(TIMED_OUT, CLOSED) if the broker may or may not have seen the
         request."""
-        address = address_of(broker)
+        address = peer_address(broker)
         self._calls[address] += 1
         try:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = (await self._channel(address)).unary_unary(method.path)
             data = await call(request.SerializeToString(), timeout=timeout_s, metadata=((FORWARDED_KEY, "1"),))
         except grpc.aio.AioRpcError as error:
-            if any(key == REASON_KEY for key, _ in error.trailing_metadata() or ()):
+            if reason_of(error) is not None:
                 raise error_of(error, address) from error
+            if error.code() is grpc.StatusCode.UNAVAILABLE and self._calls[address] == 1:
+                await self._forget(address)  # the certificates may have changed
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             raise RetryError(
                 Reason.TIMED_OUT if late else Reason.CLOSED,
@@ -100,13 +107,18 @@ class Peers:
     async def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=OPTIONS)
-            known = {address_of(broker) for broker in self.others()}
+            channel = self._channels[address] = self._connect(address)
+            known = {peer_address(broker) for broker in self.others()}
             # Closing a channel cancels its waiting calls, and a call to a broker that was just lost may still be waiting.
             over = [self._channels.pop(gone) for gone in self._channels.keys() - known if not self._calls[gone]]
             for one in over:
                 await one.close()
         return channel
+
+    async def _forget(self, address: str) -> None:
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
 
     async def close(self) -> None:
         """Close the connections."""

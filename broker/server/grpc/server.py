@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf.descriptor import FileDescriptor
 
+from headgate.broker.control.stream import connect
 from headgate.broker.node import Node
 from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
@@ -33,6 +36,9 @@ from headgate.broker.wire.grpc.headgate.v1 import (
     log_pb2,
 )
 
+if TYPE_CHECKING:
+    from headgate.broker.server.tls import Certificates
+
 CONCURRENT_CALLS_MAX = 10_000
 """Most calls and streams of all clients; further ones are answered RESOURCE_EXHAUSTED."""
 STREAMS_PER_CONNECTION_MAX = 1000
@@ -49,19 +55,29 @@ class GrpcServer:
     Args:
         kafka: (host, port) announced to Kafka clients; default: from the settings.
         http_port: the HTTP port; default: from the settings.
+        certificates: for TLS; None: without TLS.
     """
 
     def __init__(
-        self, node: Node, settings: Settings, *, kafka: tuple[str, int] | None = None, http_port: int | None = None
+        self,
+        node: Node,
+        settings: Settings,
+        *,
+        kafka: tuple[str, int] | None = None,
+        http_port: int | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._settings = settings
-        self._server_state = ServerState(node.engine, settings)
+        self._certificates = certificates
+        to_brokers = connect if certificates is None else certificates.connect
+        self._server_state = ServerState(node.engine, settings, to_brokers)
         host, kafka_port = kafka or (_advertised_host(settings), settings.advertised_kafka_port or settings.kafka_port)
         self._addresses = Addresses(
             host=host,
             kafka_port=kafka_port,
             grpc_port=settings.grpc_port,
             http_port=settings.http_port if http_port is None else http_port,
+            grpc_mtls_port=0 if certificates is None else settings.grpc_mtls_port,
         )
         self._admin = AdminService(self._server_state, self._addresses)
         self._groups = GroupsService(self._server_state, node.groups)
@@ -69,7 +85,7 @@ class GrpcServer:
         self._participant = node.participant
         self.views = Views(node.participant, self._server_state.peers, self._groups, settings)
         """What the HTTP port's page shows."""
-        self._forwarder = Forwarder()
+        self._forwarder = Forwarder(to_brokers)
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
 
@@ -123,7 +139,7 @@ class GrpcServer:
         )
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
-            port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
+            port = self._listen(server, host)
         except RuntimeError as error:
             raise FatalError(
                 Reason.INVALID_CONFIG,
@@ -132,13 +148,18 @@ class GrpcServer:
             ) from error
         await server.start()
         self._server = server
-        self._admin.addresses = Addresses(
-            host=self._addresses.host,
-            kafka_port=self._addresses.kafka_port,
-            grpc_port=settings.advertised_grpc_port or port,
-            http_port=self._addresses.http_port,
-        )
+        self._admin.addresses = replace(self._addresses, grpc_port=settings.advertised_grpc_port or port)
         return port
+
+    def _listen(self, server: grpc.aio.Server, host: str) -> int:
+        """Bind the ports. Returns the one for all clients."""
+        settings, certificates = self._settings, self._certificates
+        if certificates is None:
+            return server.add_insecure_port(f"{host}:{settings.grpc_port}")
+        # gRPC cannot ask for a certificate that may be missing: the second port requires one.
+        server.add_secure_port(f"{host}:{settings.grpc_mtls_port}", certificates.server_credentials(client_auth=True))
+        required = settings.tls_client_auth == "required"
+        return server.add_secure_port(f"{host}:{settings.grpc_port}", certificates.server_credentials(client_auth=required))
 
     async def close(self, grace_s: float) -> None:
         """Accept no new calls. Streams ack their batches and end; calls left after `grace_s` are cut off. Call it before the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.broker.cluster.manifest import Topic
+from headgate.broker.control.stream import Connect, connect
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.config import Settings
@@ -17,11 +18,11 @@ from headgate.broker.server.grpc.peers import Peers, address_of
 class ServerState:
     """State of all calls of one server."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, connect: Connect = connect) -> None:
         self.engine = engine
         self.settings = settings
         self.budget = ByteBudget(settings.inflight_bytes_max)
-        self.peers = Peers(engine)
+        self.peers = Peers(engine, connect)
         self.stopping = False
         self._on_stop: set[Callable[[], None]] = set()
 

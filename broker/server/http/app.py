@@ -10,9 +10,10 @@ All paths are read-only. A path that is not in the table does not exist.
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,6 +29,9 @@ from headgate.broker.server.http.page.pages import Pages
 from headgate.broker.server.http.server import HttpServer
 from headgate.broker.server.view.cluster_view import Views
 from headgate.broker.server.view.shared import Shared
+
+if TYPE_CHECKING:
+    from headgate.broker.server.tls import Certificates
 
 PAUSE_PER_SCRAPE = 4.0
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -115,12 +119,20 @@ def create_app(behind: Behind, pages: Pages) -> Starlette:
 class HttpPort:
     """The HTTP port: its pages on a listening socket. `start`, then `close`."""
 
-    def __init__(self, behind: Behind, listening: socket.socket) -> None:
+    def __init__(self, behind: Behind, listening: socket.socket, certificates: Certificates | None = None) -> None:
         self.pages = Pages(behind.views, behind.turns, behind.line)
-        self._server = HttpServer(create_app(behind, self.pages), listening)
+        self._server = HttpServer(create_app(behind, self.pages), listening, self._context(behind.settings, certificates))
         hub = self.pages.hub
         behind.metrics.gauge("headgate_http_open_pages", "pages of this broker that are open in browsers", lambda: len(hub.pages))
         behind.metrics.counter("headgate_http_sent_parts", "changed parts that were sent to open pages", lambda: hub.events)
+
+    @staticmethod
+    def _context(settings: Settings, certificates: Certificates | None) -> Callable[[], ssl.SSLContext] | None:
+        if certificates is None:
+            return None
+        # Browsers and probes have no certificate: a required one is asked for, and `access` decides.
+        client_auth = "none" if settings.tls_client_auth == "none" else "requested"
+        return lambda: certificates.context(client_auth)
 
     def start(self) -> None:
         """Start to serve."""

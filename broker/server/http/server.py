@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headgate.broker.runtime import descriptors
+from headgate.broker.server.tls_handshake import Handshakes
 
 REQUEST_BYTES_MAX = 16 << 10
 """Longest head of a request. No request here has a body."""
@@ -29,10 +32,15 @@ DATE_S = 1.0
 
 
 class HttpServer:
-    """One listening socket. `start`, then `close`."""
+    """One listening socket. `start`, then `close`.
 
-    def __init__(self, app: Starlette, listening: socket.socket) -> None:
-        config = uvicorn.Config(
+    Args:
+        context: returns the context of TLS for a new connection; None: without TLS.
+    """
+
+    def __init__(self, app: Starlette, listening: socket.socket, context: Callable[[], ssl.SSLContext] | None = None) -> None:
+        config = _Config(
+            context,
             app,
             loop="none",
             http=_Connection,
@@ -106,6 +114,27 @@ class _Connection(H11Protocol):
         self.connections.discard(oldest)
         oldest.transport.abort()
         return True
+
+
+class _Config(uvicorn.Config):
+    """Puts the handshake of TLS in front of uvicorn's protocol."""
+
+    def __init__(self, context: Callable[[], ssl.SSLContext] | None, app: Starlette, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._context = context
+
+    def load(self) -> None:
+        super().load()
+        context, protocol = self._context, self.http_protocol_class
+        if context is None:
+            return
+
+        handshakes = Handshakes(context, lambda peer, reason: None)  # as with requests, faults of clients are not logged
+
+        def secure(**parts: Any) -> asyncio.BaseProtocol:
+            return handshakes.before(lambda: protocol(**parts))
+
+        self.http_protocol_class = secure  # type: ignore[assignment]  # uvicorn only calls it
 
 
 class _Server(uvicorn.Server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels
@@ -20,10 +21,21 @@ ROOM_BYTES_MIN = 1 << 20
 """Least bytes of an answer that has room at all. Just below the limit, each read from the store would otherwise give one batch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrance:
+    """A listener, as its clients see it: `host` and `port` are announced to them."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+
 class Common:
     """What connections share.
 
     Args:
+        entrance: the listener of `kafka_port`.
         now: a monotonic clock, seconds. now_ms: the wall clock, ms.
         turns: shared by the requests of all connections. Replaced by the engine's once the engine is open.
         opened: waits until the engine is open, and returns it.
@@ -34,7 +46,7 @@ class Common:
     def __init__(
         self,
         settings: Settings,
-        advertised: tuple[str, int],
+        entrance: Entrance,
         *,
         now: Callable[[], float],
         now_ms: Callable[[], int],
@@ -44,8 +56,7 @@ class Common:
         unserved: Callable[[str, str], None],
     ) -> None:
         self.settings = settings
-        self.advertised = advertised
-        """(host, port) that the broker announces to clients."""
+        self.entrance = entrance
         self.now = now
         self.now_ms = now_ms
         self.turns = turns

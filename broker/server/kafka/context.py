@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Context:
     """One request's surroundings.
 
-    `host` and `port` are the address that this listener announces to clients. `client_id` is the client's own name,
-    `client_host` its address. `reader` is the connection, for windows that wait for their history (engine/partition/windows.py).
+    `host` and `port` are the address that this listener, named `listener`, announces to clients. `client_id` is the client's
+    own name, `client_host` its address. `reader` is the connection, for windows that wait for their history
+    (engine/partition/windows.py).
     A handler calls `unserved` with the name of a feature that the client asked for and that this broker does not have: the log
     then tells why the client does not go on.
 
@@ -36,5 +37,6 @@ class Context:
     turn: Turn
     host: str
     port: int
+    listener: str = ""
     reader: int = 0
     unserved: Callable[[str], None] = lambda _: None

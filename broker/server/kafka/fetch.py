@@ -177,20 +177,21 @@ def _code(error: HeadgateError) -> int:
     return error_code(error)
 
 
-def respond(engine: Engine, request: FetchRequest, correlation_id: int) -> Steps[list[Buffer]]:
-    """The response, as buffers that are sent one after another. Takes the portions out of the request."""
+def respond(engine: Engine, request: FetchRequest, correlation_id: int, listener: str) -> Steps[list[Buffer]]:
+    """The response, as buffers that are sent one after another. Takes the portions out of the request. The leads in it have the
+    addresses of the client's listener."""
     response = Response(request.version, request.error, request.topics, correlation_id)
     nodes: dict[int, Node] = {}
     portions = request.portions
     for at, portion in enumerate(portions):
         yield STEP_ELEMENTS
-        _settle(engine, request, portion, nodes)
+        _settle(engine, request, portion, nodes, listener)
         response.add(portion)
         portions[at] = []  # freeing a large request at once would take milliseconds
     return response.end(nodes.values())
 
 
-def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict[int, Node]) -> None:
+def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict[int, Node], listener: str) -> None:
     """Set the final results of a portion's partitions: errors, ends, and the leads that explain errors."""
     unproven, version = request.unproven, request.version
     for key, _, _, partitions, _ in portion:
@@ -210,6 +211,7 @@ def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict
                     topic_id(engine, key, version),
                     wanted.number,
                     nodes,
+                    listener,
                     even_here=wanted.code == FENCED_LEADER_EPOCH,
                 )
 

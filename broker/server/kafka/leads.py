@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def broker_address(broker: Incarnation, context: Context) -> tuple[str, int]:
-    """(host, port) of a broker's Kafka port. For this broker it is the address that its listener announces."""
+    """(host, port) of a broker's Kafka port, of the listener that the client uses. For this broker it is the address that its
+    listener announces."""
     if broker.id == context.engine.incarnation_id:
         return context.host, context.port
-    return broker.host, broker.kafka_port
+    return broker.kafka_address(context.listener)
 
 
 def lead_of(topic: Topic, number: int, context: Context) -> tuple[ErrorCode, int, int]:

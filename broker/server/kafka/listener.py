@@ -13,12 +13,16 @@ from headgate.broker.runtime.errors import Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server import ports
-from headgate.broker.server.kafka.common import Common
-from headgate.broker.server.kafka.transport import Connection
+from headgate.broker.server.kafka.common import Common, Entrance
+from headgate.broker.server.kafka.transport import Connection, SecureConnection
+from headgate.broker.server.tls_handshake import Handshakes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headgate.broker.engine.engine import Engine
     from headgate.broker.groups.coordinator import Coordinator
+    from headgate.broker.server.tls import Certificates
 
 logger = get_logger("kafka")
 
@@ -44,15 +48,20 @@ class KafkaServer:
     """Serves Kafka clients. Requests other than ApiVersions wait until `serve` has been called.
 
     Args:
-        advertised: (host, port) that the broker announces to clients.
+        advertised: (host, port) that the first listener announces to clients.
+        certificates: for listeners with TLS.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, advertised: tuple[str, int]) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, advertised: tuple[str, int], certificates: Certificates | None = None
+    ) -> None:
         self._settings = settings
+        self._certificates = certificates
+        protocol = settings.kafka_protocol.upper()
         self._loop = asyncio.get_running_loop()
         self.common = Common(
             settings,
-            advertised,
+            Entrance(name=protocol, protocol=protocol, host=advertised[0], port=advertised[1]),
             now=clock.monotonic,
             now_ms=clock.now_ms,
             turns=Turns(clock.monotonic),
@@ -71,16 +80,31 @@ class KafkaServer:
         self._trimmed_at = clock.monotonic()
         self._ready = asyncio.Event()
         self._all_gone = asyncio.Event()
-        self._server: asyncio.Server | None = None
-        self._listener: socket.socket | None = None
-        """Set while the server accepts connections."""
+        self._accepting: list[tuple[asyncio.Server, socket.socket]] = []
+        """Servers and sockets that accept connections."""
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        """Accept connections on a bound socket."""
-        self._listener = listener
-        self._server = await self._loop.create_server(lambda: Connection(self.common, self), sock=listener, backlog=1024)
+        """Accept connections on the bound socket of `kafka_port`."""
+        await self.listen(self.common.entrance, listener)
         self._sweep = self._loop.call_later(SWEEP_S, self._on_sweep)
+
+    async def listen(self, entrance: Entrance, listener: socket.socket) -> None:
+        """Accept connections on the bound socket of a listener."""
+        server = await self._loop.create_server(self._factory(entrance), sock=listener, backlog=1024)
+        self._accepting.append((server, listener))
+
+    def _factory(self, entrance: Entrance) -> Callable[[], asyncio.BaseProtocol]:
+        if not entrance.protocol.endswith("SSL"):
+            return lambda: Connection(self.common, self, entrance)
+        certificates, client_auth = self._certificates, self._settings.tls_client_auth
+        assert certificates is not None, "the settings were checked"
+
+        def failed(peer: str, reason: str) -> None:
+            self.tell_end("tls_handshake_failed", peer, reason)
+
+        handshakes = Handshakes(lambda: certificates.context(client_auth), failed)
+        return lambda: handshakes.before(lambda: SecureConnection(self.common, self, entrance))
 
     def serve(self, engine: Engine, groups: Coordinator) -> None:
         """Take the open engine, and answer all requests, including those that waited for it."""
@@ -95,10 +119,10 @@ class KafkaServer:
         return self.common.engine
 
     async def stop_accepting(self) -> None:
-        if self._server is not None and self._listener is not None:
-            ports.refuse_more(self._listener)
-            self._listener = None
-            self._server.close()
+        accepting, self._accepting = self._accepting, []
+        for server, listener in accepting:
+            ports.refuse_more(listener)
+            server.close()
 
     async def close(self) -> None:
         """End every connection. Call it after the engine was closed, so that records which became durable are answered."""

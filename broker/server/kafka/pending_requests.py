@@ -90,7 +90,7 @@ class PendingRequests:
                         continue
                     check_answerable(acks)
                     appended = answer.appended
-                    answer = await turn.run(answer.encode(engine))
+                    answer = await turn.run(answer.encode(engine, session.entrance.name))
             except PARSE_ERRORS as error:
                 session.drop("malformed_request", str(error))
                 return
@@ -143,7 +143,7 @@ class PendingRequests:
         finally:
             if poll is not None:
                 poll.end()
-        session.fill_counted(slot, await turn.run(fetch.respond(engine, request, correlation_id)))
+        session.fill_counted(slot, await turn.run(fetch.respond(engine, request, correlation_id, session.entrance.name)))
         common.fetch_s[kind,].observe(common.now() - began_s)
         session.wake_next()
 
@@ -270,7 +270,6 @@ class PendingRequests:
 
     def _context(self, api: Api, version: int, client_id: str | None, turn: Turn) -> Context:
         common, session = self._common, self._session
-        host, port = common.advertised
         # ApiVersions needs no engine, and is answered before the engine is open.
         return Context(
             engine=cast("Engine", common.engine),
@@ -280,8 +279,9 @@ class PendingRequests:
             client_host=session.peer.rpartition(":")[0],
             api_version=version,
             turn=turn,
-            host=host,
-            port=port,
+            host=session.entrance.host,
+            port=session.entrance.port,
+            listener=session.entrance.name,
             reader=session.reader,
             unserved=lambda what: self._unserved(client_id, what),
         )

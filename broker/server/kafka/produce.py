@@ -74,8 +74,12 @@ class Answer:
                 waits = waits or engine.is_on_its_way(topic, row.number)
         return waits
 
-    def encode(self, engine: Engine) -> Steps[bytes]:
-        """The response with its length prefix, and with the current leads of partitions that this broker does not lead."""
+    def encode(self, engine: Engine, listener: str) -> Steps[bytes]:
+        """The response with its length prefix, and with the current leads of partitions that this broker does not lead.
+
+        Args:
+            listener: the client's: it is told the addresses of this listener.
+        """
         nodes: dict[int, Node] = {}
         if self._version >= HINTS:
             for key, rows in self._topics:
@@ -84,7 +88,7 @@ class Answer:
                     if at % STEP_ELEMENTS == 0:
                         yield STEP_ELEMENTS
                     if isinstance(row, Refused) and row.code == NOT_LEADER_OR_FOLLOWER:
-                        row.lead = note_lead(engine, topic, row.number, nodes)
+                        row.lead = note_lead(engine, topic, row.number, nodes, listener)
         return (yield from encode(self._version, self._correlation_id, self._topics, nodes.values()))
 
 
@@ -97,18 +101,20 @@ def topic_id(engine: Engine, key: bytes, version: int) -> uuid.UUID:
 
 
 def note_lead(
-    engine: Engine, topic: uuid.UUID, number: int, nodes: dict[int, Node], *, even_here: bool = False
+    engine: Engine, topic: uuid.UUID, number: int, nodes: dict[int, Node], listener: str, *, even_here: bool = False
 ) -> tuple[int, int] | None:
     """The (broker id, leader epoch) of a partition's lead for a response, which also gets the lead's address in `nodes`.
 
     Args:
+        listener: the client's.
         even_here: also if this broker is the lead: the client has the right lead, but an old epoch.
     """
     lead = engine.lead(topic, number)
     if lead is None or (lead[0].id == engine.incarnation_id and not even_here):
         return None
     broker, epoch = lead
-    nodes[broker.broker_id] = Node(broker.broker_id, broker.host, broker.kafka_port, broker.rack or None)
+    host, port = broker.kafka_address(listener)
+    nodes[broker.broker_id] = Node(broker.broker_id, host, port, broker.rack or None)
     return broker.broker_id, epoch
 
 

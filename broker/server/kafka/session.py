@@ -39,7 +39,7 @@ from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
-from headgate.broker.server.kafka.common import MEMORY
+from headgate.broker.server.kafka.common import MEMORY, Entrance
 from headgate.broker.server.kafka.frames import Frames
 from headgate.broker.server.kafka.produce import Answer, produce_again
 from headgate.broker.server.kafka.slot import Slot
@@ -128,6 +128,7 @@ class Session:
         "_unanswered",
         "_written",
         "active_at",
+        "entrance",
         "frames",
         "held",
         "is_closing",
@@ -144,9 +145,11 @@ class Session:
         "writable",
     )
 
-    def __init__(self, common: Common, port: Port) -> None:
+    def __init__(self, common: Common, port: Port, entrance: Entrance | None = None) -> None:
         self._common = common
         self._port = port
+        self.entrance = entrance or common.entrance
+        """The listener that accepted the connection."""
         self.peer = ""
         self.reader = new_reader()
         self.frames = Frames(common.inbox, common.now, self.handle, self.resume, self._out_of_memory)
@@ -285,7 +288,7 @@ class Session:
                 self._park(buffer[start:end])
                 return
             check_answerable(acks)
-            response = finish(answer.encode(engine))
+            response = finish(answer.encode(engine, self.entrance.name))
             self._appended = self._appended or answer.appended
         else:
             response = answer
@@ -357,7 +360,7 @@ class Session:
                 self.drop("out_of_memory", "there is no memory for an answer")
                 return
             if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self.fill_counted(slot, finish(fetch.respond(engine, request, correlation_id)))
+                self.fill_counted(slot, finish(fetch.respond(engine, request, correlation_id, self.entrance.name)))
                 common.fetch_s[MEMORY,].observe(common.now() - self.active_at)
                 return
         self._port.answer_fetch(request, correlation_id, slot)

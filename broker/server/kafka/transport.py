@@ -12,11 +12,12 @@ from headgate.broker.runtime.out_of_memory import left_half_done
 from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.server.kafka.session import PIECE_BYTES, WRITE_BUFFER_BYTES, Session
 from headgate.broker.server.kafka.slot import Slot
+from headgate.broker.server.tls_handshake import peer_of
 
 if TYPE_CHECKING:
     from headgate.broker.log.batch import Buffer
     from headgate.broker.server.kafka import fetch
-    from headgate.broker.server.kafka.common import Common
+    from headgate.broker.server.kafka.common import Common, Entrance
 
 logger = get_logger("kafka")
 
@@ -54,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         "session",
     )
 
-    def __init__(self, common: Common, listener: Listener) -> None:
+    def __init__(self, common: Common, listener: Listener, entrance: Entrance | None = None) -> None:
         self._common = common
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -65,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_scheduled = False
         """Whether `flush` is called in the next turn of the loop."""
-        self.session = session = Session(common, self)
+        self.session = session = Session(common, self, entrance)
         # The loop calls these two for every read: methods that pass the calls on would cost each small request two calls more.
         self.get_buffer = session.frames.buffer  # type: ignore[method-assign]
         self.buffer_updated = session.received  # type: ignore[method-assign]
@@ -76,8 +77,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's protocol classes do not derive from asyncio's
         self._transport = transport
-        peer = transport.get_extra_info("peername")
-        self.session.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.session.peer = peer_of(transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
         self._descriptor = transport.get_extra_info("socket").fileno()
         if not self._listener.admit(self, self._descriptor):
@@ -232,3 +232,12 @@ class Connection(asyncio.BufferedProtocol):
             return 0  # the socket is full, or broken: then the transport reports it
         session.sent(slot, sent)
         return sent
+
+
+class SecureConnection(Connection):
+    """A connection over TLS. All bytes pass through the transport, which encrypts them."""
+
+    __slots__ = ()
+
+    def _write(self, transport: asyncio.Transport, session: Session, slot: Slot, data: list[Buffer]) -> int:
+        return 0

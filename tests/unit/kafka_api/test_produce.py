@@ -47,7 +47,7 @@ def send(
     body = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=data).encode(version)
     frame = memoryview(bytearray(body))
     said_acks, made, shape = produce.produce(kafka.engine, frame, 0, 0, version, CORRELATION_ID, NOW_MS, SenderTrust())
-    response = finish(made.encode(kafka.engine)) if isinstance(made, produce.Answer) else made
+    response = finish(made.encode(kafka.engine, "PLAINTEXT")) if isinstance(made, produce.Answer) else made
     assert said_acks == acks
     assert int.from_bytes(response[:4], "big") == len(response) - 4
     assert int.from_bytes(response[4:8], "big") == CORRELATION_ID

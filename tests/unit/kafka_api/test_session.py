@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.config import MIB, Settings
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server.kafka.common import ROOM_BYTES_MIN, Common
+from headgate.broker.server.kafka.common import ROOM_BYTES_MIN, Common, Entrance
 from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.server.kafka.session import (
     ASTRAY_MAX,
@@ -60,7 +60,7 @@ class World:
 
         self.common = Common(
             Settings(**settings),  # type: ignore[arg-type]  # all settings of these tests are numbers
-            ("host", 1),
+            Entrance(name="PLAINTEXT", protocol="PLAINTEXT", host="host", port=1),
             now=lambda: self.now_s,
             now_ms=lambda: 0,
             turns=Turns(lambda: self.now_s),

@@ -29,20 +29,31 @@ class Hello(_message.Message):
     def __init__(self, incarnation_id: _Optional[str] = ..., member: _Optional[BrokerMember] = ..., version: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class BrokerMember(_message.Message):
-    __slots__ = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack")
+    __slots__ = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack", "grpc_mtls_port", "listeners")
+    class ListenersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PORT_FIELD_NUMBER: _ClassVar[int]
     GRPC_PORT_FIELD_NUMBER: _ClassVar[int]
     HTTP_PORT_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
+    GRPC_MTLS_PORT_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     host: str
     kafka_port: int
     grpc_port: int
     http_port: int
     rack: str
-    def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
+    grpc_mtls_port: int
+    listeners: _containers.ScalarMap[str, str]
+    def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ..., grpc_mtls_port: _Optional[int] = ..., listeners: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
     __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms", "number")

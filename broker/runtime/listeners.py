@@ -1,0 +1,150 @@
+"""The Kafka listeners of a broker: names, protocols and addresses, from its settings.
+
+As in Kafka, each client is told the addresses of the other brokers' listeners of the same name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Protocol
+
+from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.setting_kinds import invalid
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+LISTENERS_MAX = 16
+"""Most Kafka listeners of one broker; each has a socket and a row in the manifest."""
+
+
+class Settings(Protocol):
+    """The settings of a broker that listeners follow from."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def kafka_port(self) -> int: ...
+    @property
+    def advertised_host(self) -> str: ...
+    @property
+    def advertised_kafka_port(self) -> int: ...
+    @property
+    def kafka_protocol(self) -> str: ...
+    @property
+    def kafka_listeners(self) -> str: ...
+    @property
+    def kafka_advertised_listeners(self) -> str: ...
+    @property
+    def tls_certificate(self) -> str: ...
+    @property
+    def tls_client_auth(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One Kafka port. `advertised_host` is "" and `advertised_port` 0 if the settings name none."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+    advertised_host: str = ""
+    advertised_port: int = 0
+
+    @property
+    def is_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def is_sasl(self) -> bool:
+        return self.protocol.startswith("SASL")
+
+
+def listeners(settings: Settings) -> list[Listener]:
+    """All listeners, the one of `kafka_port` first. Raises InvalidError(INVALID_CONFIG)."""
+    advertised = dict(_address("kafka_advertised_listeners", one)[1:] for one in _split(settings.kafka_advertised_listeners))
+    protocol = settings.kafka_protocol.upper()
+    found = [
+        Listener(
+            name=protocol,
+            protocol=protocol,
+            host=settings.host,
+            port=settings.kafka_port,
+            advertised_host=settings.advertised_host,
+            advertised_port=settings.advertised_kafka_port,
+        )
+    ]
+    for one in _split(settings.kafka_listeners):
+        protocol, name, (host, port) = _address("kafka_listeners", one)
+        if protocol not in PROTOCOLS:
+            raise _wrong("kafka_listeners", one, f"its protocol is one of {', '.join(PROTOCOLS)}")
+        shown_host, shown_port = advertised.pop(name, ("", 0))
+        found.append(
+            Listener(
+                name=name,
+                protocol=protocol,
+                host=host or "0.0.0.0",
+                port=port,
+                advertised_host=shown_host,
+                advertised_port=shown_port,
+            )
+        )
+    if advertised:
+        raise invalid(
+            f"`kafka_listeners` has no listener of this name. setting=`kafka_advertised_listeners` name=`{min(advertised)}`"
+        )
+    names = [one.name for one in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise invalid(f"two listeners have one name: write NAME:PROTOCOL://host:port. setting=`kafka_listeners` name=`{twice[0]}`")
+    if len(found) > LISTENERS_MAX:
+        raise invalid(f"too many listeners. setting=`kafka_listeners` count=`{len(found)}` max=`{LISTENERS_MAX}`")
+    return found
+
+
+def _split(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def _address(setting: str, text: str) -> tuple[str, str, tuple[str, int]]:
+    """(protocol, name, (host, port)) of ``NAME:PROTOCOL://host:port`` or ``NAME://host:port``."""
+    before, separator, address = text.partition("://")
+    name, _, protocol = before.upper().rpartition(":")
+    host, _, port = address.rpartition(":")
+    if not separator or not protocol or not port.isdecimal() or int(port) > 65535:
+        raise _wrong(setting, text, "for example SASL_SSL://0.0.0.0:9093")
+    return protocol, name or protocol, (host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _wrong(setting: str, text: str, expected: str) -> InvalidError:
+    return invalid(f"a listener is written PROTOCOL://host:port, {expected}. setting=`{setting}` value=`{text}`")
+
+
+def shifted(text: str, by: int) -> str:
+    """`kafka_listeners` of another broker on the same machine: every port that is not 0 is higher by that number."""
+    moved = []
+    for one in _split(text):
+        before, _, port = one.rpartition(":")
+        moved.append(f"{before}:{int(port) + by}" if port.isdecimal() and int(port) else one)
+    return ",".join(moved)
+
+
+def unprotected(settings: Settings) -> list[str]:
+    """For each port that other machines reach without TLS or without authentication, one sentence with the remedy."""
+    found = [
+        f"the Kafka listener {one.name} at {one.host}:{one.port} serves every client: set kafka_protocol, or its protocol in "
+        "kafka_listeners, to sasl_ssl, or to ssl with tls_client_auth=required"
+        for one in listeners(settings)
+        if not _is_loopback(one.host) and not (one.is_tls and (one.is_sasl or settings.tls_client_auth == "required"))
+    ]
+    if not _is_loopback(settings.host) and not settings.tls_certificate:
+        found.append(f"gRPC and HTTP at {settings.host} serve every client: set tls_certificate, tls_key and tls_ca")
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    if host in ("localhost", ""):
+        return host == "localhost"
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,78 @@
+"""TLS in front of a protocol of asyncio: the handshake on an accepted connection, then the protocol over it.
+
+The listening socket is a plain one. So each connection uses the newest certificates (`tls.py`).
+
+`start_tls` on the accepted connection would lose its first bytes now and then: uvloop reads from the socket right after
+`connection_made`, even if that paused reading, and before `start_tls` has put TLS between them. So the socket is taken from the
+plain connection before it reads, and given to `connect_accepted_socket`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+
+HANDSHAKE_S = 10.0
+"""Longest time of a handshake."""
+SHUTDOWN_S = 2.0
+"""Longest wait for the client's closing message."""
+HANDSHAKES_MAX = 1000
+"""Handshakes in progress of one listener; further connections are closed."""
+
+
+class Handshakes:
+    """The handshakes of one listener.
+
+    Args:
+        context: returns the context for a new connection.
+        failed: called with the address of the client and the reason.
+    """
+
+    def __init__(self, context: Callable[[], ssl.SSLContext], failed: Callable[[str, str], None]) -> None:
+        self._context = context
+        self._failed = failed
+        self._open: set[asyncio.Task[None]] = set()
+
+    def before(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
+        """The protocol of an accepted connection. `make` makes the protocol behind TLS; it is connected after the handshake."""
+        return _Accepted(lambda accepted, peer: self._begin(accepted, peer, make))
+
+    def _begin(self, accepted: socket.socket, peer: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        if len(self._open) >= HANDSHAKES_MAX:
+            accepted.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._run(accepted, peer, make), name="tls handshake")
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _run(self, accepted: socket.socket, peer: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make, accepted, ssl=self._context(), ssl_handshake_timeout=HANDSHAKE_S, ssl_shutdown_timeout=SHUTDOWN_S
+            )
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+            accepted.close()
+            self._failed(peer, str(getattr(error, "reason", None) or error or type(error).__name__).lower().replace("_", " "))
+
+
+class _Accepted(asyncio.Protocol):
+    """Takes the socket of an accepted connection before anything is read from it."""
+
+    def __init__(self, begin: Callable[[socket.socket, str], None]) -> None:
+        self._begin = begin
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        taken = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        taken.setblocking(False)
+        peer = peer_of(transport)
+        transport.abort()  # type: ignore[attr-defined]  # a transport of a stream
+        self._begin(taken, peer)
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """``host:port`` of the other side."""
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if peer else "?"
