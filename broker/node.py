@@ -147,7 +147,7 @@ def assemble(
         http_port=address.http_port,
         rack=settings.rack,
         grpc_mtls_port=address.grpc_mtls_port,
-        listeners=dict(address.listeners),
+        listeners=tuple(sorted(address.listeners.items())),
     )
     participant = Participant(engine, catalog, mine=mine, connect=network.connect, connections=network.connections)
     return Node(engine, participant, Coordinator(engine, settings, clock), network)

@@ -104,8 +104,8 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one broker process. Epochs of incarnations and segments come from one counter; no two are equal.
 
     `next_chunk`: every chunk below this number was listed, also if it was removed since. The unsealed tail begins here. Other
-    brokers and clients connect to `host` and the ports; "" and 0 if unknown. `listeners`: ``host:port`` of further Kafka ports by
-    name.
+    brokers and clients connect to `host` and the ports; "" and 0 if unknown. `listeners`: name and ``host:port`` of each
+    further Kafka port.
     """
 
     id: str
@@ -120,7 +120,7 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int = 0
     rack: str = ""
     grpc_mtls_port: int = 0
-    listeners: dict[str, str] = {}
+    listeners: tuple[tuple[str, str], ...] = ()
 
     @property
     def peer_port(self) -> int:
@@ -129,11 +129,11 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
 
     def kafka_address(self, listener: str) -> tuple[str, int]:
         """(host, port) of the Kafka listener with this name, or of the first one if the broker has no such listener."""
-        named = self.listeners.get(listener)
-        if named is None:
-            return self.host, self.kafka_port
-        host, _, port = named.rpartition(":")
-        return host, int(port)
+        for name, address in self.listeners:
+            if name == listener:
+                host, _, port = address.rpartition(":")
+                return host, int(port)
+        return self.host, self.kafka_port
 
 
 class Follower(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ def member_message(incarnation: Incarnation) -> control_pb2.BrokerMember:
         http_port=incarnation.http_port,
         rack=incarnation.rack,
         grpc_mtls_port=incarnation.grpc_mtls_port,
-        listeners=incarnation.listeners,
+        listeners=dict(incarnation.listeners),
     )
 
 
@@ -64,5 +64,5 @@ def incarnation_of(hello: control_pb2.Hello, opened_ms: int) -> Incarnation:
         http_port=member.http_port,
         rack=member.rack,
         grpc_mtls_port=member.grpc_mtls_port,
-        listeners=dict(member.listeners),
+        listeners=tuple(sorted(member.listeners.items())),
     )
