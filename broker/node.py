@@ -20,6 +20,7 @@ from headgate.broker.control.participant import Participant
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.read.encoding import Encoders
+from headgate.broker.engine.upkeep.offline_process import Worker
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
@@ -110,6 +111,7 @@ def assemble(
     *,
     fail: Callable[[HeadgateError], None],
     encoders: Encoders | None = None,
+    folds: Worker | None = None,
     create: bool = True,
     pools: Pools = Pool,
 ) -> Node:
@@ -119,6 +121,7 @@ def assemble(
         store: stays open after the node's end.
         fail: called with the error that ends this broker. The broker may never ack again.
         encoders: encode history; closed with the node. None: threads of this process encode it.
+        folds: folds records to files; closed with the node. None: the loop does it.
         create: makes a new cluster in an empty store.
         pools: makes the pools of threads.
     """
@@ -132,6 +135,7 @@ def assemble(
         incarnation_id=incarnation_id,
         fail=fail,
         encoders=encoders,
+        folds=folds,
         create=create,
         pools=pools,
     )

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable
 
 from headgate.broker.cluster.capacity import check_reservation
+from headgate.broker.cluster.folded_files import FoldToFiles
 from headgate.broker.cluster.gates import OPEN_GATES_MAX, Gate, ParquetExtent
 from headgate.broker.cluster.manifest import (
     AddChunks,
@@ -102,6 +103,16 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
             listed = manifest.chunks[incarnation_id]
             if isinstance(edit, RemoveChunks) and any(manifest.needs(listed[number]) for number in numbers):
                 raise InvalidError(Reason.INVALID_REQUEST, f"a chunk is needed. incarnation=`{incarnation_id}` numbers=`{numbers}`")
+            if isinstance(edit, FoldChunks):
+                for one in edit.chunk.extents:
+                    if manifest.files.overlap(one.topic_id, one.partition, one.base_offset, one.end_offset):
+                        raise InvalidError(
+                            Reason.CHANGED_MEANWHILE,
+                            f"records are in files by now. incarnation=`{incarnation_id}` partition=`{one.partition}` "
+                            f"base=`{one.base_offset}`",
+                        )
+        case FoldToFiles():
+            _check_fold_to_files(manifest, edit)
         case SealSegment(segment_id, ends, _):
             segment = manifest.segments.get(segment_id)
             if segment is None:
@@ -134,6 +145,37 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
                 for gate in gates.values():
                     if any(one.path in condemned for one in gate.extents):
                         raise InvalidError(Reason.GATE_CONFLICT, f"a file is in use. gate=`{gate.id}`")
+            for _, file in manifest.files.all():
+                if file.path in condemned:
+                    raise InvalidError(Reason.GATE_CONFLICT, f"a file is in use. path=`{file.path}`")
+
+
+def _check_fold_to_files(manifest: Manifest, edit: FoldToFiles) -> None:
+    """Refuse the edit unless every extent that it replaces is as its author saw it, and its files cover exactly those."""
+    topic = _check_topic(manifest, edit.topic_id)
+    where = f"topic=`{topic.name}` partition=`{edit.partition}`"
+    assert edit.files and edit.replaced, "a fold moves records"
+    _check_paths(manifest, edit.files)
+    position = edit.files[0].base_offset
+    for part in edit.replaced:
+        chunk = manifest.chunks.get(part.incarnation_id, {}).get(part.number)
+        if part.base_offset != position or not any(
+            one.topic_id == edit.topic_id
+            and one.partition == edit.partition
+            and one.base_offset == part.base_offset
+            and one.end_offset == part.end_offset
+            for one in (() if chunk is None else chunk.extents)
+        ):
+            raise InvalidError(Reason.CHANGED_MEANWHILE, f"records are in other objects by now. {where} base=`{part.base_offset}`")
+        position = part.end_offset
+    covered = edit.files[0].base_offset
+    for one in edit.files:
+        assert one.folded and one.partition == edit.partition and one.base_offset == covered, "files follow each other"
+        covered = one.end_offset
+    assert covered == position, "files have the offsets of what they replace"
+    cuts = manifest.cuts.get(edit.topic_id, {}).get(edit.partition, [])
+    if [(low, high) for low, high in cuts if low < covered and high > edit.files[0].base_offset] != edit.cuts:
+        raise InvalidError(Reason.CHANGED_MEANWHILE, f"an operator skipped records meanwhile. {where}")
 
 
 def _check_open_gate(manifest: Manifest, gate: Gate, segments: list[int]) -> None:

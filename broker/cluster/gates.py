@@ -72,6 +72,9 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     """A run of consecutive offsets [base_offset, end_offset) of one partition in one Parquet file, one row each.
 
     `path`: a key in the store, or a URL (`is_url`). `footer_crc32c`: CRC-32C of the file from its metadata to its end.
+
+    A folded file (`cluster/folded_files.py`) has `records` rows, and its column `offset` tells their offsets. `appended_ms`: the
+    wall-clock time in ms at which the newest of them was appended. A gate's file has neither.
     """
 
     partition: int
@@ -83,10 +86,17 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     footer_crc32c: int
     timestamp_min_ms: int
     timestamp_max_ms: int
+    records: int = -1
+    appended_ms: int = 0
 
     @property
     def rows(self) -> int:
-        return self.end_offset - self.base_offset
+        return self.records if self.folded else self.end_offset - self.base_offset
+
+    @property
+    def folded(self) -> bool:
+        """True if a fold made the file."""
+        return self.records >= 0
 
     @property
     def data_bytes(self) -> int:

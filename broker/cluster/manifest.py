@@ -9,9 +9,10 @@ Theory of operation::
     incarnation  OpenIncarnation -> AddChunks | SetFollower ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
     segment      OpenSegment -> SealSegment, at the latest together with its incarnation; its successors open with or after it
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
+                 -> FoldToFiles (some of its extents are in Parquet files; see folded_files.py)
                  -> RemoveChunks (its object may be swept)
     gate         OpenGate -> RenewGate ... -> FillGate (-> TrimGates) | ReleaseGate; see gates.py
-    file         CondemnFiles (no gate names it, and none may from now on) -> its object is deleted -> ForgetFiles
+    file         CondemnFiles (nothing names it, and nothing may from now on) -> its object is deleted -> ForgetFiles
 
 An open incarnation may have chunks that are not listed yet: its unsealed tail. Only a recovery may decide about the tail, and
 only after the incarnation was fenced. Once the incarnation is sealed, its list is complete, and no broker scans it again. The
@@ -31,6 +32,7 @@ from typing import TypeVar
 import msgspec
 
 from headgate.broker.cluster.capacity import Reservation
+from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles
 from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.segments import SealedSegment, SegmentInfo
 from headgate.broker.runtime.errors import CorruptError, Reason
@@ -320,13 +322,13 @@ class ReleaseGate(msgspec.Struct, frozen=True, tag="release_gate"):
 
 
 class TrimGates(msgspec.Struct, frozen=True, tag="trim_gates"):
-    """Forget extents that are no longer readable. Their files are then no longer named."""
+    """Forget files that are no longer readable, of gates and of folds. They are then no longer named."""
 
     topic_id: uuid.UUID
 
 
 class CondemnFiles(msgspec.Struct, frozen=True, tag="condemn_files"):
-    """No gate names these objects, and none may from now on: they are about to be deleted."""
+    """Nothing names these objects, and nothing may from now on: they are about to be deleted."""
 
     paths: list[str]
 
@@ -350,6 +352,7 @@ Edit = (
     | SealIncarnation
     | RemoveChunks
     | FoldChunks
+    | FoldToFiles
     | CloseIncarnation
     | OpenSegment
     | SealSegment
@@ -397,6 +400,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     condemned: list[str] = []
     followers: dict[str, Follower] = {}
     downtimes: list[tuple[int, int]] = []
+    files: dict[uuid.UUID, dict[int, list[ParquetExtent]]] = {}
 
 
 class Manifest:
@@ -433,8 +437,10 @@ class Manifest:
         self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
         """Deleted ranges of offsets above the log start, by offset. A range was below the log start when a gate was opened in
         front, or an operator lets readers pass it."""
+        self.files = FoldedFiles()
+        """The Parquet files with live records."""
         self.condemned: dict[str, None] = {}
-        """Files that no gate may name: they are being deleted."""
+        """Files that nothing may name: they are being deleted."""
         self.downtimes: list[tuple[int, int]] = []
         """(since, until) in ms of the newest times in which no broker is known to have run, in the order of their noting."""
         self.next_segment_id = 0
@@ -463,6 +469,7 @@ class Manifest:
                         self._drop_segments(topic_id)
                     self.log_starts.pop(topic_id, None)
                     self.gates.pop(topic_id, None)
+                    self.files.drop_topic(topic_id)
                     self._window_ends.pop(topic_id, None)
                     self.cuts.pop(topic_id, None)
                 case SetPartitions(topic_id, partitions):
@@ -507,6 +514,10 @@ class Manifest:
                         for number in numbers:
                             self.chunks[incarnation_id].pop(number, None)
                         self.chunks[incarnation_id][chunk.number] = chunk
+                case FoldToFiles(topic_id, partition, files, replaced, _):
+                    if topic_id in self.topics_by_id:
+                        self._drop_parts(topic_id, partition, replaced)
+                        self.files.add(topic_id, partition, files)
                 case CloseIncarnation(incarnation_id):
                     self.incarnations.pop(incarnation_id, None)
                     self.chunks.pop(incarnation_id, None)
@@ -568,6 +579,21 @@ class Manifest:
             self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in fresh)
             next_chunk = max(chunk.last_number for chunk in fresh) + 1
             self.incarnations[incarnation_id] = msgspec.structs.replace(incarnation, next_chunk=next_chunk)
+
+    def _drop_parts(self, topic_id: uuid.UUID, partition: int, parts: list[ChunkPart]) -> None:
+        """Remove extents of one partition from chunks."""
+        bases: dict[tuple[str, int], set[int]] = {}
+        for part in parts:
+            bases.setdefault((part.incarnation_id, part.number), set()).add(part.base_offset)
+        for (incarnation_id, number), gone in bases.items():
+            chunk = self.chunks.get(incarnation_id, {}).get(number)
+            if chunk is not None:
+                kept = [
+                    one
+                    for one in chunk.extents
+                    if one.topic_id != topic_id or one.partition != partition or one.base_offset not in gone
+                ]
+                self.chunks[incarnation_id][number] = msgspec.structs.replace(chunk, extents=kept)
 
     def _put_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
@@ -689,6 +715,19 @@ class Manifest:
             kept = [one for one in gate.extents if self.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)]
             if len(kept) < len(gate.extents):
                 gates[gate_id] = msgspec.structs.replace(gate, extents=kept)
+        self.files.trim(topic_id, self.unreadable_files(topic_id))
+
+    def unreadable_files(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
+        """The files of a topic, of gates and of folds, that have no readable record."""
+        files = [one for gate in self.gates.get(topic_id, _NO_GATES).values() for one in gate.extents]
+        files += [one for found in self.files.by_topic.get(topic_id, {}).values() for one in found]
+        return [one for one in files if not self.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)]
+
+    def named_files(self) -> set[str]:
+        """The paths of all files of gates and of folds."""
+        named = {one.path for gates in self.gates.values() for gate in gates.values() for one in gate.extents}
+        named.update(one.path for _, one in self.files.all())
+        return named
 
     def log_start(self, topic_id: uuid.UUID, partition: int) -> int:
         """The first readable offset, or the offset of the first record to come."""
@@ -767,6 +806,7 @@ class Manifest:
                 condemned=list(self.condemned),
                 followers=self.followers,
                 downtimes=self.downtimes,
+                files=self.files.by_topic,
             )
         )
 
@@ -798,6 +838,7 @@ class Manifest:
         manifest.condemned = dict.fromkeys(snapshot.condemned)
         manifest.followers = snapshot.followers
         manifest.downtimes = snapshot.downtimes
+        manifest.files = FoldedFiles(snapshot.files)
         return manifest
 
     def check_invariants(self) -> None:
@@ -837,6 +878,15 @@ class Manifest:
                 for extent in gate.extents:
                     window = gate.windows[extent.partition]
                     assert window.base_offset <= extent.base_offset < extent.end_offset <= window.end_offset
+        self.files.check_invariants()
+        assert set(self.files.by_topic) <= set(self.topics_by_id)
+        assert not self.condemned.keys() & {one.path for _, one in self.files.all()}
+        for topic_id, file in self.files.all():
+            for window, _ in self.windows(topic_id, file.partition):
+                assert file.end_offset <= window.base_offset or window.end_offset <= file.base_offset, "a window is in a file"
+        for chunks in self.chunks.values():
+            for part in (part for chunk in chunks.values() for part in chunk.extents):
+                assert not self.files.overlap(part.topic_id, part.partition, part.base_offset, part.end_offset)
         for key, chunks in self.chunks.items():
             assert all(number == chunk.number <= chunk.last_number for number, chunk in chunks.items())
             assert all(chunk.last_number < self.incarnations[key].next_chunk for chunk in chunks.values())

@@ -265,6 +265,26 @@ _KEYS = (
         1,
         INT_MAX,
     ),
+    _key(
+        "offline.after.bytes",
+        Kind.LONG,
+        1 << 30,
+        "Size of a partition's records in the write-ahead log above which its oldest ones become Parquet files, whatever "
+        "their age; -1 = only their age counts.",
+        None,
+        -1,
+        LONG_MAX,
+    ),
+    _key(
+        "offline.after.ms",
+        Kind.LONG,
+        3_600_000,
+        "Age, counted from a record's arrival in the topic, at which records become Parquet files; -1 = only their size counts. "
+        "With -1 for both, records stay in the write-ahead log.",
+        None,
+        -1,
+        LONG_MAX,
+    ),
     _key("preallocate", Kind.BOOLEAN, "false", _FILES, "log.preallocate"),
     _key("remote.log.copy.disable", Kind.BOOLEAN, "false", _ONE_TIER, None),
     _key("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _ONE_TIER, None),
@@ -326,7 +346,8 @@ def config_key(name: str) -> ConfigKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's settings in the types that the data plane uses. -1 is "no limit" for both retentions."""
+    """A topic's settings in the types that the data plane uses. -1 is "no limit" for both retentions, and
+    "never" for `offline_after_*`."""
 
     replicated: bool
     checks_samples: bool
@@ -342,6 +363,8 @@ class TopicConfig:
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
+    offline_after_ms: int
+    offline_after_bytes: int
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> TopicConfig:
@@ -377,6 +400,8 @@ class TopicConfig:
             delete_retention_ms=number("delete.retention.ms"),
             min_compaction_lag_ms=number("min.compaction.lag.ms"),
             max_compaction_lag_ms=number("max.compaction.lag.ms"),
+            offline_after_ms=number("offline.after.ms"),
+            offline_after_bytes=number("offline.after.bytes"),
         )
 
 

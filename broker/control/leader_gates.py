@@ -487,22 +487,17 @@ class LeaderGates:
         knowing it finds that out at this commit, before it deletes anything.
 
         Args:
-            grace_ms: age in ms from which a file that no gate has ever named is deleted.
+            grace_ms: age in ms from which a file that nothing has ever named is deleted.
         """
         manifest = self._journal.manifest
-        for topic_id, gates in list(manifest.gates.items()):
-            gone = [
-                one.path
-                for gate in gates.values()
-                for one in gate.extents
-                if not manifest.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)
-            ]
+        for topic_id in list(manifest.topics_by_id):
+            gone = [one.path for one in manifest.unreadable_files(topic_id)]
             if gone:
                 await self._trim(topic_id)
                 await self._delete([path for path in gone if not is_url(path)])
         await self._delete([])
         last = ""
-        named = _named(manifest)
+        named = manifest.named_files()
         while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
             last = objects[-1].key
             if self._engine.clock.doubt is not None:
@@ -530,7 +525,7 @@ class LeaderGates:
 
             def make(now: Manifest) -> list[Edit]:
                 # A gate that this leader did not know at the check is known here, because the commit proves that this broker leads.
-                named = _named(now)
+                named = now.named_files()
                 still = [path for path in paths if self._is_nobodys(path, named)]
                 return [CondemnFiles(still)] if still else []
 
@@ -542,11 +537,6 @@ class LeaderGates:
             await self._engine.store.delete(path)
         await self._journal.commit_made(lambda _: [ForgetFiles(condemned)])
         logger.info("files_swept", files=len(condemned))
-
-
-def _named(manifest: Manifest) -> set[str]:
-    """The files that gates name."""
-    return {one.path for gates in manifest.gates.values() for gate in gates.values() for one in gate.extents}
 
 
 def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> Gate:

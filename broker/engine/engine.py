@@ -31,6 +31,7 @@ from headgate.broker.engine.read.references import References
 from headgate.broker.engine.running import Running
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
+from headgate.broker.engine.upkeep.offline_process import LoopWorker, Worker
 from headgate.broker.engine.write.path import WritePath
 from headgate.broker.engine.write.replicas import Replicas, Replicator
 from headgate.broker.log.buffers import BufferPool
@@ -55,6 +56,7 @@ class Engine:
         incarnation_id: 32 hex digits, never used before.
         fail: called once, on the loop, with the error that ends this broker. The broker may never ack again.
         encoders: encode history; closed with the engine. None: threads of this process encode it.
+        folds: folds records to files; closed with the engine. None: the loop does it.
         create: makes a new cluster in an empty store.
     """
 
@@ -68,6 +70,7 @@ class Engine:
         incarnation_id: str,
         fail: Callable[[HeadgateError], None],
         encoders: Encoders | None = None,
+        folds: Worker | None = None,
         create: bool = True,
         pools: Pools = Pool,
     ) -> None:
@@ -79,6 +82,7 @@ class Engine:
         self.incarnation_id = incarnation_id
         self.broker_id = settings.broker_id
         self._create = create
+        self._folds = LoopWorker(store) if folds is None else folds
         self.cluster_id = ""
         self.leader_epoch = -1
         self._fail_process = fail
@@ -201,7 +205,7 @@ class Engine:
         # an id 63.
         self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
         started = self.clock.monotonic()
-        self.running = Running(self._life, self.leads, self.writes, self._deletion)
+        self.running = Running(self._life, self.leads, self.writes, self._deletion, self._folds)
         self.resign = self.running.handover.resign
         self.running.start()
         self._life.begin()

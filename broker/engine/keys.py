@@ -13,10 +13,14 @@
     wal/<incarnation>/producers-segment-last-<maker>    producer state of all segments of a lost incarnation
     cluster/lease/<version>                  the cluster's leader (control/lease_register.py)
     topics/<topic id>/data/...               files of history, by reference
+    topics/<topic id>/data/partition=<n>/offset=<offset>-<maker>.parquet    folded files (upkeep/offline.py)
 """
 
 from __future__ import annotations
 
+import uuid
+
+from headgate.broker.cluster.gates import data_prefix
 from headgate.broker.cluster.manifest import Chunk
 
 CLUSTER_ID = "cluster/id"
@@ -66,6 +70,11 @@ def made_in(key: str) -> int | None:
         return None
     epoch = kind.partition("-")[2].partition("-")[0]
     return int(epoch) if epoch else MADE_BY_OWNER
+
+
+def folded_file(topic_id: uuid.UUID, partition: int, name: str) -> str:
+    """The key of a folded file. No id of a gate has a `=`, so the name is never taken for that of a gate's file."""
+    return f"{data_prefix(topic_id)}partition={partition}/{name}"
 
 
 def fence(incarnation_id: str) -> str:

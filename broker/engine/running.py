@@ -8,6 +8,8 @@ from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.handover import Handover
+from headgate.broker.engine.upkeep.offline_folder import OfflineFolder
+from headgate.broker.engine.upkeep.offline_process import Worker
 from headgate.broker.engine.upkeep.retention import Sweeper
 from headgate.broker.engine.write.checkpoint import Checkpointer
 from headgate.broker.engine.write.make import make_wal
@@ -22,7 +24,7 @@ read."""
 class Running:
     """Makes these parts, and starts and ends them in the right order. Made when the incarnation is open in the manifest."""
 
-    def __init__(self, life: Life, leads: Leads, writes: WritePath, deletion: Deletion) -> None:
+    def __init__(self, life: Life, leads: Leads, writes: WritePath, deletion: Deletion, worker: Worker) -> None:
         settings, loop = life.settings, asyncio.get_running_loop()
         self._life = life
         self._writes = writes
@@ -39,6 +41,7 @@ class Running:
             interval_s=settings.wal_checkpoint_interval_ms / 1000,
         )
         self.sweeper = Sweeper(life, leads, deletion, self.wal, self.checkpointer)
+        self.offline = OfflineFolder(life, leads, worker, self.sweeper.wake)
         self.handover = Handover(life, leads, self.wal, self.checkpointer, writes.durable)
         self._watch: WalWatch | None = None
 
@@ -49,11 +52,13 @@ class Running:
         self._watch = WalWatch(self.wal, asyncio.get_running_loop())
         self.checkpointer.start()
         self.sweeper.start()
+        self.offline.start()
 
     async def close(self) -> None:
         """Make all accepted records durable, list them in the manifest, and seal the incarnation."""
         if self._watch is not None:
             self._watch.close()
+        await self.offline.close()
         # Close both together. The sweeper may wait for the WAL, and the WAL may wait for a store that does not answer, until
         # `close` ends it.
         await asyncio.gather(self.sweeper.close(), self.wal.close())

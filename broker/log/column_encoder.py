@@ -10,14 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID, pack_header, stamp_crc
+from headgate.broker.log.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    LOG_APPEND_TIME,
+    NO_PRODUCER_ID,
+    pack_header,
+    stamp_crc,
+)
 from headgate.broker.log.column_schema import ArrowArray, Columns, Int64s, binary_offsets, from_arrow, lengths, take_apart, to_arrow
 from headgate.broker.log.compression import Codec, compress
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -51,12 +58,18 @@ def encode_batches(
     compression: Codec | int | str = Codec.NONE,
     batch_bytes_max: int = BATCH_BYTES_MAX,
     batch_rows_max: int = BATCH_ROWS_MAX,
+    end_offset: int | None = None,
 ) -> Iterator[memoryview]:
-    """The rows as batches of consecutive offsets, CreateTime, without producer.
+    """The rows as batches without producer: of consecutive offsets, or of those in the column `offset`.
+
+    Consumers see one time in a batch with LogAppendTime. So a batch never mixes timestamp types, and rows with LogAppendTime share
+    a batch only if they have the same time.
 
     Args:
-        rows: columns as in `column_schema.SCHEMA`.
+        rows: columns as in `column_schema.SCHEMA`, and `timestamp_type` if some have LogAppendTime.
         base_offset: of the first row. A column `offset` must agree with it.
+        end_offset: None: offsets are consecutive. Otherwise the rows have the offsets of the column `offset`, which may have gaps,
+            and the batches together cover [base_offset, end_offset), less than 2^31 offsets.
         compression: a codec, its number or its name. A batch that does not shrink stays uncompressed.
         batch_bytes_max: of one batch before compression, header included. A larger row is a batch of its own.
         batch_rows_max: rows of one batch.
@@ -73,11 +86,66 @@ def encode_batches(
     columns = take_apart(rows)
     if not len(columns):
         return iter(())
-    if columns.offsets is not None:
+    if end_offset is not None:
+        _check_order(columns.offsets, base_offset, end_offset)
+    elif columns.offsets is not None:
         _check_offsets(columns.offsets, base_offset)
     record = _Records(columns)
-    bounds = _split(record.bytes_max(), batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(columns)))
-    return chain.from_iterable(_encode_group(record, group, base_offset, leader_epoch, codec) for group in _groups(bounds))
+    bytes_max, rows_max = batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(columns))
+    bounds = [0]
+    for start, end in pairwise(_same_time(columns)):
+        bounds += [start + bound for bound in _split(record.bytes_max()[start:end], bytes_max, rows_max)[1:]]
+    places = _Places(bounds, base_offset, end_offset, columns.offsets)
+    return chain.from_iterable(_encode_group(record, group, places, leader_epoch, codec) for group in _groups(bounds))
+
+
+class _Places:
+    """The offsets of batches: of each its first one and the one behind its last, by the batch's first row."""
+
+    def __init__(self, bounds: list[int], base_offset: int, end_offset: int | None, offsets: Int64s | None) -> None:
+        self._offsets = None if end_offset is None else offsets
+        """The offset of each row, if they have gaps."""
+        self._base_offset = base_offset
+        self._end_offset = base_offset + bounds[-1] if end_offset is None else end_offset
+        self._rows = bounds[-1]
+
+    def of(self, row: int) -> int:
+        """The first offset of the batch that begins at a row; the end of all batches for the row behind the last one."""
+        if row == self._rows:
+            return self._end_offset
+        return self._base_offset if not row else self._base_offset + row if self._offsets is None else int(self._offsets[row])
+
+    def deltas(self, firsts: Int64s, counts: Int64s) -> Int64s | None:
+        """The distance of each row from the base offset of its batch; None if it is the row's number in the batch."""
+        if self._offsets is None:
+            return None
+        bases = np.array([self.of(row) for row in firsts.tolist()], np.int64)
+        start, end = int(firsts[0]), int(firsts[-1] + counts[-1])
+        deltas: Int64s = self._offsets[start:end] - np.repeat(bases, counts)
+        numbers = np.arange(start, end, dtype=np.int64) - np.repeat(firsts, counts)
+        return None if np.array_equal(deltas, numbers) else deltas
+
+
+def _same_time(columns: Columns) -> list[int]:
+    """The first rows of the runs that may share a batch, and the end."""
+    types = columns.types
+    if types is None or not types.any():
+        return [0, len(columns)]
+    apart = (types[1:] != types[:-1]) | ((types[1:] == 1) & (columns.timestamps[1:] != columns.timestamps[:-1]))
+    return [0, *(np.flatnonzero(apart) + 1).tolist(), len(columns)]
+
+
+def _check_order(offsets: Int64s | None, base_offset: int, end_offset: int) -> None:
+    if offsets is None:
+        raise InvalidError(Reason.INVALID_RECORD, "there is no column `offset`, and not every offset has a row")
+    if bool((np.diff(offsets) < 1).any()) or not base_offset <= int(offsets[0]) or not int(offsets[-1]) < end_offset:
+        raise InvalidError(
+            Reason.INVALID_RECORD,
+            f"rows are not in the order of their offsets, or outside the extent. first=`{offsets[0]}` last=`{offsets[-1]}` "
+            f"base=`{base_offset}` end=`{end_offset}`",
+        )
+    if end_offset - base_offset >= 1 << 31:
+        raise InvalidError(Reason.INVALID_RECORD, f"offsets lie too far apart. base=`{base_offset}` end=`{end_offset}`")
 
 
 def _check_offsets(offsets: Int64s, base_offset: int) -> None:
@@ -167,6 +235,10 @@ class _Records:
 
     def __init__(self, columns: Columns) -> None:
         self.timestamps = columns.timestamps
+        self.types = columns.types
+        offsets = columns.offsets
+        self.span = len(columns) if offsets is None else max(len(columns), int(offsets[-1]) - int(offsets[0]) + (1 << 31))
+        """Upper bound of the distance of an offset from that of its batch."""
         self.sources = Sources()
         # The views of the first one are used unchanged.
         self.value = _Field(columns.value, self.sources)
@@ -189,7 +261,7 @@ class _Records:
     def bytes_max(self) -> Int64s:
         """Upper bound of each row's bytes in an uncompressed batch."""
         span = int(self.timestamps.max()) - int(self.timestamps.min())
-        overhead = 2 + 5 + _width(2 * span) + _width(2 * len(self.timestamps))
+        overhead = 2 + 5 + _width(2 * span) + _width(2 * self.span)
         overhead += _width(2 * max(self.key.longest, 0)) + _width(2 * max(self.value.longest, 0))
         if self.header_counts is not None:
             overhead += _width(2 * int(self.header_counts.max()))
@@ -243,13 +315,13 @@ def _groups(bounds: list[int]) -> Iterator[list[int]]:
             first = index
 
 
-def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_epoch: int, codec: Codec) -> Iterator[memoryview]:
+def _encode_group(record: _Records, bounds: list[int], places: _Places, leader_epoch: int, codec: Codec) -> Iterator[memoryview]:
     start, end = bounds[0], bounds[-1]
     firsts = np.array(bounds[:-1], np.int64)
     counts = np.array(bounds[1:], np.int64) - firsts
     timestamps = record.timestamps[start:end]
     # As numbers of 16 bytes: numpy moves these faster than pairs.
-    columns = [views.view(np.complex128)[:, 0] for views in _lay_out(record, start, end, firsts, counts)]
+    columns = [views.view(np.complex128)[:, 0] for views in _lay_out(record, start, end, firsts, counts, places)]
     width = len(columns)
     laid = np.empty(((end - start) * width + 2 * len(counts), 2), np.uint64)
     flat = laid.view(np.complex128)[:, 0]
@@ -274,16 +346,19 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
     base_times = timestamps[firsts - start].tolist()
     max_times = np.maximum.reduceat(timestamps, firsts - start).tolist()
     for number, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True)):
+        base_offset = places.of(first)
         # The result gets no local name: see `encode_batches`.
         yield _make_batch(
             record.sources.join(laid[marks[number] : marks[number + 1]]),
-            codec, base_offset + first, leader_epoch, count, base_times[number], max_times[number],
+            codec, base_offset, places.of(first + count) - 1 - base_offset, leader_epoch, count, base_times[number],
+            max_times[number], append_time=record.types is not None and bool(record.types[first]),
         )  # fmt: skip
 
 
 def _make_batch(
-    joined: ArrowArray, codec: Codec, base_offset: int, leader_epoch: int, count: int, base_time: int, max_time: int
-) -> memoryview:
+    joined: ArrowArray, codec: Codec, base_offset: int, last_offset_delta: int, leader_epoch: int, count: int, base_time: int,
+    max_time: int, *, append_time: bool,
+) -> memoryview:  # fmt: skip
     """The records with their header in the room before them, compressed if that makes them smaller."""
     data = joined.buffers()[2]
     assert data is not None
@@ -296,8 +371,8 @@ def _make_batch(
             used, batch = codec, memoryview(bytearray(HEADER_BYTES) + packed)
     pack_header(
         batch, 0,
-        base_offset, len(batch) - LENGTH_OVERHEAD_BYTES, leader_epoch, 2, 0, int(used), count - 1,
-        base_time, max_time, NO_PRODUCER_ID, -1, -1, count,
+        base_offset, len(batch) - LENGTH_OVERHEAD_BYTES, leader_epoch, 2, 0, int(used) | append_time * LOG_APPEND_TIME,
+        last_offset_delta, base_time, max_time, NO_PRODUCER_ID, -1, -1, count,
     )  # fmt: skip
     stamp_crc(batch)
     return batch
@@ -311,12 +386,13 @@ def _drop_first_byte(laid: Views, at: int) -> None:
     laid[at, 1] = body >> 32
 
 
-def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int64s) -> list[Views]:
+def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int64s, places: _Places) -> list[Views]:
     """The views that make up one record each, column by column, for the rows [start, end)."""
     bare = record.header_counts is None
     timestamps = record.timestamps[start:end]
     time_deltas = timestamps - np.repeat(timestamps[firsts - start], counts)
-    before_key = [_Varint(time_deltas), *_numbered(counts, record.key.varint(start, end))]
+    deltas, key = places.deltas(firsts, counts), record.key.varint(start, end)
+    before_key = [_Varint(time_deltas), *(_numbered(counts, key) if deltas is None else [_Varint(deltas), key])]
     before_value = [record.value.varint(start, end)]
     before_headers = [] if record.header_counts is None else [_Varint(record.header_counts[start:end])]
     fixed = before_key + before_value + before_headers

@@ -51,6 +51,8 @@ class Columns:
     value: ArrowArray
     headers: ArrowArray | None
     offsets: Int64s | None
+    types: npt.NDArray[np.int32] | None = None
+    """Timestamp types as Kafka's clients number them: 0 CreateTime, 1 LogAppendTime. None: all are CreateTime."""
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -102,13 +104,23 @@ def take_apart(rows: pa.RecordBatch | pa.Table) -> Columns:
     headers = None
     if "headers" in names:
         headers = _headers(_whole(rows.column("headers")))
+    types: npt.NDArray[np.int32] | None = None
+    if has_timestamp_types(rows.schema):
+        given = _whole(rows.column("timestamp_type")).fill_null(0).to_numpy(zero_copy_only=False)
+        types = (given == 1).astype(np.int32)
     return Columns(
         timestamps=timestamps_ms(rows.column("timestamp")),
         key=_binary(_whole(rows.column("key"))),
         value=_binary(_whole(rows.column("value"))),
         headers=headers,
         offsets=offsets,
+        types=types,
     )
+
+
+def has_timestamp_types(schema: pa.Schema) -> bool:
+    """True if rows of this schema give their timestamp types: a column `timestamp_type` of another type is not Headgate's."""
+    return bool(schema.get_field_index("timestamp_type") >= 0 and pa.types.is_int32(schema.field("timestamp_type").type))
 
 
 def to_arrow(array: npt.NDArray[Any]) -> pa.Buffer:

@@ -2,7 +2,8 @@
 
 A file ends with its metadata, the length of the metadata (4 bytes, little-endian) and ``PAR1``. These three are the *footer*; a
 reference to the file carries the footer's CRC-32C. A record's offset is the extent's base offset plus its row number in the file,
-so a file can be committed at any offset. A column `offset` is optional, for other readers; if it exists, it must agree.
+so a file can be committed at any offset. A column `offset` is optional, for other readers; if it exists, it must agree. In folded
+files (folded_file.py) that column decides, because their offsets have gaps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, check_columns, lengths, take_apart
+from headgate.broker.log.column_schema import (
+    HEADERS_TYPE,
+    SCHEMA,
+    ArrowArray,
+    Columns,
+    check_columns,
+    has_timestamp_types,
+    lengths,
+    take_apart,
+)
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import InvalidError, Reason
 
@@ -40,8 +50,8 @@ READ_ROWS = 1 << 9
 """Rows that are read at once if the length of the longest value is unknown."""
 
 _LENGTH = struct.Struct("<I")
-_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-_NUMBERS = ("offset", "timestamp")
+_COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
+_NUMBERS = ("offset", "timestamp", "timestamp_type")
 _DICTIONARIES = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 _PREFIXES = frozenset(("DELTA_BYTE_ARRAY",))
 """Encodings that write the common beginning of values only once."""
@@ -61,6 +71,7 @@ class WrittenExtent:
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """Rows [first_row, first_row + rows) of a file, in its bytes [start, end). Times in ms; None if the file does not have them.
+    `first_offset` is the least offset in the column `offset`; None if the file does not have it.
 
     `data_bytes` is the size of the columns without compression. If `repeats` is set, repeated parts of values count only once
     there, and the rows may be thousands of times larger.
@@ -75,6 +86,7 @@ class RowGroup:
     repeats: bool
     timestamp_min_ms: int | None
     timestamp_max_ms: int | None
+    first_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,16 @@ class ExtentFile:
         """The index in `groups` of the row group that contains a row."""
         return bisect_right(self.groups, row, key=lambda group: group.first_row) - 1
 
+    @property
+    def has_offsets(self) -> bool:
+        """True if the footer tells where the offsets of each row group begin."""
+        return all(group.first_offset is not None for group in self.groups)
+
+    def group_at(self, offset: int) -> int:
+        """The index in `groups` of the row group whose offsets contain `offset`, or are the last ones before it. Only for files
+        with `has_offsets`."""
+        return max(bisect_right(self.groups, offset, key=lambda group: group.first_offset or 0) - 1, 0)
+
 
 class ExtentEncoder:
     """A Parquet file in the making: each row group is encoded as soon as its rows are there. zstd, no dictionaries, row groups of
@@ -119,30 +141,40 @@ class ExtentEncoder:
         kind = schema.field("timestamp").type
         in_us = pa.types.is_timestamp(kind) and kind.unit == "us"
         self._times_kind = pa.timestamp("us", tz="UTC") if in_us else SCHEMA.field("timestamp").type
-        fields: list[Any] = [
-            pa.field("timestamp", self._times_kind, nullable=False),
-            pa.field("key", pa.binary()),
-            pa.field("value", pa.binary()),
-            *([pa.field("headers", HEADERS_TYPE)] if self._with_headers else []),
-        ]
-        self._schema = pa.schema(fields)
+        self._schema = self._layout()
         self._out = pa.BufferOutputStream()
         self._writer = pq.ParquetWriter(
-            self._out,
-            self._schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=False,
-            column_encoding={"timestamp": "DELTA_BINARY_PACKED"},
-            # Statistics of keys and values would be copies of whole values.
-            write_statistics=["timestamp"],
-            write_page_checksum=True,
+            self._out, self._schema, compression="zstd", compression_level=1, write_page_checksum=True, **self._encodings()
         )
         self._low, self._high = 1 << 62, -(1 << 62)
         self._waiting: list[pa.RecordBatch] = []
         """Rows of the next row group."""
         self._waiting_bytes = self._waiting_rows = 0
         self.rows = 0
+
+    def _layout(self) -> pa.Schema:
+        """The columns of the file."""
+        fields: list[Any] = [
+            pa.field("timestamp", self._times_kind, nullable=False),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            *([pa.field("headers", HEADERS_TYPE)] if self._with_headers else []),
+        ]
+        return pa.schema(fields)
+
+    def _encodings(self) -> dict[str, Any]:
+        """The options of the writer that depend on the columns."""
+        return {
+            "use_dictionary": False,
+            "column_encoding": {"timestamp": "DELTA_BINARY_PACKED"},
+            # Statistics of keys and values would be copies of whole values.
+            "write_statistics": ["timestamp"],
+        }
+
+    def _arrays(self, times: ArrowArray, columns: Columns) -> list[ArrowArray]:
+        """The columns of some rows, as in `_layout`."""
+        headers = columns.headers if columns.headers is not None else pa.nulls(len(columns), HEADERS_TYPE)
+        return [times, columns.key, columns.value, *([headers] if self._with_headers else [])]
 
     @property
     def held_bytes(self) -> int:
@@ -158,14 +190,10 @@ class ExtentEncoder:
         self._low = min(self._low, int(columns.timestamps.min()))
         self._high = max(self._high, int(columns.timestamps.max()))
         times = batch.column("timestamp").cast(pa.int64()) if self._times_kind.unit == "us" else pa.array(columns.timestamps)
-        headers: list[Any] = []
         sizes = np.maximum(lengths(columns.key), 0) + np.maximum(lengths(columns.value), 0) + 8
-        if self._with_headers:
-            found = columns.headers if columns.headers is not None else pa.nulls(batch.num_rows, HEADERS_TYPE)
-            headers = [found]
-            sizes += found.nbytes // batch.num_rows
-        arrays = [times.cast(self._times_kind), columns.key, columns.value, *headers]
-        conformed = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if columns.headers is not None:
+            sizes += columns.headers.nbytes // batch.num_rows
+        conformed = pa.RecordBatch.from_arrays(self._arrays(times.cast(self._times_kind), columns), schema=self._schema)
         ends = np.cumsum(sizes)
         start, before = 0, 0
         while start < batch.num_rows:
@@ -244,10 +272,12 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
     if len(set(schema.names)) != len(schema.names):
         raise InvalidError(Reason.INVALID_RECORD, "two columns have the same name")
     check_columns(schema)
-    columns = tuple(name for name in schema.names if name in _COLUMNS)
+    known = _COLUMNS if has_timestamp_types(schema) else tuple(name for name in _COLUMNS if name != "timestamp_type")
+    columns = tuple(name for name in schema.names if name in known)
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    read = [index for index, path in enumerate(paths) if path.split(".", 1)[0] in _COLUMNS]
+    read = [index for index, path in enumerate(paths) if path.split(".", 1)[0] in known]
     timestamp, kind = paths.index("timestamp"), schema.field("timestamp").type
+    offset = paths.index("offset") if "offset" in paths else -1
     groups: list[RowGroup] = []
     first_row = 0
     for number in range(metadata.num_row_groups):
@@ -255,7 +285,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
         if not group.num_rows:
             continue
         start, end, data_bytes, repeats = size_bytes, 0, 0, False
-        low = high = None
+        low = high = first_offset = None
         for index in read:
             chunk = group.column(index)
             begin = _begin(chunk)
@@ -268,6 +298,8 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
             if statistics is not None and statistics.has_min_max:
                 # The raw numbers: Python's dates do not have all years.
                 low, high = _ms(statistics.min_raw, kind), _ms(statistics.max_raw, kind)
+            if index == offset and chunk.statistics is not None and chunk.statistics.has_min_max:
+                first_offset = int(chunk.statistics.min)
         if not len(MAGIC) <= start < end <= size_bytes - len(footer):
             raise InvalidError(
                 Reason.INVALID_RECORD, f"a row group lies outside its file. group=`{number}` start=`{start}` end=`{end}`"
@@ -277,7 +309,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
                 Reason.INVALID_RECORD,
                 f"a row group is too large to be served. group=`{number}` bytes=`{data_bytes}` max=`{ROW_GROUP_BYTES_MAX}`",
             )
-        groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, repeats, low, high))
+        groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, repeats, low, high, first_offset))
         first_row += group.num_rows
     return ExtentFile(metadata, columns, tuple(groups), bytes(footer))
 
@@ -310,11 +342,13 @@ def unproven_times(file: ExtentFile) -> list[RowGroup]:
     return found
 
 
-def times_of(file: ExtentFile, group: RowGroup) -> RowGroup:
-    """A row group that has only the bytes of its time column."""
-    chunk = file.metadata.row_group(group.number).column(file.index_of("timestamp"))
-    begin = _begin(chunk)
-    return replace(group, start=begin, end=begin + chunk.total_compressed_size)
+def times_of(file: ExtentFile, group: RowGroup, *columns: str) -> RowGroup:
+    """A row group that has only the bytes of its time column, and of these columns beside it."""
+    metadata = file.metadata.row_group(group.number)
+    chunks = [metadata.column(file.index_of(name)) for name in ("timestamp", *columns)]
+    begins = [_begin(chunk) for chunk in chunks]
+    ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, chunks, strict=True)]
+    return replace(group, start=min(begins), end=max(ends))
 
 
 def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:

@@ -167,7 +167,7 @@ class Settings:
         "file:///path or s3://bucket/prefix, separated by commas",
     )
     gate_file_grace_ms: int = _duration(
-        DAY_MS // 4, 1000, 30 * DAY_MS, "age at which a file under a topic's prefix is deleted if no gate names it"
+        DAY_MS // 4, 1000, 30 * DAY_MS, "age at which a file under a topic's prefix is deleted if nothing names it"
     )
 
     # -- topics
@@ -185,6 +185,12 @@ class Settings:
         "the broker forgets an idempotent producer after this much silence; sooner if more than 20,000 wrote to one partition",
     )
     retention_check_interval_ms: int = _duration(300 * SECOND_MS, 10, DAY_MS, "pause between two searches for expired records")
+    offline_check_interval_ms: int = _duration(
+        30 * SECOND_MS,
+        10,
+        DAY_MS,
+        "pause between two searches for records that become Parquet files (topic settings `offline.after.*`)",
+    )
 
     clock_difference_max_ms: int = _duration(
         60 * SECOND_MS,

@@ -9,6 +9,7 @@ from typing import cast
 
 from headgate.broker.engine import keys
 from headgate.broker.engine.read.encoding import Encoders
+from headgate.broker.engine.upkeep.offline_process import ProcessWorker
 from headgate.broker.node import Network, Node, assemble
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
@@ -51,5 +52,6 @@ class Backend:
         )
         self.store = metered = MeteredStore(store, self._clock)
         metered.register(self.observer.metrics)
-        self.node = assemble(settings, metered, self._clock, network, fail=fail, encoders=Encoders(), create=create)
+        folds = None if settings.store in PRIVATE_URLS else ProcessWorker(settings.store)
+        self.node = assemble(settings, metered, self._clock, network, fail=fail, encoders=Encoders(), folds=folds, create=create)
         await self.node.start()

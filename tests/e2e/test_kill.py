@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,7 @@ class Ordeal:
     writers: list[Writer]
     readers: list[Reader]
     rounds: list[Round] = field(default_factory=list)
+    folds_killed: int = 0
 
     def acked(self) -> int:
         return sum(writer.sent.acked_count for writer in self.writers)
@@ -103,6 +105,11 @@ class Ordeal:
         self.wait_for_acks(self.draw.choice([1, 1, 50, 500]))
         time.sleep(self.draw.random() * 0.4)
         self.broker.check_alive()
+        for pid in self.broker.children("offline_process"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.folds_killed += 1
+                time.sleep(self.draw.random() * 0.2)
         if self.draw.random() < 0.2:
             how = "SIGTERM"
             exit_code = self.broker.terminate()
@@ -124,11 +131,11 @@ class Ordeal:
         self.broker.start()
 
 
-def run(broker: BrokerProcess, rounds: int, report: Callable[[str], None], label: str) -> None:
-    """Kill `rounds` times under load, then judge."""
+def run(broker: BrokerProcess, rounds: int, report: Callable[[str], None], label: str, **config: str) -> Ordeal:
+    """Kill `rounds` times under load, then judge. `config`: settings of the topic."""
     draw = random.Random(f"{SEED}-{label}")
     broker.start()
-    create_topic(broker.bootstrap, TOPIC, PARTITIONS)
+    create_topic(broker.bootstrap, TOPIC, PARTITIONS, **config)
     kinds: list[tuple[type[Writer], bool, str]] = [
         (ConfluentWriter, True, "lz4"),
         (ConfluentWriter, False, "none"),
@@ -153,6 +160,7 @@ def run(broker: BrokerProcess, rounds: int, report: Callable[[str], None], label
     for writer in writers:
         writer.join(PATIENCE_S)
     judge(ordeal, report, label)
+    return ordeal
 
 
 def judge(ordeal: Ordeal, report: Callable[[str], None], label: str) -> None:
@@ -203,6 +211,17 @@ def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: C
         run(broker, int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "S3")
         report(f"kill S3: {sum(s3.requests.values()):,} S3 requests, {s3.faults:,} of them broken")
         broker.kill()
+
+
+@pytest.mark.timeout(3600)
+def test_rounds_with_folds_to_files(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
+    """All records become Parquet files at once; the processes that write the files are killed, too."""
+    broker = make_broker(env={"HEADGATE_OFFLINE_CHECK_INTERVAL_MS": "50ms", "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "200ms"})
+    rounds = int(os.environ.get("HEADGATE_KILL_ROUNDS", "8"))
+    ordeal = run(broker, rounds, report, "files", offline_after_bytes="0")
+    files = list((Path(broker.store) / "topics").rglob("offset=*.parquet"))
+    report(f"kill files: {ordeal.folds_killed} folding processes killed, {len(files)} files")
+    assert files and ordeal.folds_killed
 
 
 def test_clients_that_are_given_up_end_without_a_broker(make_broker: BrokerFactory) -> None:

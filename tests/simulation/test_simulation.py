@@ -31,6 +31,8 @@ CANARY_FIRST_SEED = {
     "no-proof": 15,
     "half-resigned": 80,
     "loyal-follower": 330,
+    "forgotten-files": 40,
+    "late-folds": 20,
 }
 """Bugs that few seeds show: where their search begins, which saves minutes. Any change of the cluster changes the seeds' lives."""
 LONG = ("no-proof",)
@@ -115,6 +117,8 @@ def test_a_seed_is_one_life() -> None:
         ),
         pytest.param("loyal-follower", ("a fenced broker never acks", "acked records are there"), marks=pytest.mark.slow),
         ("no-proof", ("answers are current",)),
+        ("forgotten-files", ("the cluster goes on", "acked records are there", "one record per offset")),
+        pytest.param("late-folds", ("the cluster goes on", "state is sound"), marks=pytest.mark.slow),
     ],
 )
 def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:

@@ -181,6 +181,19 @@ class BrokerProcess:
                 return int(line.split()[1]) * 1024
         raise BrokerDied(f"no resident size: the process is gone. pid=`{self.pid}`")
 
+    def children(self, module: str) -> list[int]:
+        """The ids of the broker's child processes that run a module whose name ends like this."""
+        found: list[int] = []
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                try:
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if any(word.decode(errors="replace").endswith(module) for word in words):
+                    found.append(int(pid))
+        return found
+
     def open_files(self) -> int:
         """Number of file descriptors that the process holds now."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))

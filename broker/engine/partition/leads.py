@@ -13,6 +13,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from headgate.broker.cluster.folded_files import FoldToFiles
 from headgate.broker.cluster.gates import Gate, ParquetExtent
 from headgate.broker.cluster.manifest import (
     CreateTopic,
@@ -164,6 +165,10 @@ class Leads:
                     opened.append(segment)
                 case FoldChunks(incarnation_id, _, chunk):
                     self._replace(chunk.extents, ChunkRef(incarnation_id, chunk))
+                case FoldToFiles(topic_id, number, files, _, _):
+                    for log in self._logs_of(topic_id):
+                        if log.number == number:
+                            log.folded_to_files(files)
                 case OpenGate(gate, _):
                     self._open_gate(gate)
                 case FillGate(topic_id, gate_id, _, _, _):
@@ -359,6 +364,8 @@ class Leads:
                     rows = found.get((topic_id, file.partition))
                     if rows is not None:
                         rows.append((file, file_ref))
+        for topic_id, number in found:
+            found[topic_id, number] += [(file, FileRef("", file.appended_ms)) for file in manifest.files.of(topic_id, number)]
         for incarnation_id, chunks in manifest.chunks.items():
             for chunk in chunks.values():
                 ref: ChunkRef | None = None

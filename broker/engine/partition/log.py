@@ -49,7 +49,8 @@ class ChunkRef:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileRef:
-    """A gate's files, shared by its extents. `appended_ms`: the wall-clock time in ms of their commit."""
+    """A gate's files, shared by its extents, or a folded file: then `gate_id` is empty. `appended_ms`: the wall-clock time in ms of
+    the commit that filled the gate, or of the newest append of a record in the folded file."""
 
     gate_id: str
     appended_ms: int
@@ -96,18 +97,20 @@ class SealedExtents:
             row += 1
         return row
 
-    def replace(self, extent: Extent, ref: ChunkRef) -> int:
-        """Replace extents by `extent`, which has all their batches. Returns the number of bytes by which it is larger."""
-        first = bisect_left(self._bases, extent.base_offset)
-        end = bisect_left(self._bases, extent.end_offset)
+    def replace(self, extents: Sequence[AnyExtent], refs: Sequence[AnyRef]) -> int:
+        """Replace extents by others, by offset, that have all their records. Returns the number of bytes by which these are
+        larger."""
+        end_offset = extents[-1].end_offset
+        first = bisect_left(self._bases, extents[0].base_offset)
+        end = bisect_left(self._bases, end_offset)
         if first == end:
             return 0
-        assert self.extents[end - 1].end_offset <= extent.end_offset, "extents are folded whole"
+        assert self.extents[end - 1].end_offset <= end_offset, "extents are folded whole"
         replaced = sum(old.data_bytes for old in self.extents[first:end])
-        self._bases[first:end] = array("q", [extent.base_offset])
-        self.extents[first:end] = [extent]
-        self.refs[first:end] = [ref]
-        return extent.data_bytes - replaced
+        self._bases[first:end] = array("q", [extent.base_offset for extent in extents])
+        self.extents[first:end] = extents
+        self.refs[first:end] = refs
+        return sum(extent.data_bytes for extent in extents) - replaced
 
     def drop_below(self, offset: int) -> int:
         """Forget extents that end at or below `offset`. Returns the bytes of batches in them."""
@@ -122,10 +125,10 @@ class SealedExtents:
         return freed
 
     def drop_within(self, base_offset: int, end_offset: int) -> int:
-        """Forget extents of chunks that lie completely in [base_offset, end_offset). Returns the bytes of batches in them."""
+        """Forget extents of chunks, and folded files, that lie completely in [base_offset, end_offset). Returns their bytes."""
         first = bisect_left(self._bases, base_offset)
         end = first
-        while end < len(self.extents) and self.extents[end].end_offset <= end_offset and isinstance(self.extents[end], Extent):
+        while end < len(self.extents) and self.extents[end].end_offset <= end_offset and _is_live(self.extents[end]):
             end += 1
         freed = sum(extent.data_bytes for extent in self.extents[first:end])
         del self._bases[first:end], self.extents[first:end], self.refs[first:end]
@@ -136,6 +139,11 @@ class SealedExtents:
         freed = sum(extent.data_bytes for extent in self.extents)
         del self._bases[:], self.extents[:], self.refs[:]
         return freed
+
+
+def _is_live(extent: AnyExtent) -> bool:
+    """True if the records came from producers, not with a gate."""
+    return isinstance(extent, Extent) or extent.folded
 
 
 Reach: TypeAlias = tuple[int, int, bool]
@@ -163,6 +171,7 @@ class PartitionLog:
         "config",
         "cuts",
         "epochs",
+        "files_end",
         "high_watermark",
         "internal",
         "leader_epoch",
@@ -232,7 +241,9 @@ class PartitionLog:
         self.windows = Windows()
         """The ranges without live records: gates, and offsets that are reserved for gates."""
         self.windows_end = 0
-        """The end of the last window or cut. Offsets from here on are outside all of them."""
+        """The end of the last window, cut or folded file. The records from here on are in batches, in memory or in chunks."""
+        self.files_end = 0
+        """No folded file ends behind this offset."""
         self.cuts: list[tuple[int, int]] = []
         """Deleted ranges of offsets above the log's start, by offset."""
         self.readers = Readers()
@@ -264,6 +275,7 @@ class PartitionLog:
             self.sealed.add(extent, ref)
             self.size_bytes += extent.data_bytes
             epochs.append((extent.base_offset, extent.leader_epoch))
+        self._note_files(extent for extent, _ in extents)
         assert not extents or extents[-1][0].end_offset <= self.high_watermark, "a segment begins behind all that is listed"
         for window, gate in windows:
             self._add_window(ReaderWindow(window.base_offset, window.end_offset, gate.id, gate.state, live=gate.live))
@@ -366,7 +378,19 @@ class PartitionLog:
 
     def folded(self, extent: Extent, ref: ChunkRef) -> None:
         """Called when chunks were folded into one. `extent` has all their rows of this partition."""
-        self.size_bytes += self.sealed.replace(extent, ref)
+        self.size_bytes += self.sealed.replace([extent], [ref])
+
+    def folded_to_files(self, files: Sequence[ParquetExtent]) -> None:
+        """Called when records were moved from chunks to files, by offset."""
+        readable = [file for file in files if file.end_offset > self.log_start]
+        if readable:
+            self.size_bytes += self.sealed.replace(readable, [FileRef("", file.appended_ms) for file in readable])
+            self._note_files(readable)
+
+    def _note_files(self, extents: Iterable[AnyExtent]) -> None:
+        ends = (extent.end_offset for extent in extents if isinstance(extent, ParquetExtent) and extent.folded)
+        self.files_end = max(self.files_end, max(ends, default=0))
+        self._note_windows_end()
 
     def relist(self, extents: Iterable[tuple[AnyExtent, AnyRef]]) -> None:
         """Replace all extents by those that the manifest lists now, by offset. Chunks may have been folded meanwhile."""
@@ -376,6 +400,7 @@ class PartitionLog:
             if extent.base_offset < first_open or not isinstance(extent, Extent):  # else its rows are still in `open`
                 self.sealed.add(extent, ref)
                 self.size_bytes += extent.data_bytes
+        self._note_files(self.sealed.extents)
 
     def fetched(self, size_bytes: int, requests: int = 1) -> None:
         """Count the records of an answer. `requests`: number of fetches that it answers."""
@@ -476,14 +501,14 @@ class PartitionLog:
                     end_offset = low
             window = self.windows.next(offset)
             if window is None:
-                return offset, max(end_offset, offset), False
+                return self._alike(offset, max(end_offset, offset))
             if offset < window.base_offset:
                 if window.past and offset < window.past.get(reader, offset):
                     del window.past[reader]  # the reader went back: it wants to read all records
                 if self.high_watermark < window.base_offset:
-                    return offset, max(end_offset, offset), False
+                    return self._alike(offset, max(end_offset, offset))
                 if self._has_records(offset, window.base_offset):
-                    return offset, min(end_offset, window.base_offset), False
+                    return self._alike(offset, min(end_offset, window.base_offset))
                 offset = window.base_offset  # a dead lead had reserved these offsets for a gate that was never opened
             if reader in window.past and self._passes(window, reader, asked, at_rest):
                 pass
@@ -496,6 +521,19 @@ class PartitionLog:
                     return max(offset, self.sealed.extents[row].base_offset), window.end_offset, True
             offset = window.end_offset
         return offset, max(self.high_watermark, offset), False
+
+    def _alike(self, offset: int, end_offset: int) -> Reach:
+        """The first part of a range outside of windows and cuts that is completely in folded files, or completely in batches."""
+        if offset >= min(self.files_end, end_offset):
+            return offset, end_offset, False
+        row = self.sealed.find(offset)
+        if row == len(self.sealed):
+            return offset, end_offset, False
+        extent = self.sealed.extents[row]
+        if isinstance(extent, Extent):
+            return offset, min(end_offset, extent.end_offset), False
+        begin = max(offset, extent.base_offset)
+        return (begin, min(end_offset, extent.end_offset), True) if begin < end_offset else (offset, end_offset, False)
 
     def _passes(self, window: ReaderWindow, reader: int, asked: int, at_rest: bool) -> bool:
         """True if a reader of `window.past` that asks for `asked` passes the window."""
@@ -552,7 +590,7 @@ class PartitionLog:
         """True if the log has live records: readable ones, or some on their way to the store."""
         if self.open or self.next_offset > max(self.high_watermark, self.windows.end):
             return True
-        return any(isinstance(extent, Extent) for extent in reversed(self.sealed.extents))
+        return any(_is_live(extent) for extent in reversed(self.sealed.extents))
 
     def hold(self, gate_id: str, rows: int, term: int) -> tuple[int, int]:
         """Reserve the next `rows` offsets for a gate, at once. Returns [base, end). A repeated call for the same gate returns
@@ -662,7 +700,7 @@ class PartitionLog:
         self._note_windows_end()
 
     def _note_windows_end(self) -> None:
-        self.windows_end = max(self.windows.end, max((high for _, high in self.cuts), default=0))
+        self.windows_end = max(self.windows.end, self.files_end, max((high for _, high in self.cuts), default=0))
 
     def set_log_start(self, offset: int) -> None:
         """Make records below `offset` unreadable and free their memory."""

@@ -50,9 +50,9 @@ READ_BYTES = 128 << 10
 """Bytes of a file that are read at a time. Many kernels complete a read before they let another process run: a read of 3 MB took
 most of a millisecond."""
 
-_REQUEST = struct.Struct("<IIQqiiBIQ")
-"""Bytes of the footer, bytes of the row group (0: the request has a descriptor), size of the file, base offset, leader epoch,
-index of the row group, codec, first row, largest number of bytes of the answer."""
+_REQUEST = struct.Struct("<IIQqqiiBIQ")
+"""Bytes of the footer, bytes of the row group (0: the request has a descriptor), size of the file, base offset, end offset (-1: not
+given), leader epoch, index of the row group, codec, first row, largest number of bytes of the answer."""
 _ANSWER = struct.Struct("<?I")
 """True for a batch, false for an error text; size in bytes, 0 after the last batch."""
 _TIMEVAL = struct.Struct("@ll")
@@ -69,6 +69,7 @@ class RowGroupBytes:
         base_offset: offset of the row group's first row.
         first_row: first row to encode, counted in the row group.
         bytes_max: bytes of all batches together. Encoding stops before it is exceeded, but not before the first batch.
+        end_offset: for a folded file: the batches of the row group together cover [base_offset, end_offset).
     """
 
     file: ExtentFile
@@ -80,6 +81,7 @@ class RowGroupBytes:
     codec: Codec
     first_row: int = 0
     bytes_max: int = sys.maxsize
+    end_offset: int | None = None
 
 
 def encode(group: RowGroupBytes) -> Iterator[memoryview]:
@@ -103,6 +105,7 @@ def encode(group: RowGroupBytes) -> Iterator[memoryview]:
         leader_epoch=group.leader_epoch,
         compression=group.codec,
         batch_bytes_max=BATCH_BYTES_MAX,
+        end_offset=group.end_offset,
     )
     return _within(batches, group.bytes_max)
 
@@ -230,8 +233,8 @@ class _EncoderProcess:
         footer = group.file.footer
         descriptors, data = ([group.source], b"") if isinstance(group.source, int) else ([], group.source)
         request = _REQUEST.pack(
-            len(footer), len(data), group.size_bytes, group.base_offset, group.leader_epoch, group.index, group.codec,
-            group.first_row, group.bytes_max,
+            len(footer), len(data), group.size_bytes, group.base_offset, -1 if group.end_offset is None else group.end_offset,
+            group.leader_epoch, group.index, group.codec, group.first_row, group.bytes_max,
         )  # fmt: skip
         try:
             socket.send_fds(self._socket, [request], descriptors)
@@ -305,13 +308,14 @@ def serve(end: socket.socket) -> None:
             request, descriptors, _, _ = socket.recv_fds(end, _REQUEST.size, 1, socket.MSG_WAITALL)
             if not request:
                 return
-            footer_bytes, data_bytes, size_bytes, base_offset, epoch, index, codec, first, bytes_max = _REQUEST.unpack(request)
+            footer_bytes, data_bytes, size_bytes, base, end_offset, epoch, index, codec, first, bytes_max = _REQUEST.unpack(request)
             footer, data = bytes(receive(end, footer_bytes)), receive(end, data_bytes)
             source = data if data_bytes else descriptors[0]
             try:
                 try:
                     file = parse(footer, size_bytes)
-                    group = RowGroupBytes(file, size_bytes, index, source, base_offset, epoch, Codec(codec), first, bytes_max)
+                    behind = None if end_offset < 0 else end_offset
+                    group = RowGroupBytes(file, size_bytes, index, source, base, epoch, Codec(codec), first, bytes_max, behind)
                     batches = encode(group)
                 finally:
                     for descriptor in descriptors:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -178,39 +179,37 @@ class HistoryReader:
         `timestamp_ms`."""
         try:
             file = (await self._open(extent)).footer
-            row = max(offset - extent.base_offset, 0)
-            for index in range(file.group_of(row), len(file.groups)):
+            for index in range(_group_at(extent, file, offset), len(file.groups)):
                 group = file.groups[index]
                 if group.timestamp_max_ms is not None and group.timestamp_max_ms < timestamp_ms:
                     continue
                 times, data = await self._times_bytes(extent, file, group)
-                first = max(row - group.first_row, 0)
-                found = await self._run(partial(_first_at, extent, file, times, data, timestamp_ms, first))
+                found = await self._run(partial(_first_at, extent, file, times, data, timestamp_ms, offset))
                 if found is not None:
-                    return found[0], extent.base_offset + group.first_row + found[1]
+                    return found
         except HeadgateError as error:
             self._complain(extent, error)
             raise
         return None
 
-    async def greatest(self, extent: ParquetExtent, offset: int) -> int:
-        """The greatest time in ms of the extent's records from `offset` on."""
+    async def greatest(self, extent: ParquetExtent, offset: int) -> int | None:
+        """The greatest time in ms of the extent's records from `offset` on. None if the rest of its offsets have no record."""
         if offset <= extent.base_offset:
             return extent.timestamp_max_ms
         try:
             file = (await self._open(extent)).footer
-            row = offset - extent.base_offset
-            first = file.group_of(row)
+            first = _group_at(extent, file, offset)
             best: int | None = None
             for index in range(first, len(file.groups)):
                 group = file.groups[index]
+                highest: int | None
                 if index > first and group.timestamp_max_ms is not None:
                     highest = group.timestamp_max_ms
                 else:
                     times, data = await self._times_bytes(extent, file, group)
-                    highest = await self._run(partial(_greatest, extent, file, times, data, max(row - group.first_row, 0)))
-                best = highest if best is None else max(best, highest)
-            assert best is not None, "the offset is within the extent"
+                    highest = await self._run(partial(_greatest, extent, file, times, data, offset))
+                if highest is not None:
+                    best = highest if best is None else max(best, highest)
             return best
         except HeadgateError as error:
             self._complain(extent, error)
@@ -282,11 +281,11 @@ class HistoryReader:
             raise _corrupt(extent, error.message) from error
 
     async def _times_bytes(self, extent: ParquetExtent, file: ExtentFile, group: RowGroup) -> tuple[RowGroup, bytes]:
-        """The time column of a row group, and its bytes. Hundreds of readers may look up a time at the same time, and need no
-        other column."""
+        """The time column of a row group, with the offsets of a folded file, and its bytes. Hundreds of readers may look up a time
+        at the same time, and need no other column."""
         from headgate.broker.log.parquet import times_of
 
-        times = times_of(file, group)
+        times = times_of(file, group, "offset") if extent.folded else times_of(file, group)
         return times, await self._group_bytes(extent, times)
 
     async def _group_bytes(self, extent: ParquetExtent, group: RowGroup) -> bytes:
@@ -301,9 +300,11 @@ class HistoryReader:
     def _key(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> _GroupKey:
         """The key of the part that contains an offset. If that part is not known, the key of a part that begins at this offset
         or at row 0."""
-        row = offset - extent.base_offset
-        group = file.footer.groups[index := file.footer.group_of(row)]
-        row -= group.first_row
+        index = _group_at(extent, file.footer, offset)
+        if extent.folded:
+            # Row groups of folded files are small (`FoldedEncoder`), so they have no parts.
+            return _GroupKey(_file_key(extent), extent.base_offset, extent.leader_epoch, index, 0, self._codec)
+        row = offset - extent.base_offset - file.footer.groups[index].first_row
         # The first part shows whether the row group has others.
         known = file.parts.get(index)
         first_row = 0 if known is None else next((first for first, end in known.items() if first <= row < end), row)
@@ -345,7 +346,7 @@ class HistoryReader:
                 self._resting.cancel()
             self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
         group = file.footer.groups[key.number]
-        end_row = encoded.end - extent.base_offset - group.first_row
+        end_row = group.rows if extent.folded else encoded.end - extent.base_offset - group.first_row
         if key.first_row or end_row < group.rows:
             known = file.parts.setdefault(key.number, {})
             if len(known) == PARTS_MAX:
@@ -375,10 +376,10 @@ class HistoryReader:
         store, key = self._place(extent)
         descriptor = await store.open_file(key) if self._encoders is not None and isinstance(store, Files) else None
         source = await self._group_bytes(extent, file.groups[part.number]) if descriptor is None else descriptor
-        base_offset = extent.base_offset + file.groups[part.number].first_row
+        base_offset, end_offset = _covered(extent, file, part.number)
         group = RowGroupBytes(
             file, extent.size_bytes, part.number, source, base_offset, extent.leader_epoch, self._codec,
-            part.first_row, self._part_bytes,
+            part.first_row, sys.maxsize if extent.folded else self._part_bytes, end_offset if extent.folded else None,
         )  # fmt: skip
         work = self._run(partial(_encoded, extent, self._encoder, group), self._encode_work)
         if descriptor is not None:
@@ -485,31 +486,63 @@ def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
         raise _corrupt(extent, error.message) from error
 
 
-def _times(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, first: int) -> Int64s:
+def _group_at(extent: ParquetExtent, file: ExtentFile, offset: int) -> int:
+    """The index of the row group that covers an offset of the extent, or the first one for an offset before it."""
+    return file.group_at(offset) if extent.folded else file.group_of(max(offset - extent.base_offset, 0))
+
+
+def _covered(extent: ParquetExtent, file: ExtentFile, index: int) -> tuple[int, int]:
+    """The offsets [base, end) that the batches of a row group cover. Those of a folded file include the offsets without a record
+    up to the next row group."""
+    group = file.groups[index]
+    if not extent.folded:
+        return extent.base_offset + group.first_row, extent.base_offset + group.first_row + group.rows
+    base = group.first_offset if index else extent.base_offset
+    end = file.groups[index + 1].first_offset if index + 1 < len(file.groups) else extent.end_offset
+    assert base is not None and end is not None, "`_agree` has refused files without offsets"
+    return base, end
+
+
+def _times(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, offset: int) -> tuple[Int64s, Int64s]:
+    """The times in ms of the rows from an offset on, and their offsets."""
+    import numpy as np
+
     from headgate.broker.log.column_schema import timestamps_ms
     from headgate.broker.log.parquet import read_group
 
     try:
-        return timestamps_ms(read_group(file, group, data, ("timestamp",)).column("timestamp"))[first:]
+        columns = ("offset", "timestamp") if extent.folded else ("timestamp",)
+        table = read_group(file, group, data, columns)
+        times = timestamps_ms(table.column("timestamp"))
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error
+    if extent.folded:
+        offsets = table.column("offset").to_numpy()
+    else:
+        base_offset = extent.base_offset + group.first_row
+        offsets = np.arange(base_offset, base_offset + len(times), dtype=np.int64)
+    first = int(np.searchsorted(offsets, offset))
+    return times[first:], offsets[first:]
 
 
 def _first_at(
-    extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, timestamp_ms: int, first: int
+    extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, timestamp_ms: int, offset: int
 ) -> tuple[int, int] | None:
-    times = _times(extent, file, group, data, first)
+    times, offsets = _times(extent, file, group, data, offset)
     rows = (times >= timestamp_ms).nonzero()[0]
-    return (int(times[rows[0]]), first + int(rows[0])) if len(rows) else None
+    return (int(times[rows[0]]), int(offsets[rows[0]])) if len(rows) else None
 
 
-def _greatest(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, first: int) -> int:
-    return int(_times(extent, file, group, data, first).max())
+def _greatest(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, offset: int) -> int | None:
+    times, _ = _times(extent, file, group, data, offset)
+    return int(times.max()) if len(times) else None
 
 
 def _agree(extent: ParquetExtent, file: ExtentFile) -> None:
     if file.rows != extent.rows:
         raise _corrupt(extent, f"has another number of rows than its reference says: {file.rows}")
+    if extent.folded and not file.has_offsets:
+        raise _corrupt(extent, "does not have the offsets of its rows")
 
 
 def _corrupt(extent: ParquetExtent, what: str) -> CorruptError:

@@ -90,7 +90,8 @@ async def _greatest_between(reader: StoreReader, partition: PartitionLog, offset
         file = reader.file_at(partition, offset)
         if file is not None:
             extent, begin, _ = file
-            found.append(await again(partial(reader.history.greatest, extent, begin)))
+            in_file = await again(partial(reader.history.greatest, extent, begin))
+            found += [] if in_file is None else [in_file]
             offset = extent.end_offset
             continue
         located = await reader.locate(partition, offset)

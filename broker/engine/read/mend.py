@@ -36,12 +36,14 @@ async def rebuild_index(store: Store, incarnation_id: str, chunk: Chunk) -> None
     sections = bytearray(max(extent.position + extent.length_bytes for extent in chunk.extents))
     done: set[int] = set()
     for extent in chunk.extents:
-        # Two extents, on both sides of a window, may share a section. The section begins with the first extent's rows.
+        # Two extents, on both sides of a window, may share a section. The section begins with the first extent's rows. If that
+        # extent is in a file by now, the section has all rows of its partition.
         if extent.position in done:
             continue
         done.add(extent.position)
         index = rows.get(stream_key(extent.topic_id.bytes, extent.partition), BatchIndex())
-        first = bisect_left(index.offsets, extent.base_offset)
+        is_whole = len(index) * ROW_BYTES == extent.length_bytes
+        first = 0 if is_whole else bisect_left(index.offsets, extent.base_offset)
         section = index.encode(first, first + extent.length_bytes // ROW_BYTES)
         if len(section) != extent.length_bytes:
             raise CorruptError(

@@ -238,7 +238,7 @@ class StoreReader:
             return None
         row = log.sealed.find(begin)
         extent = log.sealed.extents[row]
-        assert isinstance(extent, ParquetExtent) and begin < end, "a filled window has files only"
+        assert isinstance(extent, ParquetExtent) and begin < end, "a filled window has files only, and folded files are apart"
         following = log.sealed.extents[row + 1] if row + 1 < len(log.sealed) else None
         return extent, max(begin, extent.base_offset), following if isinstance(following, ParquetExtent) else None
 
@@ -301,7 +301,7 @@ class StoreReader:
             data = memoryview(await self._store.get_ranges(located.key, ranges))
         else:
             data = memoryview(await self.stretches.read(located.key, ranges))
-        good_bytes, damage = _checked(data, wanted, offset, check_crc=check_crc)
+        good_bytes, damage = checked(data, wanted, offset, check_crc=check_crc)
         if damage is None:
             return [data] if len(data) else []
         if self.stretches is not None:
@@ -314,7 +314,7 @@ class StoreReader:
         )
 
 
-def _checked(data: memoryview, rows: BatchIndex, offset: int, *, check_crc: bool) -> tuple[int, str | None]:
+def checked(data: memoryview, rows: BatchIndex, offset: int, *, check_crc: bool) -> tuple[int, str | None]:
     """Compare batches, one behind the other, with their rows: (bytes of the good ones in front, damage of the next one or None).
 
     Args:

@@ -198,9 +198,14 @@ def _times_of(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes
 
 def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None:
     if "offset" not in file.columns:
+        if one.folded:
+            raise _bad(one, "a folded file has a column `offset`")
         return
     if not absolute:
         raise _bad(one, "a file that is published has no column `offset`: the broker gives its rows their offsets")
+    if one.folded:
+        _judge_folded(one, file)
+        return
     column = file.index_of("offset")
     next_offset = one.base_offset
     for group in file.groups:
@@ -215,6 +220,17 @@ def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None
                 f"row group {group.number} has {statistics.min}..{statistics.max} instead of {next_offset}..{end_offset - 1}",
             )
         next_offset = end_offset
+
+
+def _judge_folded(one: ParquetExtent, file: ExtentFile) -> None:
+    """Compare the offsets of a folded file, which may have gaps, with its reference."""
+    column = file.index_of("offset")
+    position = one.base_offset
+    for group in file.groups:
+        statistics = file.metadata.row_group(group.number).column(column).statistics
+        if statistics is None or not statistics.has_min_max or statistics.min < position or statistics.max >= one.end_offset:
+            raise _bad(one, f"the offsets of row group {group.number} are missing, or lie outside of the extent")
+        position = statistics.max + 1
 
 
 def _judge_times(one: ParquetExtent, times: list[tuple[int, int]]) -> None:

@@ -2,7 +2,8 @@
 
 The broker never drops an acked batch. An operator skips a range of offsets by one edit of the manifest, which survives the
 brokers. All later reads leave the range out, and consumers continue after it as after a gap. A range consists of whole batches:
-the records of a batch are compressed and checksummed together, so a part of it cannot be served.
+the records of a batch are compressed and checksummed together, so a part of it cannot be served. For the same reason a folded file
+is skipped whole.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ async def find_unreadable(reader: StoreReader, partition: PartitionLog, first_of
 
 
 async def whole_batches(reader: StoreReader, partition: PartitionLog, first_offset: int, last_offset: int) -> tuple[int, int]:
-    """The range [base, end) of the whole batches with the offsets from `first_offset` to `last_offset`.
+    """The range [base, end) of the whole batches and folded files with the offsets from `first_offset` to `last_offset`.
 
     Raises:
         InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST if there is no batch in the range, or a file of history.
@@ -113,17 +114,29 @@ async def whole_batches(reader: StoreReader, partition: PartitionLog, first_offs
     for low, high in partition.cuts:
         if low <= first_offset and last_offset < high:
             return low, high
-    reads = [await reader.read(partition, at, 1, check_crc=False) for at in (first_offset, last_offset)]
-    found = [parse_header(read[0]) for read in reads if read]
-    if not found or found[0].base_offset > last_offset:
+    found = [one for at in (first_offset, last_offset) if (one := await _place(reader, partition, at)) is not None]
+    if not found or found[0][0] > last_offset:
         raise InvalidError(
             Reason.INVALID_REQUEST,
             f"there is no record to skip. topic=`{partition.topic.name}` partition=`{partition.number}` first=`{first_offset}` "
             f"last=`{last_offset}`",
         )
     # `last_offset` may be in a gap, or in a range that is already skipped. Then the range ends directly after it.
-    last = found[-1]
-    return min(first_offset, found[0].base_offset), last.next_offset if last.base_offset <= last_offset else last_offset + 1
+    base_offset, end_offset = found[-1]
+    return min(first_offset, found[0][0]), end_offset if base_offset <= last_offset else last_offset + 1
+
+
+async def _place(reader: StoreReader, partition: PartitionLog, offset: int) -> tuple[int, int] | None:
+    """The offsets [base, end) of the batch or the folded file that contains an offset, or of the next one; None without one. A file
+    is not read: it may be the damage."""
+    file = reader.file_at(partition, offset)
+    if file is not None:
+        return file[0].base_offset, file[0].end_offset
+    read = await reader.read(partition, offset, 1, check_crc=False)
+    if not read:
+        return None
+    header = parse_header(read[0])
+    return header.base_offset, header.next_offset
 
 
 def _check_range(partition: PartitionLog, first_offset: int, last_offset: int) -> None:

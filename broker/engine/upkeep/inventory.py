@@ -100,6 +100,8 @@ def needs(manifest: Manifest) -> dict[str, Need]:
         for gate in gates.values():
             for extent in gate.extents:
                 files.setdefault(extent.path, []).append((topic_id, extent))
+    for topic_id, extent in manifest.files.all():
+        files.setdefault(extent.path, []).append((topic_id, extent))
     for path, extents in files.items():
         records = tuple(one for topic_id, extent in extents for one in _readable_file(manifest, topic_id, extent))
         found[path] = Need(Kind.HISTORY, max(one.size_bytes for _, one in extents), records, extents=tuple(extents))
@@ -124,7 +126,7 @@ def judge(found: ObjectInfo, manifest: Manifest, needed: Mapping[str, Need], old
 
     Args:
         needed: `needs` of the manifest.
-        oldest_ms: a file of history that is older, and that no gate names, is left over.
+        oldest_ms: a file that is older, and that nothing names, is left over.
     """
     need = needed.get(found.key)
     if need is not None:
@@ -169,8 +171,8 @@ def _judge_history(found: ObjectInfo, manifest: Manifest, topic_id: uuid.UUID, o
     if found.key in manifest.condemned:
         return Judged(found, Kind.HISTORY, Standing.LEFT_OVER, "it is being deleted", topic.name)
     if found.modified_ms > oldest_ms:
-        return Judged(found, Kind.HISTORY, Standing.IN_PROGRESS, "no gate names it yet, and it is new", topic.name)
-    return Judged(found, Kind.HISTORY, Standing.LEFT_OVER, "no gate names it", topic.name)
+        return Judged(found, Kind.HISTORY, Standing.IN_PROGRESS, "nothing names it yet, and it is new", topic.name)
+    return Judged(found, Kind.HISTORY, Standing.LEFT_OVER, "nothing names it", topic.name)
 
 
 # -- usage
@@ -303,4 +305,7 @@ def _rows(manifest: Manifest) -> dict[tuple[uuid.UUID, int], list[Row]]:
                 if manifest.is_readable(topic_id, file.partition, file.base_offset, file.end_offset):
                     row = Row(file.end_offset, file.data_bytes, gate.filled_ms)
                     rows.setdefault((topic_id, file.partition), []).append(row)
+    for topic_id, file in manifest.files.all():
+        if manifest.is_readable(topic_id, file.partition, file.base_offset, file.end_offset):
+            rows.setdefault((topic_id, file.partition), []).append(Row(file.end_offset, file.data_bytes, file.appended_ms))
     return rows

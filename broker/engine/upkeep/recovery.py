@@ -116,7 +116,7 @@ async def _recover_incarnation(
         number = await _recover_chunks(store, incarnation, made_by, reader, producers, chunks, recovered)
     finally:
         reader.close()
-    missing = _missing(segments, _ends([*manifest.chunks[incarnation.id].values(), *chunks]), copies)
+    missing = _missing(segments, _ends(manifest, segments, [*manifest.chunks[incarnation.id].values(), *chunks]), copies)
     if missing:
         chunks.append(await _recover_copies(store, incarnation, number, made_by, missing, producers, recovered))
     edits: list[Edit] = [AddChunks(incarnation_id=incarnation.id, chunks=chunks)]
@@ -125,7 +125,7 @@ async def _recover_incarnation(
         streams = {stream_key(segment.topic_id.bytes, number) for segment in segments for number in segment.partitions}
         states = {stream: (offset, state.encode(offset)) for stream, (offset, state) in producers.items() if stream in streams}
         await store.put(key, encode_producers(states))
-        ends = _ends([*manifest.chunks[incarnation.id].values(), *chunks])
+        ends = _ends(manifest, segments, [*manifest.chunks[incarnation.id].values(), *chunks])
         for segment in segments:
             segment_ends = _segment_ends(manifest, segment, ends)
             error = next((damaged[origin] for origin in segment.origins if origin in damaged), None)
@@ -301,9 +301,14 @@ async def _recover_copies(
     return chunk
 
 
-def _ends(chunks: Iterable[Chunk]) -> dict[tuple[uuid.UUID, int], int]:
-    """The end offset of every partition in some chunks."""
+def _ends(manifest: Manifest, segments: Iterable[SegmentInfo], chunks: Iterable[Chunk]) -> dict[tuple[uuid.UUID, int], int]:
+    """The end offset of the records of each partition of some segments: in chunks, in folded files, or skipped since."""
     ends: dict[tuple[uuid.UUID, int], int] = {}
+    for segment in segments:
+        for partition in segment.partitions:
+            files = manifest.files.of(segment.topic_id, partition)
+            cuts = manifest.cuts.get(segment.topic_id, {}).get(partition, ())
+            ends[segment.topic_id, partition] = max([0, *(file.end_offset for file in files[-1:]), *(high for _, high in cuts)])
     for chunk in chunks:
         for extent in chunk.extents:
             key = (extent.topic_id, extent.partition)

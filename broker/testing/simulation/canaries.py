@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -156,6 +158,24 @@ def _no_proof() -> Mapping[str, object]:
     return {"headgate.broker.engine.proof.LeadProof.confirm": confirm}
 
 
+def _forgotten_files() -> Mapping[str, object]:
+    """A recovery does not see that the last records of a partition are in files."""
+    from headgate.broker.cluster.manifest import Chunk
+    from headgate.broker.engine.upkeep import recovery
+
+    ends = recovery._ends
+
+    def of_chunks(manifest: object, segments: object, chunks: Iterable[Chunk]) -> dict[tuple[UUID, int], int]:
+        return ends(cast("Any", manifest), [], chunks)
+
+    return {"headgate.broker.engine.upkeep.recovery._ends": of_chunks}
+
+
+def _late_folds() -> Mapping[str, object]:
+    """The leader accepts a fold to files that has missed what happened to its chunks meanwhile."""
+    return {"headgate.broker.cluster.admission._check_fold_to_files": lambda manifest, edit: None}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -175,4 +195,6 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "jumping-appends": _jumping_appends,
     "no-downtime": _no_downtime,
     "no-proof": _no_proof,
+    "forgotten-files": _forgotten_files,
+    "late-folds": _late_folds,
 }

@@ -27,14 +27,18 @@ class Operator:
     Args:
         ack: ack mode of new topics; some changes of a topic's settings reset it.
         retention_ms: retention time of topics, at least.
+        folds: records become Parquet files as soon as they are listed.
     """
 
-    def __init__(self, world: World, pause_s: float, writer_pauses_s: tuple[float, ...], ack: str, retention_ms: int) -> None:
+    def __init__(
+        self, world: World, pause_s: float, writer_pauses_s: tuple[float, ...], ack: str, retention_ms: int, *, folds: bool = False
+    ) -> None:
         self._world = world
         self._pause_s = pause_s
         self.pauses_s = writer_pauses_s
         self._ack = ack
         self._retention_ms = retention_ms
+        self._folds = folds
         self._names = itertools.count()
         self._others: dict[str, bytes] = {}
 
@@ -69,6 +73,8 @@ class Operator:
         world = self._world
         try:
             config = {"ack": self._ack, "retention.ms": str(self._retention_ms)}
+            if self._folds:
+                config["offline.after.bytes"] = "0"
             topic_id = await world.ask_any(kafka.create_topic(name, partitions, config))
         except RefusedError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:

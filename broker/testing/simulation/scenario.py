@@ -45,6 +45,8 @@ SETTLE_S = 120.0
 EVERYTHING = 1 << 30
 JUMPING_RATE = 0.08
 """Share of the seeds in which only clocks jump. In other seeds, a jump seldom meets the events that make it matter."""
+FOLDING_RATE = 0.25
+"""Share of the seeds in which records become Parquet files as soon as they are listed."""
 RETENTION_MS = 3_600_000
 """Retention time of topics in some runs, longer than a run: every removal by age is too early."""
 EXPIRATION_MS = 7_200_000
@@ -189,6 +191,8 @@ class Scenario:
         self._read_error: RetryError | None = None
         jumps = random.random() < JUMPING_RATE
         append = jumps or random.random() < 0.4
+        # Drawn apart, so that the other draws of a seed stay as they are.
+        self.folds = Random(repr(random.getstate()[1][:4])).random() < FOLDING_RATE
         settings = dataclasses.replace(
             Settings(),
             wal_fsync="interval",
@@ -202,6 +206,7 @@ class Scenario:
             cluster_lease_ttl_ms=random.choice((1_000, 3_000)),
             cluster_member_timeout_ms=random.choice((1_500, 2_000)),
             retention_check_interval_ms=500 if jumps else random.choice((500, 2_000, 60_000)),
+            offline_check_interval_ms=100 if self.folds else 30_000,
             producer_id_expiration_ms=EXPIRATION_MS,
             offsets_topic_num_partitions=1,
         )
@@ -241,6 +246,7 @@ class Scenario:
             (0.02, 0.1) if self.long else (0.05, 0.3),
             ack="replicated" if self.replicated else "durable",
             retention_ms=self.retention_ms,
+            folds=self.folds,
         )
         opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
         self._until(opening.done, 60.0, "a new cluster answers")

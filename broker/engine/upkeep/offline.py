@@ -1,0 +1,150 @@
+"""The last fold: records that are old or many enough leave their chunks for Parquet files, one partition at a time. The choice.
+
+A fold takes whole neighbouring extents of one partition and one leader epoch, and writes their records to files in the layout of
+`log/folded_file.py`. One edit (`FoldToFiles`) then puts the files in the place of the extents. The lead of a partition does this
+for the partition: the leader of the cluster has assigned it, and no other broker has to be asked.
+
+A fold that dies before its edit leaves files that nothing names; the sweep of files deletes them. A fold that comes too late,
+because the extents were folded, moved or deleted meanwhile, is refused by the edit's own check.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import TypeAlias
+
+import msgspec
+
+from headgate.broker.cluster.folded_files import ChunkPart, FoldToFiles
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.manifest import Chunk, Extent
+from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef
+from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
+
+RUN_BYTES_MAX = 256 << 20
+"""Bytes of batches that one fold takes: the work that is lost when its process dies. A single larger extent is taken whole."""
+RUN_EXTENTS_MAX = 1000
+"""Extents that one fold takes. Its edit names each of them."""
+RUN_OFFSETS_MAX = 1 << 30
+"""Offsets that one fold takes. A batch can span twice as many."""
+
+Part: TypeAlias = tuple[Extent, ChunkRef]
+
+
+class JobPart(msgspec.Struct, frozen=True):
+    """An extent and its chunk, of which only the place in the store counts."""
+
+    incarnation_id: str
+    chunk: Chunk
+    extent: Extent
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fold reads, and how it names its files.
+
+    `log_start`, `cuts`: records below it and in these ranges are deleted, so they are left out. `maker`: see `keys.maker`.
+    """
+
+    topic_id: uuid.UUID
+    partition: int
+    log_start: int
+    cuts: list[tuple[int, int]]
+    maker: str
+    parts: list[JobPart]
+
+    def edit(self, files: list[ParquetExtent]) -> FoldToFiles:
+        """The edit that puts the files in the place of the extents."""
+        replaced = [
+            ChunkPart(part.incarnation_id, part.chunk.number, part.extent.base_offset, part.extent.end_offset)
+            for part in self.parts
+        ]
+        return FoldToFiles(self.topic_id, self.partition, files, replaced, self.cuts)
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a job: its files, by offset and without a gap between them.
+
+    Or `refused`: the reason why the records of the extent at `refused_base` stay in chunks; `missing` if their chunk is not there.
+    Or `retry`: the store's error.
+    """
+
+    files: list[ParquetExtent] = []
+    refused: str = ""
+    refused_base: int = -1
+    missing: bool = False
+    retry: str = ""
+
+
+def make_job(parts: Sequence[Part], log_start: int, cuts: Iterable[tuple[int, int]], maker: str) -> Job:
+    """The job for neighbouring extents of one partition, at least one."""
+    first, last = parts[0][0], parts[-1][0]
+    return Job(
+        topic_id=first.topic_id,
+        partition=first.partition,
+        log_start=log_start,
+        cuts=[(low, high) for low, high in cuts if low < last.end_offset and high > first.base_offset],
+        maker=maker,
+        parts=[JobPart(ref.incarnation_id, msgspec.structs.replace(ref.chunk, extents=[extent]), extent) for extent, ref in parts],
+    )
+
+
+def choose(
+    extents: Sequence[AnyExtent],
+    refs: Sequence[AnyRef],
+    stay: Set[int],
+    *,
+    after_bytes: int,
+    old_ms: int | None,
+    young_ms: int | None,
+) -> list[Part]:
+    """The oldest extents of a partition that are due, as one job; [] if none is.
+
+    A run of extents is due if its first one is old, or if all chunks of the partition together are large. Of a run that is due by
+    its age, the extents that are not young are taken too: otherwise each extent would become a file of its own, at the moment when
+    it is old.
+
+    Args:
+        extents, refs: of the partition, by offset, as `SealedExtents` has them.
+        stay: base offsets of the extents that cannot be folded.
+        after_bytes: size from which chunks are large; -1: never.
+        old_ms: append time in ms before which an extent is old; None: none is. young_ms: the time from which it is young.
+    """
+    is_large = after_bytes >= 0 and _chunk_bytes(extents, stay) > after_bytes
+    for run in _runs(extents, refs, stay):
+        if is_large:
+            return run
+        if old_ms is not None and young_ms is not None and run[0][1].appended_ms < old_ms:
+            return [part for part in run if part[1].appended_ms < young_ms]
+    return []
+
+
+def _chunk_bytes(extents: Iterable[AnyExtent], stay: Set[int]) -> int:
+    return sum(one.data_bytes for one in extents if isinstance(one, Extent) and one.base_offset not in stay)
+
+
+def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int]) -> Iterator[list[Part]]:
+    """Neighbouring extents of chunks that one fold can take, by offset."""
+    run: list[Part] = []
+    size = 0
+    for extent, ref in zip(extents, refs, strict=True):
+        if not isinstance(extent, Extent) or not isinstance(ref, ChunkRef) or extent.base_offset in stay:
+            if run:
+                yield run
+            run, size = [], 0
+            continue
+        if run and not (
+            extent.base_offset == run[-1][0].end_offset
+            and extent.leader_epoch == run[0][0].leader_epoch
+            and size + extent.data_bytes <= RUN_BYTES_MAX
+            and len(run) < RUN_EXTENTS_MAX
+            and extent.end_offset - run[0][0].base_offset <= RUN_OFFSETS_MAX
+            # Retention by time can then free the older records early.
+            and abs(ref.appended_ms - run[0][1].appended_ms) <= SPAN_MS_MAX
+        ):
+            yield run
+            run, size = [], 0
+        run.append((extent, ref))
+        size += extent.data_bytes
+    if run:
+        yield run

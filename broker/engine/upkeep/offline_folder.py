@@ -1,0 +1,195 @@
+"""Folds to files the partitions that this broker leads: looks for due records, has them folded, and commits the edits."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+from headgate.broker.cluster.folded_files import FoldToFiles
+from headgate.broker.engine import keys
+from headgate.broker.engine.life import Life
+from headgate.broker.engine.partition.leads import Leads
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.offline import Job, Result, choose, make_job
+from headgate.broker.engine.upkeep.offline_process import Worker
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+
+logger = get_logger("offline")
+
+LOOK_PARTITIONS = 500
+"""Partitions that are looked at in one turn of the loop: less than a millisecond while none is due."""
+COMMIT_FOLDS = 64
+"""Folds of one commit. The edits of many small partitions then cost one write to the store."""
+COMMIT_EXTENTS = 4000
+"""Replaced extents from which folds are committed: half a megabyte of edits."""
+TRIES = 3
+"""Times that the process may die of one job, for example without memory, or that its chunk may be missing. Then the records stay in
+chunks."""
+STAY_MAX = 100_000
+"""Extents that are remembered because they cannot be folded. Beyond it, all of them are tried again."""
+
+
+class OfflineFolder:
+    """Folds records to files every `offline_check_interval_ms`, while there are some to fold.
+
+    Args:
+        folded: called after records have left chunks, some of which may be unneeded now.
+    """
+
+    def __init__(self, life: Life, leads: Leads, worker: Worker, folded: Callable[[], None]) -> None:
+        self._life = life
+        self._leads = leads
+        self._worker = worker
+        self._folded = folded
+        self._stay: dict[tuple[uuid.UUID, int], set[int]] = {}
+        """Base offsets of extents that cannot be folded, by topic and partition."""
+        self._stay_count = 0
+        self._failures: dict[tuple[uuid.UUID, int, int], int] = {}
+        """Jobs of which the process died, or whose chunk was missing, and how often: by topic, partition and first offset."""
+        self._later: set[tuple[uuid.UUID, int, int]] = set()
+        """Jobs that are not tried again in this pass."""
+        self._attempts = 0
+        self._epoch = life.manifest.incarnations[life.incarnation_id].leader_epoch
+        self._task: asyncio.Task[None] | None = None
+        self._end = asyncio.Event()
+        self.records_folded = 0
+        self.files_written = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="offline-folder")
+
+    async def close(self) -> None:
+        """End the fold under way; its files are left over."""
+        self._end.set()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._worker.rest()
+
+    async def _run(self) -> None:
+        interval_s = self._life.settings.offline_check_interval_ms / 1000
+        while not self._end.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._end.wait()
+            try:
+                if not await self.run_once():
+                    await self._worker.rest()
+            except HeadgateError as error:
+                logger.warning("fold_to_files_failed", error=error.message)
+            except MemoryError:
+                raise  # it ends the broker
+            except Exception as error:  # records stay in chunks, which is safe; ending the broker would not help
+                logger.exception("fold_to_files_failed", error)
+
+    async def run_once(self) -> int:
+        """Fold everything that is due. Returns the number of folds that were committed.
+
+        Raises RetryError: the store or the leader does not answer, or the process died.
+        """
+        done = 0
+        self._later.clear()
+        while True:
+            committed = 0
+            ready: list[FoldToFiles] = []
+            async for fold in self.fold_each():
+                ready.append(fold)
+                if len(ready) == COMMIT_FOLDS or sum(len(one.replaced) for one in ready) >= COMMIT_EXTENTS:
+                    committed += await self.commit(ready)
+                    ready = []
+            committed += await self.commit(ready)
+            done += committed
+            if not committed or self._end.is_set():
+                return done
+
+    async def fold_each(self) -> AsyncIterator[FoldToFiles]:
+        """The next fold of each partition that has one due. The files are written; the caller commits the edits."""
+        for number, log in enumerate(list(self._leads.all())):
+            if number % LOOK_PARTITIONS == LOOK_PARTITIONS - 1:
+                await asyncio.sleep(0)
+            while not self._end.is_set() and (job := self._due(log)) is not None:
+                edit = await self._fold(job)
+                if edit is not None:
+                    yield edit
+                    break
+
+    def _due(self, log: PartitionLog) -> Job | None:
+        config = log.config
+        if log.internal or log.closed is not None or (config.offline_after_ms < 0 and config.offline_after_bytes < 0):
+            return None
+        life, after_ms = self._life, config.offline_after_ms
+        parts = choose(
+            log.sealed.extents,
+            log.sealed.refs,
+            self._stay.get((log.topic.id, log.number), frozenset()),
+            after_bytes=config.offline_after_bytes,
+            old_ms=life.cutoff_ms(after_ms) if after_ms >= 0 else None,
+            young_ms=life.cutoff_ms(after_ms // 2) if after_ms >= 0 else None,
+        )
+        if not parts or (log.topic.id, log.number, parts[0][0].base_offset) in self._later:
+            return None
+        self._attempts += 1
+        return make_job(parts, log.log_start, log.cuts, keys.maker(self._epoch, life.incarnation_id, self._attempts))
+
+    async def _fold(self, job: Job) -> FoldToFiles | None:
+        """Have a job done. None if its records cannot be folded: then they are not tried again."""
+        first = job.parts[0].extent.base_offset
+        key = (job.topic_id, job.partition, first)
+        try:
+            result = await self._worker.fold(job)
+        except RetryError as error:
+            if not self._failed_often(key):
+                raise
+            result = Result(refused=error.message, refused_base=first)
+        if result.retry:
+            raise RetryError(Reason.STORE_UNAVAILABLE, result.retry)
+        if result.missing and not self._failed_often(key):
+            # Another broker has probably folded or removed the chunk, and its edit has not reached this broker yet.
+            self._later.add(key)
+            return None
+        self._failures.pop(key, None)
+        if result.refused:
+            self._keep(job, [result.refused_base], result.refused)
+            return None
+        if not result.files:
+            self._keep(job, [part.extent.base_offset for part in job.parts], "no record is left")
+            return None
+        return job.edit(result.files)
+
+    def _failed_often(self, key: tuple[uuid.UUID, int, int]) -> bool:
+        """Count a failure of a job. True if it will not be tried again."""
+        self._failures[key] = self._failures.get(key, 0) + 1
+        return self._failures[key] >= TRIES
+
+    def _keep(self, job: Job, bases: list[int], why: str) -> None:
+        """Leave extents in their chunks."""
+        topic = self._life.manifest.topics_by_id.get(job.topic_id)
+        if self._stay_count >= STAY_MAX:
+            self._stay, self._stay_count = {}, 0
+        self._stay.setdefault((job.topic_id, job.partition), set()).update(bases)
+        self._stay_count += len(bases)
+        if topic is not None:
+            logger.warning(
+                "records_stay_in_chunks", topic=topic.name, partition=job.partition, first=bases[0], extents=len(bases), reason=why
+            )
+
+    async def commit(self, folds: list[FoldToFiles]) -> int:
+        """Commit folds together, or one by one if one of them comes too late. Returns the number of those in effect."""
+        if not folds:
+            return 0
+        try:
+            await self._life.catalog.commit(*folds)
+        except InvalidError as error:
+            if len(folds) == 1:
+                # The extents were folded, moved or deleted meanwhile. The files are left over, and swept.
+                logger.info("fold_to_files_too_late", partition=folds[0].partition, error=error.message)
+                return 0
+            return sum([await self.commit([fold]) for fold in folds])
+        self.files_written += sum(len(fold.files) for fold in folds)
+        self.records_folded += sum(file.rows for fold in folds for file in fold.files)
+        self._folded()
+        return len(folds)

@@ -1,0 +1,185 @@
+"""Folds to files in a process of its own, with the lowest priority, that reads and writes the store itself.
+
+Both ends are here. A request is a job, the answer its result; each is JSON after its length. There is one job at a time. The
+process ends when the other end of its socket is closed, so it never outlives its broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from headgate.broker.engine.upkeep.offline import Job, Result
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.modules import found_by, without_pandas
+from headgate.broker.store.interface import Store
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+logger = get_logger("offline")
+
+NICENESS = 19
+"""Nice value of the process: any other process gets the CPU first. No client waits for a fold."""
+MESSAGE_BYTES_MAX = 64 << 20
+_LENGTH = struct.Struct("<I")
+
+
+class Worker(Protocol):
+    """Does the work of folds."""
+
+    async def fold(self, job: Job) -> Result:
+        """Do a job. Raises RetryError if the process that did it has ended."""
+
+    async def rest(self) -> None:
+        """There is no work for some time."""
+
+
+class LoopWorker:
+    """Folds on the loop: for a store that only this process can see."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def fold(self, job: Job) -> Result:
+        from headgate.broker.engine.upkeep.offline_work import fold_to_files
+
+        return await fold_to_files(self._store, job)
+
+    async def rest(self) -> None:
+        """Nothing to end."""
+
+
+class ProcessWorker:
+    """The broker's end of the process. The first job starts it.
+
+    Args:
+        store_url: see `open_store`.
+    """
+
+    def __init__(self, store_url: str) -> None:
+        self._store_url = store_url
+        self._process: Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def fold(self, job: Job) -> Result:
+        loop = asyncio.get_running_loop()
+        if self._socket is None:
+            await loop.run_in_executor(None, self._begin)
+        assert self._socket is not None
+        try:
+            data = msgspec.json.encode(job)
+            await loop.sock_sendall(self._socket, _LENGTH.pack(len(data)) + data)
+            (length,) = _LENGTH.unpack(await self._receive(_LENGTH.size))
+            return msgspec.json.decode(await self._receive(length), type=Result)
+        except OSError as error:
+            how = await self._end()
+            raise RetryError(Reason.STORE_UNAVAILABLE, f"the process that folds records to files ended: {how}") from error
+        except asyncio.CancelledError:
+            await self._end()  # its answer would be taken for that of the next job
+            raise
+
+    async def rest(self) -> None:
+        await self._end()
+
+    def _begin(self) -> None:
+        import subprocess
+
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __spec__.name, str(theirs.fileno()), self._store_url],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=found_by(os.environ),
+            )  # fmt: skip
+        except OSError as error:
+            ours.close()
+            raise RetryError(Reason.OVERLOADED, f"no process to fold records could be begun: {error}") from error
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._socket = ours
+
+    async def _receive(self, size: int) -> bytes:
+        assert self._socket is not None
+        parts: list[bytes] = []
+        while size:
+            part = await asyncio.get_running_loop().sock_recv(self._socket, size)
+            if not part:
+                raise ConnectionResetError("the other end was closed")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    async def _end(self) -> str:
+        """End the process. Returns how it ended."""
+        process, self._process = self._process, None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if process is None:
+            return "it did not run"
+        ended = process.poll()
+        process.kill()
+        code = await asyncio.get_running_loop().run_in_executor(None, process.wait)
+        if ended is None:
+            return "it was stopped"
+        return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+# The following runs in the process.
+
+
+async def serve(end: socket.socket, store: Store) -> None:
+    """Do jobs until the other end is closed."""
+    from headgate.broker.engine.upkeep.offline_work import fold_to_files
+
+    reader, writer = await asyncio.open_connection(sock=end)
+    try:
+        while True:
+            (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+            job = msgspec.json.decode(await reader.readexactly(length), type=Job)
+            try:
+                result = await fold_to_files(store, job)
+            except HeadgateError as error:
+                result = Result(retry=error.message)
+            data = msgspec.json.encode(result)
+            writer.write(_LENGTH.pack(len(data)) + data)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass  # the broker is gone
+    finally:
+        writer.close()
+        await store.close()
+
+
+def main() -> None:
+    """Fold for the broker at the other end of a socket. Arguments: the socket's descriptor, the store's URL."""
+    # A terminal and a supervisor signal whole process groups; the broker ends this process itself.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    without_pandas()
+    os.nice(NICENESS)
+    import_module("headgate.broker.engine.upkeep.offline_work")
+    from headgate.broker.engine import keys
+    from headgate.broker.store.open import open_store
+
+    descriptor, url = sys.argv[1:]
+    store = open_store(url, required_key=keys.CLUSTER_ID)
+    asyncio.run(serve(socket.socket(fileno=int(descriptor)), store))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Batches to folded files and back (`log/folded_file.py`, `log/column_encoder.py`): consumers see the same records.
+
+Runs: batches of any records, with gaps between and inside them, of both timestamp types, written as row groups of any size and
+encoded to batches of any size. Compared: every record with its offset and timestamp type, and that the new batches cover the
+extent without a gap. A mismatch means that a fold changes acked records.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.broker.log.batch import LOG_APPEND_TIME, TRANSACTIONAL, crc_matches, parse_header, stamp_append_time, stamp_crc
+from headgate.broker.log.column_encoder import encode_batches
+from headgate.broker.log.folded_file import FOLDED_SCHEMA, FoldedEncoder, read_batches
+from headgate.broker.log.parquet import footer_size, read_footer, read_group
+from headgate.broker.log.records import Record, encode_batch, iter_records
+from headgate.broker.runtime.errors import InvalidError
+
+BYTES = st.one_of(st.none(), st.binary(max_size=40))
+HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
+RECORDS = st.lists(st.tuples(st.integers(-1, 1 << 45), BYTES, BYTES, HEADERS), min_size=1, max_size=15)
+BATCHES = st.lists(st.tuples(RECORDS, st.integers(0, 100_000), st.one_of(st.none(), st.integers(0, 3))), min_size=1, max_size=5)
+CUTS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 30)), max_size=2)
+
+
+@given(BATCHES, CUTS, st.sampled_from((200, 1000, 1 << 20)), st.integers(100, 2000), st.integers(0, 5))
+@settings(deadline=None, max_examples=60)
+def test_records_are_the_same(
+    given_batches: list[tuple[list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]], int, int | None]],
+    cuts: list[tuple[int, int]],
+    row_group_bytes: int,
+    batch_bytes: int,
+    behind: int,
+) -> None:
+    data = bytearray()
+    expected: list[tuple[Record, int]] = []
+    ranges = [(low, low + size) for low, size in cuts]
+    base = offset = 7
+    for records, gap, appended_ms in given_batches:
+        made = [Record(offset + at, *record) for at, record in enumerate(records)]
+        batch = bytearray(encode_batch(made))
+        batch[:8] = offset.to_bytes(8, "big")
+        kind = 0
+        if appended_ms is not None:
+            stamp_append_time(memoryview(batch), 0, len(batch), appended_ms)
+            made = [one._replace(timestamp_ms=appended_ms) for one in made]
+            kind = LOG_APPEND_TIME
+        expected += [(one, kind) for one in made if not any(low <= one.offset < high for low, high in ranges)]
+        data += batch
+        offset += len(made) + gap
+    end = offset + behind
+    rows = read_batches(bytes(data), 3, 0, 1 << 60, ranges)
+    assert rows.schema == FOLDED_SCHEMA
+    encoder = FoldedEncoder(3, row_group_bytes=row_group_bytes)
+    if not expected:
+        assert rows.num_rows == 0
+        return
+    encoder.add(rows)
+    file = encoder.finish().data.to_pybytes()
+    footer = read_footer(file[len(file) - footer_size(file, len(file)) :], len(file))
+    assert footer.has_offsets and footer.rows == len(expected)
+    seen: list[tuple[Record, int]] = []
+    position = base
+    for number, group in enumerate(footer.groups):
+        assert group.first_offset is not None
+        last = number + 1 == len(footer.groups)
+        first = base if not number else group.first_offset
+        until = end if last else footer.groups[number + 1].first_offset
+        table = read_group(footer, group, file[group.start : group.end])
+        for one in encode_batches(table, first, end_offset=until, leader_epoch=4, batch_bytes_max=batch_bytes):
+            header = parse_header(one)
+            assert crc_matches(one) and header.base_offset == position and header.leader_epoch == 4
+            position = header.next_offset
+            seen += [(record, header.attributes & LOG_APPEND_TIME) for record in iter_records(one)]
+    assert position == end
+    assert seen == expected
+
+
+def test_records_of_a_transaction_are_refused() -> None:
+    batch = bytearray(encode_batch([Record(0, 1, b"k", b"v")], producer_id=5, producer_epoch=0, base_sequence=0))
+    batch[22] |= TRANSACTIONAL
+    stamp_crc(memoryview(batch))
+    with pytest.raises(InvalidError):
+        read_batches(batch, 0, 0, 10)
