@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from headgate.broker.runtime.errors import ClosedError, Reason
@@ -54,6 +56,8 @@ class LocalStore:
             self._pool = Pool(threads, "store")
             undo.pop_all()
         self._closed = False
+        self._waiting: dict[str, list[_Call]] = {}
+        """Calls of `get_ranges` in this turn of the loop, by key."""
 
     @property
     def url(self) -> str:
@@ -87,7 +91,27 @@ class LocalStore:
     async def get_ranges(self, key: str, ranges: Ranges) -> Buffer:
         check_key(key)
         check_ranges(ranges)
-        return await self._run(lambda: self._files.get_ranges(key, ranges))
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            # Other readers may want parts of the same object in this turn of the loop.
+            waiting = self._waiting[key] = []
+            loop.call_soon(self._read_waiting, key)
+        call = _Call(ranges, loop.create_future())
+        waiting.append(call)
+        return await call.answer
+
+    def _read_waiting(self, key: str) -> None:
+        """Read an object for all that wait for it."""
+        calls = [call for call in self._waiting.pop(key) if not call.answer.done()]
+        if self._closed:
+            for call in calls:
+                call.answer.set_exception(self._closed_error())
+        elif calls:
+            wanted = [call.ranges for call in calls]
+            reading = asyncio.get_running_loop().run_in_executor(self._pool, self._files.get_ranges, key, wanted)
+            reading.add_done_callback(partial(_answer, calls))
 
     async def open_file(self, key: str) -> int:
         """A descriptor of an object, for another process to read from. The caller closes it."""
@@ -114,6 +138,33 @@ class LocalStore:
         self._files.close()
 
     async def _run(self, call: Callable[[], _T]) -> _T:
-        if self._closed:
-            raise ClosedError(Reason.CLOSED, f"the store was closed. url=`{self.url}`")
+        self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(Reason.CLOSED, f"the store was closed. url=`{self.url}`")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of `get_ranges` that waits for its answer."""
+
+    ranges: Ranges
+    answer: asyncio.Future[memoryview]
+
+
+def _answer(calls: list[_Call], reading: asyncio.Future[list[memoryview]]) -> None:
+    """Answer the calls, one in each turn of the loop: what their readers then do takes part of a millisecond each."""
+    call, *others = calls
+    if not call.answer.done():
+        error = reading.exception()
+        if error is None:
+            call.answer.set_result(reading.result()[-len(calls)])
+        else:
+            call.answer.set_exception(error)
+    if others:
+        asyncio.get_running_loop().call_soon(_answer, others, reading)

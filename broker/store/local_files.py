@@ -33,6 +33,7 @@ from contextlib import contextmanager, suppress
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 from headgate.broker.store.interface import ObjectInfo, Ranges
 from headgate.broker.store.keys import is_name, key_conflict, not_found
+from headgate.broker.store.local_reads import read_ranges
 from headgate.broker.store.os_errors import raise_store_error
 from headgate.broker.store.read_buffers import ReadBuffers
 
@@ -45,11 +46,6 @@ moment. On a busy machine that happens a few dozen times in a row to a thread th
 some microseconds."""
 DURABLE_DIRECTORIES_MAX = 4096
 """Directories that are known to be durable in their parents; the set is cleared when it exceeds this size."""
-
-GAP_BYTES_MAX = 8 << 10
-"""Largest gap between two ranges, in bytes, that one system call reads and drops. Copying 8 KiB takes as long as another call."""
-IO_VECTORS_MAX = 1024
-"""Buffers of one system call (IOV_MAX of Linux)."""
 
 SYNC_STEP_BYTES = 1 << 20
 """Bytes of a new object between two syncs: an append that waits for the disk waits for no more than these. With one sync at the
@@ -210,12 +206,12 @@ class LocalFiles:
         finally:
             os.close(fd)
 
-    def get_ranges(self, key: str, ranges: Ranges) -> memoryview:
-        """The bytes of ascending ranges, one behind the other; fewer only if the file ends before them. Raises
-        InvalidError(NOT_FOUND)."""
+    def get_ranges(self, key: str, wanted: Sequence[Ranges]) -> list[memoryview]:
+        """For each reader the bytes of its ascending ranges, one behind the other; fewer only if the file ends before them.
+        Raises InvalidError(NOT_FOUND)."""
         fd = self.open_file(key)
         try:
-            return _read_ranges(fd, ranges, self._buffers.take(sum([length for _, length in ranges])))
+            return read_ranges(fd, wanted, [self._buffers.take(sum([length for _, length in ranges])) for ranges in wanted])
         except OSError as error:
             raise_store_error(error, "reading an object", key)
         finally:
@@ -512,61 +508,3 @@ def _read(fd: int, start: int, end: int) -> bytes:
         parts.append(data)
         start += len(data)
     return b"".join(parts)
-
-
-def _read_ranges(fd: int, ranges: Ranges, view: memoryview) -> memoryview:
-    """Read ascending ranges, one behind the other, into `view`. Returns the part that was filled: all of it, unless the file ends
-    earlier. Raises OSError."""
-    runs = _runs(ranges)
-    # All ranges are announced before the first read: the disk works on them at once, not on one after the other.
-    for run in runs:
-        os.posix_fadvise(fd, run[0][0], sum(run[-1]) - run[0][0], os.POSIX_FADV_WILLNEED)
-    dropped = memoryview(bytearray(GAP_BYTES_MAX))
-    filled = 0
-    for run in runs:
-        wanted = sum([length for _, length in run])
-        read = _read_run(fd, run, view[filled : filled + wanted], dropped)
-        filled += read
-        if read < wanted:
-            break
-    return view[:filled]
-
-
-def _runs(ranges: Ranges) -> list[list[tuple[int, int]]]:
-    """The ranges, divided at gaps of more than GAP_BYTES_MAX. One system call reads a run."""
-    runs: list[list[tuple[int, int]]] = []
-    end = -1
-    for start, length in ranges:
-        if not length:
-            continue
-        if not runs or start - end > GAP_BYTES_MAX or len(runs[-1]) * 2 >= IO_VECTORS_MAX:
-            runs.append([])
-        runs[-1].append((start, length))
-        end = start + length
-    return runs
-
-
-def _read_run(fd: int, run: list[tuple[int, int]], target: memoryview, dropped: memoryview) -> int:
-    """Read ranges one behind the other into `target`, and the gaps between them into `dropped`. Returns the bytes in `target`;
-    fewer than its size only if the file ends. Raises OSError."""
-    buffers: list[memoryview] = []
-    begin = end = run[0][0]
-    at = 0
-    for start, length in run:
-        if start > end:
-            buffers.append(dropped[: start - end])
-        buffers.append(target[at : at + length])
-        at += length
-        end = start + length
-    if os.preadv(fd, buffers, begin) == end - begin:
-        return at
-    # The file ends, or the call was interrupted.
-    at = 0
-    for start, length in run:
-        done = 0
-        while done < length and (count := os.preadv(fd, [target[at + done : at + length]], start + done)):
-            done += count
-        at += done
-        if done < length:
-            break
-    return at

@@ -12,14 +12,14 @@ from typing import Any
 from tests.bench.brokers import ROOT
 from tests.bench.native import BenchError, Cores, cpu_seconds
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 LIVE_RATE_PER_S = 1000
 LIVE_BYTES = 1000
 
 
-def client(module: str, *arguments: object) -> dict[str, Any]:
-    """Runs `python -m tests.bench.<module>`. Raises BenchError with its reason."""
-    command = [sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
+def client(module: str, *arguments: object, core: int | None = None) -> dict[str, Any]:
+    """Runs `python -m tests.bench.<module>`, on one core if requested. Raises BenchError with its reason."""
+    command = [*Cores.prefix(core), sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:

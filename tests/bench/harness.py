@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Generic, TypeVar
 
 from tests.bench import brokers
 from tests.bench.brokers import Broker
-from tests.bench.native import NO_COMPILER, BenchError, Cores, Load, Native, Shape, busy_seconds, cpu_seconds
+from tests.bench.native import NO_COMPILER, BenchError, Cores, Load, Native, Shape, busy_seconds, cpu_seconds, others_seconds
 from tests.bench.report import Goal, Row
 
 NULL = "null"
@@ -31,6 +32,10 @@ BACKENDS = {
 DISTURBED_CORES = 0.15
 """Share of the machine's cores. A row is marked if other processes took more than this during its measurement."""
 ATTEMPTS_MAX = 2
+LONG_ATTEMPTS_MAX = 2
+"""Attempts of one measurement of many seconds."""
+LONG_DISTURBED_CORES = 0.3
+"""As DISTURBED_CORES, for a measurement of many seconds. The benchmark may run with a higher priority than all others."""
 QUIET_PROBE_S = 0.05
 KERNEL_TICK_S = 0.01
 
@@ -169,6 +174,20 @@ def sample(
 
 
 T = TypeVar("T")
+
+
+def quietly(measure: Callable[[], T]) -> tuple[T, bool]:
+    """A measurement of many seconds, and whether other processes disturbed it.
+
+    It is repeated while they do, LONG_ATTEMPTS_MAX times at most. The quietest attempt counts, whatever its result.
+    """
+    taken: list[tuple[float, T]] = []
+    while len(taken) < LONG_ATTEMPTS_MAX and (not taken or taken[-1][0] > LONG_DISTURBED_CORES):
+        began, others = time.monotonic(), others_seconds(os.getpid())
+        answer = measure()
+        taken.append(((others_seconds(os.getpid()) - others) / (time.monotonic() - began), answer))
+    others, answer = min(taken, key=lambda one: one[0])
+    return answer, others > LONG_DISTURBED_CORES
 
 
 class Pairs(Generic[T]):

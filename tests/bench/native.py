@@ -242,6 +242,8 @@ class Peer:
 
 CPUCLOCK_SCHED = 2
 """The clock type bits with which Linux builds the id of a process's clock."""
+KERNEL_PID = 2
+"""The parent of the kernel's threads."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -258,6 +260,28 @@ def busy_seconds() -> float:
     """CPU time that all processes of the machine, and its interrupts, have used so far."""
     user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def others_seconds(pid: int) -> float:
+    """CPU time so far of all processes but `pid`, its descendants, and the kernel's threads. A process that has ended counts with
+    its parent."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = place.read_text().rsplit(")", 1)[1].split()
+            one = int(place.parent.name)
+            parents[one], ticks[one] = int(fields[1]), sum(map(int, fields[11:15]))
+    return sum(ticks[one] for one in ticks if not {pid, KERNEL_PID} & _line(one, parents)) / os.sysconf("SC_CLK_TCK")
+
+
+def _line(pid: int, parents: dict[int, int]) -> set[int]:
+    """A process and its ancestors."""
+    line: set[int] = set()
+    while pid in parents and pid not in line:
+        line.add(pid)
+        pid = parents[pid]
+    return line
 
 
 def resident_bytes(pid: int) -> int:

@@ -3,6 +3,7 @@ object::
 
 python -m tests.bench.rdkafka produce PORT TOPIC VALUE_BYTES BATCH_BYTES CODEC SECONDS
 python -m tests.bench.rdkafka consume PORT TOPIC RECORDS
+python -m tests.bench.rdkafka create_topic PORT TOPIC PARTITIONS
 python -m tests.bench.rdkafka fill PORT TOPIC VALUE_BYTES BATCH_BYTES RECORDS PARTITIONS
 python -m tests.bench.rdkafka paced PORT TOPIC RATE_PER_S LINGER_MS VALUE_BYTES SECONDS
 python -m tests.bench.rdkafka live PORT TOPIC RATE_PER_S LINGER_MS VALUE_BYTES
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 POOL = 4096
 """Number of different values, which are sent again and again."""
@@ -156,6 +158,17 @@ def consume(port: str, topic: str, records: str, partitions: str = "1") -> dict[
     return {"records": seen, "bytes": size, "seconds": last - start, "cpu_s": time.process_time()}
 
 
+def create_topic(port: str, topic: str, partitions: str) -> dict[str, Any]:
+    """Creates a topic, and waits until all its partitions have a leader."""
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+    admin.create_topics([NewTopic(topic, int(partitions), 1)])[topic].result(30)
+    while True:
+        seen = admin.list_topics(topic, 30).topics[topic].partitions
+        if len(seen) == int(partitions) and all(one.leader >= 0 for one in seen.values()):
+            return {}
+        time.sleep(0.05)
+
+
 def consume_again(port: str, topic: str, records: str, partitions: str = "1") -> dict[str, Any]:
     """Runs `consume` again and again, until the process is killed."""
     while True:
@@ -237,6 +250,7 @@ RUNS: dict[str, Callable[..., dict[str, Any]]] = {
     "produce": produce,
     "consume": consume,
     "consume_again": consume_again,
+    "create_topic": create_topic,
     "fill": fill,
     "live": live,
     "paced": paced,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.broker.log.batch import Buffer
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 OFFSET_OUT_OF_RANGE = 1
 FENCED_LEADER_EPOCH = 74
+READS_MAX = 16
+"""Partitions of one request that are read from the store at the same time."""
 HINTED = frozenset((NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH))
 """Errors for which the response names the lead."""
 
@@ -117,23 +120,60 @@ async def collect_cold(engine: Engine, turn: Turn, cold: list[Wanted], total: in
     """Read from the store the records that are no longer in memory. Returns (bytes found in all, whether a partition has an
     error)."""
     failed = False
-    async for wanted in turn.each(cold):
-        room = min(wanted.max_bytes, max_bytes - total)
-        if total > 0 and room <= 0:
+    at = 0
+    while at < len(cold):
+        await turn.pause()
+        group = _together(cold, at, max_bytes - total, reader, at_once=total == 0)
+        if not group:
             break
-        assert wanted.log is not None
-        try:
-            slices = await engine.read(wanted.log, wanted.offset, room, reader)
-        except HeadgateError as error:
-            wanted.code = _code(error)
-            failed = True
-            continue
-        size = sum([len(part) for part in slices])
-        if slices and (total == 0 or size <= room):
-            wanted.slices = slices
-            wanted.bytes = size
-            total += size
+        at += len(group)
+        reads = [_read_cold(engine, wanted, room, reader) for wanted, room in group]
+        answers = await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]]
+        for (wanted, _), answer in zip(group, answers, strict=True):
+            if isinstance(answer, HeadgateError):
+                wanted.code = _code(answer)
+                failed = True
+                continue
+            size = sum([len(part) for part in answer])
+            if answer and (total == 0 or size <= min(wanted.max_bytes, max_bytes - total)):
+                wanted.slices = answer
+                wanted.bytes = size
+                total += size
     return total, failed
+
+
+def _together(cold: list[Wanted], at: int, room: int, reader: int, *, at_once: bool) -> list[tuple[Wanted, int]]:
+    """The next partitions to read at the same time, and the bytes that each may have.
+
+    Batches of several partitions lie side by side in a chunk, and the store reads them together. Rows of a file are encoded, one
+    partition after the other.
+
+    Args:
+        at_once: the first partition is read even without room.
+    """
+    group: list[tuple[Wanted, int]] = []
+    for wanted in islice(cold, at, at + READS_MAX):
+        share = min(wanted.max_bytes, room)
+        if share <= 0 and (group or not at_once):
+            break
+        log = wanted.log
+        assert log is not None
+        in_files = wanted.offset < log.windows_end and log.reach(wanted.offset, reader)[2]
+        if in_files and group:
+            break
+        group.append((wanted, share))
+        room -= share
+        if in_files:
+            break
+    return group
+
+
+async def _read_cold(engine: Engine, wanted: Wanted, room: int, reader: int) -> list[memoryview] | HeadgateError:
+    assert wanted.log is not None
+    try:
+        return await engine.read(wanted.log, wanted.offset, room, reader)
+    except HeadgateError as error:
+        return error
 
 
 def wanted_of(portion: Portion) -> Iterator[Wanted]:

@@ -12,15 +12,15 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.bench.brokers import Broker
-from tests.bench.clients import live
-from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, remove_tree
+from tests.bench.clients import client, live
+from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, quietly, remove_tree
 from tests.bench.kafka import Server, connector_jars, server
 from tests.bench.native import cpu_seconds
 from tests.bench.report import Goal, Row
@@ -71,7 +71,7 @@ SIZES = (
 @dataclass(frozen=True, slots=True)
 class Job:
     """One job: its seconds, the CPU-seconds of (its server, the idle server) meanwhile, the live producer's p99 in ms before and
-    during it, and the job's answer."""
+    during it, the job's answer, and whether other processes disturbed it."""
 
     seconds: float
     cpu_s: float
@@ -79,6 +79,7 @@ class Job:
     quiet_ms: float
     live_ms: float
     answer: dict[str, Any]
+    disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +114,21 @@ class World:
 
     def sink(self, path: str, settings: Mapping[str, str] = SINK, **more: Any) -> Command:
         """The source through Spark's sink into a new topic."""
-        given = {"path": path, "bootstrap": self.kafka.bootstrap, "topic": self._topic(), "settings": dict(settings), **more}
+        topic = self._topic()
+        client("rdkafka", "create_topic", self.kafka.kafka_port, topic, PARTITIONS)
+        given = {"path": path, "bootstrap": self.kafka.bootstrap, "topic": topic, "settings": dict(settings), **more}
         return Command("sink", given, self.kafka, self.broker)
 
     def _topic(self) -> str:
         self.topics += 1
         return f"t{self.topics}"
 
-    def run(self, command: Command) -> Job:
-        """Run a command and measure it."""
+    def run(self, command: Callable[[], Command]) -> Job:
+        """Make a command, run it and measure it; again if other processes disturb it."""
+        job, disturbed = quietly(lambda: self._run(command()))
+        return replace(job, disturbed=disturbed)
+
+    def _run(self, command: Command) -> Job:
         into, other, topic = command.into, command.other, command.arguments["topic"]
         settle()
         quiet_ms = during_ms = 0.0
@@ -185,8 +192,8 @@ def warm(world: World) -> None:
     """Both jobs once, so that no measured one compiles the servers' and Spark's code."""
     path = parquet(world, SIZES[0], SIZES[0].rows_quick)
     before, world.with_live = world.with_live, False
-    world.run(world.flood(path))
-    world.run(world.sink(path))
+    world.run(partial(world.flood, path))
+    world.run(partial(world.sink, path))
     world.with_live = before
 
 
@@ -194,8 +201,8 @@ def _rounds(world: World, path: str, rounds: int, **arguments: Any) -> tuple[lis
     """(floods, sinks) in turn."""
     floods, sinks = [], []
     for _ in range(rounds):
-        floods.append(world.run(world.flood(path, **arguments)))
-        sinks.append(world.run(world.sink(path, **arguments)))
+        floods.append(world.run(partial(world.flood, path, **arguments)))
+        sinks.append(world.run(partial(world.sink, path, **arguments)))
     return floods, sinks
 
 
@@ -203,12 +210,17 @@ def _speed(case: str, rows: int, floods: list[Job], sinks: list[Job], goal: floa
     """The sink's typical seconds, of the flood's."""
     ours, theirs = ([job.seconds for job in jobs] for jobs in (floods, sinks))
     ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
-    answer = floods[-1].answer
+    answer = {**floods[-1].answer, **{name: [asdict(job) for job in jobs] for name, jobs in (("floods", floods), ("sinks", sinks))}}
     return Row(
         group="sink", case=case, ratio=statistics.median(theirs) / statistics.median(ours), low=min(ratios), high=max(ratios),
-        goal=goal, unit="x", measured=_seconds(ours), ceiling=_seconds(theirs), details=answer,
+        goal=goal, unit="x", measured=_seconds(ours), ceiling=_seconds(theirs), details=answer, disturbed=_any(floods, sinks),
         note=f"{rows:,} rows; flood by {answer['engine']}, counting {answer['counting']:.1f} s; {note}",
     )  # fmt: skip
+
+
+def _any(*jobs: list[Job]) -> bool:
+    """Whether other processes disturbed one of the jobs."""
+    return any(job.disturbed for some in jobs for job in some)
 
 
 def _seconds(times: list[float]) -> str:
@@ -222,10 +234,8 @@ def _one_core(bench: Bench, size: Size) -> Iterable[Row]:
         warm(world)
         path = parquet(world, size, rows)
         floods, sinks = _rounds(world, path, size.rounds(bench))
-        plain = world.run(world.sink(path, {}))
     name = f"{size.name}, one core"
     yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, size.goal, notes(world))
-    yield _by_default(name, plain, floods)
     yield _live(f"{name}: live p99 during the flood, of quiet", floods, LIVE_GOAL, "the broker syncs each ack to the flood's disk")
     yield _live(f"{name}: live p99 during the sink, of quiet", sinks, None, "Kafka does not sync")
 
@@ -235,7 +245,7 @@ def _live(case: str, jobs: list[Job], goal: float | None, note: str) -> Row:
     during, quiet = (statistics.median(times) for times in ([job.live_ms for job in jobs], [job.quiet_ms for job in jobs]))
     return Row(
         group="sink", case=case, ratio=during / quiet, goal=goal, side=Goal.AT_MOST, unit="x",
-        measured=f"{during:.2f} ms", ceiling=f"{quiet:.2f} ms",
+        measured=f"{during:.2f} ms", ceiling=f"{quiet:.2f} ms", disturbed=_any(jobs),
         note=f"1,000 records/s of 1 KB, linger 0, on the server's core; {note}",
     )  # fmt: skip
 
@@ -245,32 +255,34 @@ def _unsynced(bench: Bench, size: Size) -> Iterable[Row]:
     with worlds(bench, one_core=True, with_live=True, settings={"wal.fsync": "never"}) as world:
         warm(world)
         path = parquet(world, size, size.rows(bench))
-        floods = [world.run(world.flood(path)) for _ in range(size.rounds(bench))]
+        floods = [world.run(partial(world.flood, path)) for _ in range(size.rounds(bench))]
     yield _live(f"{size.name}, one core: live p99 during the flood, of quiet, wal.fsync=never", floods, LIVE_GOAL, "no side syncs")
 
 
 def _two_cores(bench: Bench, size: Size) -> Iterable[Row]:
     rows = size.rows(bench)
+    name = f"{size.name}, two cores"
     with worlds(bench) as world:
         warm(world)
         path = parquet(world, size, rows)
         floods, sinks = _rounds(world, path, size.rounds(bench))
-        plain = world.run(world.sink(path, {}))
-    name = f"{size.name}, two cores"
-    yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, TWO_CORES_GOAL, notes(world))
-    yield _by_default(name, plain, floods)
-    ours = min(own_cpu_s(job, sinks) for job in floods)
-    theirs = min(own_cpu_s(job, floods) for job in sinks)
+        yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, TWO_CORES_GOAL, notes(world))
+        yield _cpu(name, floods, sinks)
+        plain = world.run(partial(world.sink, path, {}))
     yield Row(
-        group="sink", case=f"{name}: broker's CPU, of the sink's server", ratio=ours / theirs, goal=CPU_GOAL, side=Goal.AT_MOST,
-        measured=f"{ours * 1e3:.0f} ms", ceiling=f"{theirs * 1e3:.0f} ms", note="less what each spends during the other's job",
+        group="sink", case=f"{name}: job time, of the sink's with Spark's default settings", unit="x",
+        ratio=plain.seconds / statistics.median(job.seconds for job in floods), ceiling=f"{plain.seconds:.1f} s",
+        disturbed=plain.disturbed,
     )  # fmt: skip
 
 
-def _by_default(name: str, plain: Job, floods: list[Job]) -> Row:
+def _cpu(name: str, floods: list[Job], sinks: list[Job]) -> Row:
+    ours = min(own_cpu_s(job, sinks) for job in floods)
+    theirs = min(own_cpu_s(job, floods) for job in sinks)
     return Row(
-        group="sink", case=f"{name}: job time, of the sink's with Spark's default settings", unit="x",
-        ratio=plain.seconds / statistics.median(job.seconds for job in floods), ceiling=f"{plain.seconds:.1f} s",
+        group="sink", case=f"{name}: broker's CPU, of the sink's server", ratio=ours / theirs, goal=CPU_GOAL, side=Goal.AT_MOST,
+        measured=f"{ours * 1e3:.0f} ms", ceiling=f"{theirs * 1e3:.0f} ms", disturbed=_any(floods, sinks),
+        note="less what each spends during the other's job",
     )  # fmt: skip
 
 
@@ -294,19 +306,28 @@ def _total(bench: Bench, size: Size) -> Iterable[Row]:
         warm(world)
         path = parquet(world, size, rows)
         jars = connector_jars()
+        disturbed = []
         for _ in range(2):
-            for times, command, needed in ((ours, world.flood(path), []), (theirs, world.sink(path), jars)):
-                settle()
-                began = time.monotonic()
-                with driver(2, jars=needed, warm=False) as spark:
-                    spark.run(command.do, **command.arguments)
-                    times.append(time.monotonic() - began)
+            for times, command, needed in ((ours, partial(world.flood, path), []), (theirs, partial(world.sink, path), jars)):
+                taken, loud = quietly(partial(_whole, command, needed))
+                times.append(taken)
+                disturbed.append(loud)
     ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
     yield Row(
         group="sink", case=f"{size.name}, two cores: total time with the session's start, of the sink's", goal=TOTAL_GOAL, unit="x",
         ratio=statistics.median(theirs) / statistics.median(ours), low=min(ratios), high=max(ratios),
-        measured=_seconds(ours), ceiling=_seconds(theirs), note=f"{rows:,} rows; {notes(world)}",
+        measured=_seconds(ours), ceiling=_seconds(theirs), disturbed=any(disturbed), note=f"{rows:,} rows; {notes(world)}",
     )  # fmt: skip
+
+
+def _whole(command: Callable[[], Command], jars: Sequence[Path]) -> float:
+    """Seconds of a job in a process of its own, from the process's start."""
+    made = command()
+    settle()
+    began = time.monotonic()
+    with driver(2, jars=jars, warm=False) as spark:
+        spark.run(made.do, **made.arguments)
+        return time.monotonic() - began
 
 
 def _text(bench: Bench, format: str) -> Iterable[Row]:

@@ -49,10 +49,10 @@ def test_a_kept_answer_outlasts_further_reads(tmp_path: Path) -> None:
     sizes = (READ_BYTES_MIN, BUFFER_BYTES, 100)
     for number, size in enumerate(sizes):
         files.put(f"a/{number}", [memoryview(bytes([number + 1]) * size)])
-    kept = files.get_ranges("a/0", [(0, READ_BYTES_MIN)])[10:20]
+    kept = files.get_ranges("a/0", [[(0, READ_BYTES_MIN)]])[0][10:20]
     for _ in range(2 * BUFFERS_MAX):
         for number, size in enumerate(sizes):
             # The file ends before the second range.
-            assert files.get_ranges(f"a/{number}", [(0, size), (size, 50)]) == bytes([number + 1]) * size
+            assert files.get_ranges(f"a/{number}", [[(0, size), (size, 50)]]) == [bytes([number + 1]) * size]
     assert kept == bytes([1]) * 10
     files.close()
