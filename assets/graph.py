@@ -261,7 +261,7 @@ def _loaded(
         recorder.rows_done = rows.written()
         if seen.message:
             run.say(f"{span.key}: {seen.message}")
-        follow.at(rows.doing(), lambda _: rows.text(time.monotonic()))
+        follow.at(rows.doing(), lambda seconds: rows.text(time.monotonic(), seconds))
 
     def links(found: Mapping[str, str]) -> None:
         urls = {name: dg.MetadataValue.url(url) for name, url in found.items()}

@@ -108,9 +108,11 @@ class Load:
         """The work under way, as a subject: ``writing 2013-06-11 and verifying 2013-06-10``."""
         return " and ".join(f"{self._seen[key].phase} {key}" for key in self._active())
 
-    def text(self, now: float) -> str:
-        """The line about it, with rows written of planned, rate and time left."""
-        return f"{'; '.join(self._one(key) for key in self._active())}; {self.written_text(now)}"
+    def text(self, now: float, seconds: float) -> str:
+        """The line about it, with rows written of planned, rate and time left; before the first row, with the seconds since this
+        work began."""
+        active = "; ".join(self._one(key) for key in self._active())
+        return f"{active}; {self.written_text(now)}" if self.written() else f"{active}: {seconds:.0f} s so far"
 
     def written(self) -> int:
         """Rows in files so far."""

@@ -11,6 +11,7 @@ from headgate.assets.automation import upstream  # noqa: E402
 from headgate.assets.build import flood_definitions  # noqa: E402
 from headgate.assets.component import FloodsComponent  # noqa: E402
 from headgate.assets.definitions import from_environment  # noqa: E402
+from headgate.assets.example import counts_after  # noqa: E402
 from headgate.assets.names import source_key, topic_key  # noqa: E402
 from headgate.assets.resources import ClusterResource, FleetResource, SparkResource  # noqa: E402
 from headgate.assets.topics import (  # noqa: E402
@@ -41,6 +42,7 @@ __all__ = [
     "Source",
     "SparkResource",
     "TopicsResource",
+    "counts_after",
     "flood",
     "flood_definitions",
     "from_environment",

@@ -20,8 +20,11 @@ import pytest
 
 from headgate.assets.build import flood_definitions
 from headgate.assets.definitions import load
-from headgate.assets.resources import ClusterResource
+from headgate.assets.example import counts_after
+from headgate.assets.resources import ClusterResource, SparkResource
+from headgate.assets.topics import Message, TopicsResource
 from tests.support.broker_process import BrokerProcess
+from tests.support.busy import Traffic
 from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill
 from tests.support.floods import CHECKS
 from tests.support.s3_server import S3Server
@@ -36,24 +39,38 @@ def materialized(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]
     return {str(one.partition): {name: value.value for name, value in one.metadata.items()} for one in events}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_two_days_through_spark(tmp_path: Path) -> None:
     with flood_world(tmp_path) as world, dg.DagsterInstance.ephemeral() as instance:
         world.make_flights(brokers=2)
         world.start_brokers(2)
-        definitions = flood_definitions(load(str(tmp_path / "floods.yaml")), cluster=world.cluster)
+        (declared,) = load(str(tmp_path / "floods.yaml"))
+        counts = counts_after(declared)
+        definitions = dg.Definitions.merge(flood_definitions([declared], cluster=world.cluster), dg.Definitions(assets=[counts]))
         job = definitions.resolve_job_def("flights_flood")
 
         def run() -> dg.ExecuteInProcessResult:
             tags = {"dagster/asset_partition_range_start": "2013-06-10", "dagster/asset_partition_range_end": "2013-06-11"}
             return job.execute_in_process(instance=instance, tags=tags)
 
-        first = run()
+        with Traffic(f"127.0.0.1:{world.ports['kafka']}", {"live": 20}):
+            first = run()
         assert {one.check_name for one in first.get_asset_check_evaluations() if one.passed} == CHECKS
         found = materialized(first)
         assert {day: one["rows"] for day, one in found.items()} == {day: world.rows[day] for day in ("2013-06-10", "2013-06-11")}
         assert {one["brokers"] for one in found.values()} == {2}
+        assert all(one["p99 of producers (ms)"] > 0 and one["lag (records)"] == 0 for one in found.values())
         world.until("the second broker is gone", world.at_rest)
+        resources = {"cluster": world.cluster, "spark": SparkResource()}
+        after = dg.materialize([counts], instance=instance, resources=resources, partition_key="2013-06-11")
+        assert materialized(after)["2013-06-11"]["records"] == world.rows["2013-06-11"], "an asset after the flood reads its day"
+        ends = TopicsResource(address=world.cluster.address).ends(TOPIC)
+        assert sum(ends.values()) == sum(world.rows[day] for day in ("2013-06-10", "2013-06-11"))
+        topics = TopicsResource(address=world.cluster.address)
+        made = topics.produce(TOPIC, [Message("live", key="N1"), Message({"id": 1}), b"bytes"])
+        new = topics.consume(TOPIC, {one: ends[one] for one in made}, made)
+        assert sorted(one.value for one in new if one.value is not None) == [b"bytes", b"live", b'{"id": 1}']
+        assert topics.filled_gates(TOPIC) == ["flights.2013-06-10", "flights.2013-06-11"] and topics.lags(TOPIC) == {}
         again = run()
         assert [one["rows added"] for one in materialized(again).values()] == [0, 0]
         unchanged = next(one for one in again.get_asset_check_evaluations() if one.check_name == "source_unchanged")
