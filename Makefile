@@ -23,7 +23,7 @@ PROGRESS := /^ *Downloading .*[0-9.]+ MB\)/ { print } /^Collecting/ && ++n % 25 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui test soak chaos simulate lint format bench release clean
+.PHONY: help install up demo ui test soak chaos transactions simulate lint format bench release clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test: $(STAMP) ## every test, some files at a time
 
 soak: $(STAMP) ## the long tests: kills, pauses and cuts on every store, and a run that must not grow (hours of it: python -m tests.soak)
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
+
+transactions: $(STAMP) ## 30 rounds of kills for each client that consumes, transforms and produces in transactions
+	HEADGATE_TRANSACTION_ROUNDS=30 $(BIN)/python -m pytest -q tests/e2e/test_transactions.py -m "slow or not slow"
 
 chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: CHAOS_FLAGS='--rounds 100 --seed 7'
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)

@@ -28,6 +28,8 @@ from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.store.interface import Store
+from headgate.broker.transactions.coordinator import TransactionCoordinator
+from headgate.broker.transactions.exchange import Exchange
 
 if TYPE_CHECKING:
     import grpc
@@ -66,10 +68,20 @@ class Network(Protocol):
 class Node:
     """The parts of one broker. Made by `assemble`."""
 
-    def __init__(self, engine: Engine, participant: Participant, groups: Coordinator, network: Network) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        participant: Participant,
+        groups: Coordinator,
+        transactions: TransactionCoordinator,
+        exchange: Exchange,
+        network: Network,
+    ) -> None:
         self.engine = engine
         self.participant = participant
         self.groups = groups
+        self.transactions = transactions
+        self.exchange = exchange
         self._network = network
         self._joined = False
 
@@ -83,6 +95,7 @@ class Node:
         await self.participant.start()
         self._joined = True
         self.groups.start()
+        self.transactions.start()
         await self._network.open(self)
         await self.participant.serving()
 
@@ -98,8 +111,11 @@ class Node:
         """Make all accepted records durable, seal the log and leave the cluster. Afterwards all waiting clients have an answer.
         `drain` must come first."""
         self.groups.stop()
+        self.transactions.stop()
         await ending.close("log", self.engine.close())
         await ending.close("groups", self.groups.close())
+        await ending.close("transactions", self.transactions.close())
+        await ending.close("exchange", self.exchange.close())
         await ending.close("cluster", self.participant.close())
 
 
@@ -154,4 +170,7 @@ def assemble(
         listeners=tuple(sorted(address.listeners.items())),
     )
     participant = Participant(engine, catalog, mine=mine, connect=network.connect, connections=network.connections)
-    return Node(engine, participant, Coordinator(engine, settings, clock), network)
+    groups = Coordinator(engine, settings, clock)
+    exchange = Exchange(engine, groups, network.connect)
+    transactions = exchange.coordinator = TransactionCoordinator(engine, settings, clock, exchange)
+    return Node(engine, participant, groups, transactions, exchange, network)

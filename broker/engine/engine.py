@@ -128,7 +128,7 @@ class Engine:
         # The parts' methods under the names that callers use. An attribute costs the hot path no second call.
         self.fail, self.cutoff_ms, self.begin_time = self._life.fail, self._life.cutoff_ms, self._life.begin_time
         writes = self.writes
-        self.append, self.append_parsed = writes.append, writes.append_parsed
+        self.append, self.append_parsed, self.append_marker = writes.append, writes.append_parsed, writes.append_marker
         self.on_acked, self.on_durable, self.durable = writes.on_acked, writes.on_durable, writes.durable
         reads = ReadPath(self._life, self._reader, self.proof)
         self.read, self.read_tail, self.check_range, self.confirm = reads.read, reads.read_tail, reads.check_range, reads.confirm

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from headgate.broker.groups.driver import Driver
-from headgate.broker.groups.effects import Budget
+from headgate.broker.groups.effects import Budget, shard_of
+from headgate.broker.groups.entry import DeleteReply, GroupListing, RowsReply
 from headgate.broker.groups.events import (
     GroupConfig,
     Heartbeat,
@@ -27,10 +28,10 @@ from headgate.broker.groups.events import (
 from headgate.broker.groups.group import Group
 from headgate.broker.groups.positions import NEVER, continued
 from headgate.broker.groups.records import OffsetValue
-from headgate.broker.groups.shard import Commit, DeleteReply, GroupListing, RowsReply, Shard
+from headgate.broker.groups.shard import Commit, Shard
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:
@@ -103,6 +104,68 @@ class Coordinator(Driver[Shard]):
         reply = cast(RowsReply, await self._ask(group_id, lambda shard, now: shard.commit(group_id, event, now), event.token, True))
         self.commits += sum(error is None for error in reply.errors)
         return reply
+
+    async def commit_pending(
+        self,
+        group_id: str,
+        event: Commit,
+        producer_id: int,
+        epoch: int,
+        consent: Callable[[tuple[str, int]], Awaitable[Reason | None]],
+    ) -> RowsReply:
+        """Store positions that count once their transaction is committed.
+
+        Args:
+            consent: asks the transaction's coordinator whether a partition, that of the group, is part of the transaction.
+        """
+        self._check()
+        if group_id:
+            await self._ensure_topic()
+            self._check()
+        slot = self._slot(group_id)
+        if slot is None:
+            raise RetryError(Reason.NOT_COORDINATOR, "the topic of groups was just created")
+        token = slot.shard.producers.ask(producer_id)
+        refusal = await consent((TOPIC, slot.log.number))
+        if refusal is not None:
+            return RowsReply(error=refusal)
+        return cast(
+            RowsReply,
+            await self._ask(
+                group_id,
+                lambda shard, now: shard.commit_pending(group_id, event, producer_id, epoch, token, now),
+                event.token,
+                True,
+            ),
+        )
+
+    async def partition_of(self, group_id: str) -> tuple[str, int]:
+        """The partition that holds a group, also on another broker. Creates the topic if there is none. Raises RetryError."""
+        await self._ensure_topic()
+        topic = self._engine.manifest.topics.get(TOPIC)
+        if topic is None:
+            raise RetryError(Reason.COORDINATOR_NOT_AVAILABLE, "the topic of groups was just created")
+        return TOPIC, shard_of(group_id, topic.partitions)
+
+    async def end_transaction(self, partition: int, producer_id: int, epoch: int, *, commit: bool) -> None:
+        """Give a producer's pending positions in a partition of the groups' topic their outcome. Raises RetryError."""
+        self._check()
+        slot = self._slots.get(partition)
+        if slot is None:
+            raise RetryError(Reason.NOT_COORDINATOR, f"another broker holds the groups. partition=`{partition}`")
+        if not slot.loaded:
+            raise RetryError(Reason.COORDINATOR_LOADING, "groups are being loaded")
+        token = self.token()
+        self._execute(slot, list(slot.shard.end_transaction(producer_id, epoch, token, commit=commit)))
+        reply = cast(RowsReply, await token)
+        error = reply.error or next((one for one in reply.errors if one is not None), None)
+        if error is not None:
+            raise RetryError(error, "positions of a transaction were not stored")
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """True if a transaction without an outcome has a position of a group for a partition."""
+        slot = self._looked_at(group_id)
+        return slot is not None and slot.shard.is_unstable(group_id, topic, partition)
 
     async def delete_positions(self, group_id: str, rows: list[tuple[str, int]]) -> RowsReply:
         """Forget positions, by (topic, partition)."""

@@ -1,10 +1,10 @@
 """The records of `__consumer_offsets`, in Kafka's own schemas, so that Kafka's tools read them and Kafka's records can be read.
 
-A key begins with its kind (int16): 0 and 1 a committed offset, 2 the metadata of a classic group; other kinds belong to group
-protocols that are not served and are skipped. A value begins with its version (int16); null deletes the key. Fields are big-endian,
-strings have an int16 length and bytes an int32 length; from version 4 on the "flexible" encoding of KIP-482 holds (varint lengths,
-tagged fields). Written are OffsetCommitValue v4, which alone can name the topic's id (Kafka 4.1), or v1 where a client asked for an
-expiry; and GroupMetadataValue v3.
+A key begins with its kind (int16): 0 and 1 a committed offset, 2 the metadata of a classic group, 1000 an offset in a transaction
+without an outcome (only Headgate has these); other kinds belong to group protocols that are not served and are skipped. A value
+begins with its version (int16); null deletes the key. Fields are big-endian, strings have an int16 length and bytes an int32
+length; from version 4 on the "flexible" encoding of KIP-482 holds (varint lengths, tagged fields). Written are OffsetCommitValue
+v4, which alone can name the topic's id (Kafka 4.1), or v1 where a client asked for an expiry; and GroupMetadataValue v3.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
 
 from headgate.broker.runtime.errors import CorruptError, Reason
 
 OFFSET_KEY = 1
 GROUP_KEY = 2
+PENDING_KEY = 1000
+"""Far above Kafka's kinds. Its tools skip it."""
 
 _KEY_OFFSET_LEGACY = 0
 _OFFSET_VERSION_EXPIRES = 1
@@ -31,6 +34,8 @@ _TAG_WINDOWS = 4847
 """Not Kafka's: two int64 of `OffsetValue`, `known_end` and `since_ms`. Readers of Kafka's schema skip a tag that they do not
 know. The number is far above those that Kafka gives."""
 _STRING_BYTES_MAX = 0x7FFF
+
+_Choice = TypeVar("_Choice", bound=IntEnum)
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -48,6 +53,15 @@ class OffsetKey(NamedTuple):
     group: str
     topic: str
     partition: int
+
+
+class PendingKey(NamedTuple):
+    """Which position in a transaction without an outcome: of this producer, for this group in this partition."""
+
+    group: str
+    topic: str
+    partition: int
+    producer_id: int
 
 
 class OffsetValue(NamedTuple):
@@ -103,23 +117,39 @@ def encode_offset_key(key: OffsetKey) -> bytes:
 
 def offset_key_prefix(group: str, topic: str) -> bytes:
     """The common beginning of a group's keys in a topic; `encode_partition` makes the rest."""
-    return b"\x00\x01" + _string(group) + _string(topic)
+    return b"\x00\x01" + string(group) + string(topic)
 
 
 encode_partition = _I32.pack
 
 
 def encode_group_key(group: str) -> bytes:
-    return b"\x00\x02" + _string(group)
+    return b"\x00\x02" + string(group)
 
 
-def decode_key(data: bytes) -> OffsetKey | str | None:
-    """The subject of a record: a position, a group (its id), or None for an unknown kind. Raises CorruptError."""
-    reader = _Reader(data)
+def encode_pending_key(key: PendingKey) -> bytes:
+    return _I16.pack(PENDING_KEY) + string(key.group) + string(key.topic) + _I32.pack(key.partition) + _I64.pack(key.producer_id)
+
+
+def encode_pending_value(epoch: int, value: OffsetValue) -> bytes:
+    return _I16.pack(epoch) + encode_offset_value(value)
+
+
+def decode_pending_value(data: bytes) -> tuple[int, OffsetValue]:
+    """(epoch of the producer, the position). Raises CorruptError."""
+    return Reader(data).int16(), decode_offset_value(data[2:])
+
+
+def decode_key(data: bytes) -> OffsetKey | PendingKey | str | None:
+    """The subject of a record: a position, one in a transaction, a group (its id), or None for an unknown kind. Raises
+    CorruptError."""
+    reader = Reader(data)
     kind = reader.int16()
-    key: OffsetKey | str
+    key: OffsetKey | PendingKey | str
     if kind in (_KEY_OFFSET_LEGACY, OFFSET_KEY):
         key = OffsetKey(reader.text(), reader.text(), reader.int32())
+    elif kind == PENDING_KEY:
+        key = PendingKey(reader.text(), reader.text(), reader.int32(), reader.int64())
     elif kind == GROUP_KEY:
         key = reader.text()
     else:
@@ -132,7 +162,7 @@ def encode_offset_value(value: OffsetValue) -> bytes:
     if value.expire_ms >= 0:
         # Only version 1 has an expiry; it has neither the leader epoch nor the topic's id.
         head = _OFFSET_HEAD_OLD.pack(_OFFSET_VERSION_EXPIRES, value.offset)
-        return head + _string(value.metadata) + _I64.pack(value.commit_ms) + _I64.pack(value.expire_ms)
+        return head + string(value.metadata) + _I64.pack(value.commit_ms) + _I64.pack(value.expire_ms)
     windows = value.known_end or value.since_ms >= 0
     if not value.metadata and value.topic_id is not None and not windows:
         return _OFFSET_PLAIN.pack(
@@ -143,13 +173,13 @@ def encode_offset_value(value: OffsetValue) -> bytes:
     tags = [] if value.topic_id is None else [(_TAG_TOPIC_ID, value.topic_id.bytes)]
     if windows:
         tags.append((_TAG_WINDOWS, _WINDOWS.pack(value.known_end, value.since_ms)))
-    tail = b"".join([_uvarint(len(tags)), *(_uvarint(tag) + _uvarint(len(content)) + content for tag, content in tags)])
-    return head + _uvarint(len(text) + 1) + text + _I64.pack(value.commit_ms) + tail
+    tail = b"".join([uvarint(len(tags)), *(uvarint(tag) + uvarint(len(content)) + content for tag, content in tags)])
+    return head + uvarint(len(text) + 1) + text + _I64.pack(value.commit_ms) + tail
 
 
 def decode_offset_value(data: bytes) -> OffsetValue:
     """Raises CorruptError."""
-    reader = _Reader(data)
+    reader = Reader(data)
     version = reader.version(_OFFSET_VERSION_MAX, "committed offset")
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else -1
@@ -173,17 +203,17 @@ def decode_offset_value(data: bytes) -> OffsetValue:
 
 def encode_group_value(value: GroupMetadata) -> bytes:
     out = bytearray(_I16.pack(_GROUP_VERSION))
-    out += _string(value.protocol_type or "")
+    out += string(value.protocol_type or "")
     out += _I32.pack(value.generation)
     out += _nullable(value.protocol)
     out += _nullable(value.leader)
     out += _I64.pack(value.state_ms)
     out += _I32.pack(len(value.members))
     for member in value.members:
-        out += _string(member.member_id)
+        out += string(member.member_id)
         out += _nullable(member.instance_id)
-        out += _string(member.client_id)
-        out += _string(member.client_host)
+        out += string(member.client_id)
+        out += string(member.client_host)
         out += _I32.pack(member.rebalance_timeout_ms)
         out += _I32.pack(member.session_timeout_ms)
         for content in (member.subscription, member.assignment):
@@ -194,7 +224,7 @@ def encode_group_value(value: GroupMetadata) -> bytes:
 
 def decode_group_value(data: bytes) -> GroupMetadata:
     """Raises CorruptError."""
-    reader = _Reader(data)
+    reader = Reader(data)
     version = reader.version(_GROUP_VERSION_MAX, "group metadata")
     protocol_type = reader.text()
     generation = reader.int32()
@@ -233,7 +263,7 @@ def decode_group_value(data: bytes) -> GroupMetadata:
     )
 
 
-class _Reader:
+class Reader:
     """A cursor in a key or value. Every method raises CorruptError when the bytes end too early."""
 
     __slots__ = ("_data", "_flexible", "_position")
@@ -243,11 +273,11 @@ class _Reader:
         self._position = 0
         self._flexible = False
 
-    def version(self, highest: int, what: str) -> int:
+    def version(self, highest: int, what: str, flexible_from: int = _FLEXIBLE_FROM) -> int:
         version = self.int16()
         if not 0 <= version <= highest:
             raise _corrupt(f"is {what} of an unknown version", version)
-        self._flexible = version >= _FLEXIBLE_FROM
+        self._flexible = version >= flexible_from
         return version
 
     def take(self, size: int) -> bytes:
@@ -260,6 +290,9 @@ class _Reader:
     def int16(self) -> int:
         value: int = _I16.unpack(self.take(2))[0]
         return value
+
+    def int8(self) -> int:
+        return self.take(1)[0]
 
     def int32(self) -> int:
         value: int = _I32.unpack(self.take(4))[0]
@@ -303,6 +336,23 @@ class _Reader:
             raise _corrupt("states more items than it has bytes for", count)
         return count
 
+    def nullable_count(self) -> int:
+        """As `count`; 0 for null."""
+        mark = self._position
+        size = self.uvarint() - 1 if self._flexible else self.int32()
+        if size < 0:
+            return 0
+        self._position = mark
+        return self.count()
+
+    def choice(self, kind: type[_Choice]) -> _Choice:
+        """A number of an enumeration, one byte."""
+        number = self.int8()
+        try:
+            return kind(number)
+        except ValueError as error:
+            raise _corrupt(f"has an unknown {kind.__name__.lower()}", number) from error
+
     def tags(self) -> list[tuple[int, bytes]]:
         if not self._flexible:
             return []
@@ -316,7 +366,7 @@ class _Reader:
             raise _corrupt("has bytes after its end", len(self._data) - self._position)
 
 
-def _string(text: str) -> bytes:
+def string(text: str) -> bytes:
     """Strings come from Kafka requests, which have the same limit."""
     data = text.encode()
     assert len(data) <= _STRING_BYTES_MAX, len(data)
@@ -324,10 +374,10 @@ def _string(text: str) -> bytes:
 
 
 def _nullable(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else _string(text)
+    return b"\xff\xff" if text is None else string(text)
 
 
-def _uvarint(value: int) -> bytes:
+def uvarint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
@@ -337,4 +387,4 @@ def _uvarint(value: int) -> bytes:
 
 
 def _corrupt(what: str, value: int) -> CorruptError:
-    return CorruptError(Reason.CORRUPT_STORE, f"record of __consumer_offsets {what}. value=`{value}`")
+    return CorruptError(Reason.CORRUPT_STORE, f"record of an internal topic {what}. value=`{value}`")

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from headgate.broker.groups.effects import ROWS_PER_APPEND_MAX, Answer, Append, Budget, Effect, Now, Row
+from headgate.broker.groups.entry import DeleteReply, Entry, GroupListing, RowsReply, Ticket, failed, record_of
 from headgate.broker.groups.events import (
     NO_MEMBER,
     Event,
@@ -38,19 +38,24 @@ from headgate.broker.groups.events import (
 )
 from headgate.broker.groups.group import Group
 from headgate.broker.groups.member import CONSUMER_PROTOCOL
+from headgate.broker.groups.pending import PENDING_MAX, Producers, offset_key
 from headgate.broker.groups.positions import NEVER, Position, Positions, is_expired
 from headgate.broker.groups.records import (
     GroupMetadata,
     OffsetKey,
     OffsetValue,
+    PendingKey,
     decode_group_value,
     decode_key,
     decode_offset_value,
+    decode_pending_value,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
     encode_partition,
+    encode_pending_key,
+    encode_pending_value,
     offset_key_prefix,
 )
 from headgate.broker.groups.timers import Timers
@@ -67,75 +72,9 @@ class Commit:
     generation: int = -1
     positions: tuple[Position, ...]
     retention_ms: int = NEVER
+    any_member: bool = False
+    """A commit without a member is taken, also while the group has members: old transactional clients send no member."""
     unknown_group: Reason = Reason.ILLEGAL_GENERATION
-
-
-@dataclass(frozen=True, slots=True)
-class RowsReply:
-    """Answer to a Commit or a deletion of positions: `errors` of each row, in order; or one error for all rows."""
-
-    errors: tuple[Reason | None, ...] = ()
-    error: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteReply:
-    error: Reason | None = None
-
-
-class _Record(NamedTuple):
-    """A group's metadata in the last record that was handed to the log, and values of it that are needed often."""
-
-    data: bytes
-    protocol_type: str | None
-    generation: int
-    has_members: bool
-    state_ms: int
-    """The time in ms at which the group entered its state."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ticket:
-    """Rows on their way to the log, and the actions once they are durable."""
-
-    group_id: str
-    rows: list[Row]
-    group_ticket: int | None = None
-    before: _Record | None = None
-    """With `group_ticket`: the log's previous record, in case these rows do not become durable."""
-    positions: tuple[tuple[OffsetKey, OffsetValue | None], ...] = ()
-    empties_group: _Record | None = None
-    """The group's first record, if these rows delete the last position of a group that never had members."""
-    deletes_group: bool = False
-    token: object | None = None
-    response: RowsReply | DeleteReply | None = None
-
-
-class _Entry:
-    """One group: its state machine (made when it is first needed), its positions, and its last record."""
-
-    __slots__ = ("group", "in_flight", "positions", "record")
-
-    def __init__(self) -> None:
-        self.group: Group | None = None
-        self.positions = Positions()
-        self.record: _Record | None = None
-        """None: the log has no record of the group, or the record was deleted."""
-        self.in_flight = 0
-        """Number of this group's tickets that have no result yet."""
-
-    @property
-    def state(self) -> State:
-        return State.EMPTY if self.group is None else self.group.state
-
-
-class GroupListing(NamedTuple):
-    """A group in a list. `protocol_type` is empty if the group never had a member."""
-
-    group_id: str
-    protocol_type: str
-    state: State
-    members: int
 
 
 class Shard:
@@ -144,11 +83,13 @@ class Shard:
     def __init__(self, config: GroupConfig, budget: Budget) -> None:
         self.config = config
         self.budget = budget
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._timers: Timers[str] = Timers()
-        self._tickets: dict[int, _Ticket] = {}
+        self._tickets: dict[int, Ticket] = {}
         """Tickets without a result, in the order of the log."""
         self._ticket = 0
+        self.producers = Producers()
+        """The producers of `Entry.pending`."""
         self.rows_appended = 0
         """Rows that were replayed, or appended since the last `snapshot`. A new snapshot would replace them."""
 
@@ -159,13 +100,17 @@ class Shard:
         key = decode_key(key_bytes)
         self.rows_appended += 1
         if isinstance(key, str):
-            record = None if value_bytes is None else _record(value_bytes, decode_group_value(value_bytes))
+            record = None if value_bytes is None else record_of(value_bytes, decode_group_value(value_bytes))
             if record is not None or key in self._entries:
                 self._entry(key).record = record
         elif isinstance(key, OffsetKey):
             value = None if value_bytes is None else decode_offset_value(value_bytes)
             if value is not None or key.group in self._entries:
                 self._entry(key.group).positions.set(key.topic, key.partition, value)
+        elif isinstance(key, PendingKey):
+            epoch, value = (0, None) if value_bytes is None else decode_pending_value(value_bytes)
+            if value is not None or key.group in self._entries:
+                self._set_pending(self._entry(key.group), key, epoch, value)
 
     def loaded(self, now: Now) -> list[Effect]:
         """Called when the whole log was replayed. Groups with members get their state machines, and the members' sessions start."""
@@ -186,9 +131,10 @@ class Shard:
                     effects.append(Answer(effect.token, effect.response))
         for ticket in self._tickets.values():
             if ticket.response is not None:
-                effects.append(Answer(ticket.token, _failed(ticket.response, reason)))
+                effects.append(Answer(ticket.token, failed(ticket.response, reason)))
         self.budget.groups -= len(self._entries)
         self._entries.clear()
+        self.producers.clear()
         self._tickets.clear()
         self._timers.clear()
         return effects
@@ -226,19 +172,10 @@ class Shard:
 
     def commit(self, group_id: str, event: Commit, now: Now) -> list[Effect]:
         """Store positions. Answers with a RowsReply."""
-        entry = self._entries.get(group_id)
-        if entry is None:
-            if event.generation >= 0:
-                return [Answer(event.token, RowsReply(error=event.unknown_group))]
-            if self.budget.groups >= self.budget.groups_max:
-                return [Answer(event.token, RowsReply(error=Reason.GROUP_MAX_SIZE_REACHED))]
-            error = None
-        elif entry.group is None:
-            error = None if event.generation < 0 else Reason.UNKNOWN_MEMBER_ID
-        else:
-            error = entry.group.check_commit(event.member_id, event.instance_id, event.generation, now.timer_ms)
+        error = self._check_commit(group_id, event, now)
         if error is not None:
             return [Answer(event.token, RowsReply(error=error))]
+        entry = self._entries.get(group_id)
         errors: list[Reason | None] = []
         positions: list[tuple[OffsetKey, OffsetValue | None]] = []
         rows: list[Row] = []
@@ -264,13 +201,115 @@ class Shard:
         if not rows:
             return [Answer(event.token, reply)]
         self._entry(group_id)
-        ticket = _Ticket(group_id=group_id, rows=rows, positions=tuple(positions), token=event.token, response=reply)
+        ticket = Ticket(group_id=group_id, rows=rows, positions=tuple(positions), token=event.token, response=reply)
         return [self._append(ticket)]
 
-    def _in_flight(self, group_id: str, entry: _Entry) -> dict[OffsetKey, OffsetValue | None]:
+    def _in_flight(self, group_id: str, entry: Entry) -> dict[OffsetKey, OffsetValue | None]:
         """The positions of a group that are on their way to the log."""
         tickets = self._tickets.values() if entry.in_flight else ()
         return {key: value for ticket in tickets if ticket.group_id == group_id for key, value in ticket.positions}
+
+    def _check_commit(self, group_id: str, event: Commit, now: Now) -> Reason | None:
+        """The reason why the sender of a commit is refused, or None."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            if event.generation >= 0:
+                return event.unknown_group
+            return Reason.GROUP_MAX_SIZE_REACHED if self.budget.groups >= self.budget.groups_max else None
+        if event.any_member and event.generation < 0 and event.member_id == NO_MEMBER:
+            return None
+        if entry.group is None:
+            return None if event.generation < 0 else Reason.UNKNOWN_MEMBER_ID
+        return entry.group.check_commit(event.member_id, event.instance_id, event.generation, now.timer_ms)
+
+    # -- positions in transactions
+
+    def commit_pending(self, group_id: str, event: Commit, producer_id: int, epoch: int, token: int, now: Now) -> list[Effect]:
+        """Store positions that count once their transaction is committed. Answers with a RowsReply.
+
+        Args:
+            token: of `producers.ask`, from before the coordinator agreed.
+        """
+        if not group_id:
+            return [Answer(event.token, RowsReply(error=Reason.INVALID_GROUP_ID))]
+        error = self._check_commit(group_id, event, now)
+        entry = self._entries.get(group_id)
+        if error is None and entry is not None:
+            if entry.pending.epoch(producer_id) > epoch:
+                error = Reason.INVALID_PRODUCER_EPOCH
+            elif entry.pending.count(producer_id) + len(event.positions) > PENDING_MAX:
+                error = Reason.POLICY_VIOLATION
+        if error is None and not self.producers.is_valid(producer_id, token):
+            error = Reason.CONCURRENT_TRANSACTIONS
+        if error is not None:
+            return [Answer(event.token, RowsReply(error=error))]
+        errors = tuple(position.check() for position in event.positions)
+        known = Positions() if entry is None else entry.positions
+        pending = tuple(
+            (
+                PendingKey(group_id, one.topic, one.partition, producer_id),
+                epoch,
+                one.value(now.wall_ms, NEVER, known.get(one.topic, one.partition)),
+            )
+            for one, wrong in zip(event.positions, errors, strict=True)
+            if wrong is None
+        )
+        if not pending:
+            return [Answer(event.token, RowsReply(errors))]
+        rows: list[Row] = [(encode_pending_key(key), encode_pending_value(epoch, value)) for key, epoch, value in pending]
+        self._entry(group_id)
+        self.producers.note(producer_id, group_id)
+        return [self._append(Ticket(group_id=group_id, rows=rows, pending=pending, token=event.token, response=RowsReply(errors)))]
+
+    def end_transaction(self, producer_id: int, epoch: int, token: object, *, commit: bool) -> list[Effect]:
+        """Give the pending positions of a producer their outcome, for all groups. Answers with a RowsReply once all are durable.
+
+        Args:
+            epoch: of the marker: positions of newer epochs stay.
+        """
+        tickets: list[Ticket] = []
+        for group_id in self.producers.end(producer_id):
+            values = {
+                key: (known_epoch, value)
+                for key, known_epoch, value in self._all_pending(group_id)
+                if key.producer_id == producer_id and known_epoch <= epoch
+            }
+            if not values:
+                continue
+            positions = tuple((offset_key(key), value) for key, (_, value) in values.items()) if commit else ()
+            rows: list[Row] = [(encode_offset_key(key), encode_offset_value(value)) for key, value in positions]
+            rows += [(encode_pending_key(key), None) for key in values]
+            pending = tuple((key, known_epoch, None) for key, (known_epoch, _) in values.items())
+            tickets.append(Ticket(group_id=group_id, rows=rows, positions=positions, pending=pending))
+        if not tickets:
+            return [Answer(token, RowsReply())]
+        # All become durable in order, so the last one answers.
+        tickets[-1] = replace(tickets[-1], token=token, response=RowsReply())
+        return [self._append(ticket) for ticket in tickets]
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """True if a transaction without an outcome has a position for a partition."""
+        entry = self._entries.get(group_id)
+        return entry is not None and entry.pending.has(topic, partition)
+
+    def _all_pending(self, group_id: str) -> Iterator[tuple[PendingKey, int, OffsetValue]]:
+        """The pending positions of a group, with those on their way to the log."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return
+        found = {key: (epoch, value) for key, epoch, value in entry.pending.items(group_id)}
+        for ticket in self._tickets.values() if entry.in_flight else ():
+            for key, epoch, value in ticket.pending:
+                if key.group != group_id:
+                    continue
+                if value is None:
+                    found.pop(key, None)
+                else:
+                    found[key] = epoch, value
+        for key, (epoch, value) in found.items():
+            yield key, epoch, value
+
+    # -- committed positions
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, in any state of the group."""
@@ -303,7 +342,7 @@ class Shard:
         ticket = self._forget(group_id, keys, token, reply)
         if entry.record is None and len(keys) == len(known):
             metadata = GroupMetadata(protocol_type=None, generation=0, protocol=None, leader=None, state_ms=now.wall_ms)
-            record = _record(encode_group_value(metadata), metadata)
+            record = record_of(encode_group_value(metadata), metadata)
             ticket = replace(ticket, rows=[*ticket.rows, (encode_group_key(group_id), record.data)], empties_group=record)
         return [self._append(ticket)]
 
@@ -361,7 +400,7 @@ class Shard:
                 effects.append(self._append(self._forget(group_id, gone[start : start + ROWS_PER_APPEND_MAX], None, None)))
             idle = entry.state is State.EMPTY and not (entry.group is not None and entry.group.pending)
             state_ms = 0 if entry.record is None else entry.record.state_ms
-            if idle and not entry.positions and now.wall_ms - state_ms >= empty_group_ms:
+            if idle and not (entry.positions or entry.pending) and now.wall_ms - state_ms >= empty_group_ms:
                 self._group(group_id, entry, now).delete()
                 self._timers.cancel(group_id)
                 effects.append(self._append(self._tombstones(group_id, entry, None, None)))
@@ -369,7 +408,7 @@ class Shard:
 
     def live_count(self) -> int:
         """Number of keys with a value."""
-        return sum(len(entry.positions) + (entry.record is not None) for entry in self._entries.values())
+        return sum(len(entry.positions) + len(entry.pending) + (entry.record is not None) for entry in self._entries.values())
 
     def snapshot(self) -> Iterator[list[Row]]:
         """The latest value of every key, group by group. Once all of it is in the log, the rows before its first row are not
@@ -393,6 +432,8 @@ class Shard:
             latest[encode_group_key(group_id)] = entry.record.data
         for topic, partition, value in entry.positions.items():
             latest[encode_offset_key(OffsetKey(group_id, topic, partition))] = encode_offset_value(value)
+        for key, epoch, value in entry.pending.items(group_id):
+            latest[encode_pending_key(key)] = encode_pending_value(epoch, value)
         if entry.in_flight:
             for ticket in self._tickets.values():
                 if ticket.group_id == group_id:
@@ -414,8 +455,10 @@ class Shard:
             for key, value in ticket.positions:
                 entry.positions.set(key.topic, key.partition, value)
             entry.record = ticket.empties_group or entry.record
+            for pending_key, epoch, value in ticket.pending:
+                self._set_pending(entry, pending_key, epoch, value)
         if ticket.response is not None:
-            effects.append(Answer(ticket.token, ticket.response if error is None else _failed(ticket.response, error)))
+            effects.append(Answer(ticket.token, ticket.response if error is None else failed(ticket.response, error)))
         if ticket.deletes_group:
             assert entry.group is not None
             if error is None:
@@ -429,15 +472,22 @@ class Shard:
         self._settle(ticket.group_id)
         return effects
 
-    def _append(self, ticket: _Ticket) -> Append:
+    def _append(self, ticket: Ticket) -> Append:
         self._ticket += 1
         self._tickets[self._ticket] = ticket
         self._entries[ticket.group_id].in_flight += 1
         self.rows_appended += len(ticket.rows)
         return Append(self._ticket, ticket.rows)
 
-    def _forget(self, group_id: str, keys: list[OffsetKey], token: object, reply: RowsReply | None) -> _Ticket:
-        return _Ticket(
+    def _set_pending(self, entry: Entry, key: PendingKey, epoch: int, value: OffsetValue | None) -> None:
+        entry.pending.set(key, epoch, value)
+        if entry.pending.count(key.producer_id):
+            self.producers.note(key.producer_id, key.group)
+        elif not any(key.producer_id == other.producer_id for other, _, _ in self._all_pending(key.group)):
+            self.producers.forget(key.producer_id, key.group)
+
+    def _forget(self, group_id: str, keys: list[OffsetKey], token: object, reply: RowsReply | None) -> Ticket:
+        return Ticket(
             group_id=group_id,
             rows=[(encode_offset_key(key), None) for key in keys],
             positions=tuple((key, None) for key in keys),
@@ -445,21 +495,24 @@ class Shard:
             response=reply,
         )
 
-    def _tombstones(self, group_id: str, entry: _Entry, token: object, reply: DeleteReply | None) -> _Ticket:
+    def _tombstones(self, group_id: str, entry: Entry, token: object, reply: DeleteReply | None) -> Ticket:
         """The rows that end a group: they delete every position that the log contains, and the group itself."""
         keys = self._keys(group_id, entry)
+        pending = tuple((key, epoch, None) for key, epoch, _ in self._all_pending(group_id))
         rows: list[Row] = [(encode_offset_key(key), None) for key in keys]
+        rows += [(encode_pending_key(key), None) for key, _, _ in pending]
         rows.append((encode_group_key(group_id), None))
-        return _Ticket(
+        return Ticket(
             group_id=group_id,
             rows=rows,
             positions=tuple((key, None) for key in keys),
+            pending=pending,
             deletes_group=True,
             token=token,
             response=reply,
         )
 
-    def _keys(self, group_id: str, entry: _Entry) -> list[OffsetKey]:
+    def _keys(self, group_id: str, entry: Entry) -> list[OffsetKey]:
         """The keys of a group's positions, including those on their way to the log."""
         keys = dict.fromkeys(entry.positions.keys(group_id))
         if entry.in_flight:
@@ -470,7 +523,7 @@ class Shard:
 
     # -- internal steps
 
-    def _run(self, group_id: str, entry: _Entry, event: Event, now: Now, effects: list[Effect]) -> None:
+    def _run(self, group_id: str, entry: Entry, event: Event, now: Now, effects: list[Effect]) -> None:
         group = self._group(group_id, entry, now)
         for effect in group.handle(event, now.timer_ms):
             if isinstance(effect, Reply):
@@ -480,27 +533,27 @@ class Shard:
         self._schedule(group_id, group)
         self._settle(group_id)
 
-    def _persist(self, group_id: str, entry: _Entry, effect: Persist, now: Now) -> Append:
+    def _persist(self, group_id: str, entry: Entry, effect: Persist, now: Now) -> Append:
         metadata = replace(effect.metadata, state_ms=now.wall_ms)
-        before, entry.record = entry.record, _record(encode_group_value(metadata), metadata)
+        before, entry.record = entry.record, record_of(encode_group_value(metadata), metadata)
         rows: list[Row] = [(encode_group_key(group_id), entry.record.data)]
-        return self._append(_Ticket(group_id=group_id, rows=rows, group_ticket=effect.ticket, before=before))
+        return self._append(Ticket(group_id=group_id, rows=rows, group_ticket=effect.ticket, before=before))
 
-    def _entry(self, group_id: str) -> _Entry:
+    def _entry(self, group_id: str) -> Entry:
         entry = self._entries.get(group_id)
         if entry is None:
-            entry = self._entries[group_id] = _Entry()
+            entry = self._entries[group_id] = Entry()
             self.budget.groups += 1
         return entry
 
-    def _group(self, group_id: str, entry: _Entry, now: Now) -> Group:
+    def _group(self, group_id: str, entry: Entry, now: Now) -> Group:
         """The state machine of an entry. If it is missing, it is made from the entry's record."""
         if entry.group is None:
             entry.group = self._make(group_id, entry, now)
             self._schedule(group_id, entry.group)
         return entry.group
 
-    def _make(self, group_id: str, entry: _Entry, now: Now) -> Group:
+    def _make(self, group_id: str, entry: Entry, now: Now) -> Group:
         if entry.record is None:
             return Group(group_id, self.config)
         return Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
@@ -525,11 +578,11 @@ class Shard:
             if told:
                 entry.group = None
                 self._timers.cancel(group_id)
-        if entry.group is None and entry.record is None and not entry.positions:
+        if entry.group is None and entry.record is None and not entry.positions and not entry.pending:
             del self._entries[group_id]
             self.budget.groups -= 1
 
-    def _is_expired(self, entry: _Entry, topic: str, value: OffsetValue, retention_ms: int, wall_ms: int) -> bool:
+    def _is_expired(self, entry: Entry, topic: str, value: OffsetValue, retention_ms: int, wall_ms: int) -> bool:
         if entry.group is None or entry.group.state is State.EMPTY:
             since_ms = entry.record.state_ms if entry.record and entry.record.protocol_type else -1
             return is_expired(value, since_ms, retention_ms, wall_ms)
@@ -537,14 +590,3 @@ class Shard:
         if group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL or group.is_subscribed(topic):
             return False
         return is_expired(value, -1, retention_ms, wall_ms)
-
-
-def _record(data: bytes, metadata: GroupMetadata) -> _Record:
-    return _Record(data, metadata.protocol_type, metadata.generation, bool(metadata.members), metadata.state_ms)
-
-
-def _failed(response: RowsReply | DeleteReply, reason: Reason) -> RowsReply | DeleteReply:
-    """The same answer with an error, because its changes could not be stored."""
-    if isinstance(response, DeleteReply):
-        return DeleteReply(reason)
-    return RowsReply(tuple(error or reason for error in response.errors))

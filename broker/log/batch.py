@@ -155,8 +155,8 @@ def check(header: tuple[int, ...], buffer: memoryview, position: int, available:
             raise InvalidError(Reason.INVALID_TIMESTAMP, "the timestamp type LogAppendTime is set by brokers only")
         if attributes & CONTROL:
             raise InvalidError(Reason.INVALID_RECORD, "control batches are written by brokers only")
-        if attributes & TRANSACTIONAL:
-            raise InvalidError(Reason.UNSUPPORTED, "transactions are not supported: use an idempotent producer")
+        if attributes & TRANSACTIONAL and header[9] < 0:
+            raise InvalidError(Reason.INVALID_RECORD, "a batch in a transaction has no producer id")
         if attributes & RESERVED:
             raise InvalidError(Reason.INVALID_RECORD, f"record batch has reserved attributes. attributes=`{attributes:#x}`")
     if header[12] <= 0 or header[6] != header[12] - 1:
@@ -164,7 +164,7 @@ def check(header: tuple[int, ...], buffer: memoryview, position: int, available:
             Reason.INVALID_RECORD,
             f"record count and last offset delta disagree. count=`{header[12]}` last_offset_delta=`{header[6]}`",
         )
-    if header[12] > RECORDS_MAX or header[12] * RECORD_BYTES_MIN[attributes] > size - HEADER_BYTES:
+    if header[12] > RECORDS_MAX or header[12] * RECORD_BYTES_MIN[attributes & CODEC_MASK] > size - HEADER_BYTES:
         raise InvalidError(
             Reason.INVALID_RECORD,
             f"record batch is too small for its record count. count=`{header[12]}` size=`{size}`",

@@ -15,7 +15,7 @@ durable ones before them, which a checkpoint keeps.
 
 Many clients write one batch and never return. So producers are kept as the bytes of their checkpoint, 43 for one batch, except
 the few that wrote recently. Above `PRODUCERS_MAX`, the producers that have been silent the longest are dropped as if they had
-expired.
+expired. Open transactions (`transactions.py`) are kept apart, so they outlive their producers' state.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from headgate.broker.log.transactions import Transactions
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 
 WINDOW_BATCHES = 10
 SEQUENCE_COUNT = 1 << 31
+NO_SEQUENCE = -1
+"""In the window in place of a batch: a marker began the epoch, and the next sequence is 0."""
 PRODUCERS_MAX = 20_000
 """Producers of one partition: up to 7 MB. A producer is dropped while one of its batches may still be repeated (two minutes with
 clients' defaults) only if 150 new ones a second overtake it in its partition."""
@@ -47,12 +50,13 @@ _BATCH_BYTES = _BATCH.size
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """What DescribeProducers shows of one producer."""
+    """What DescribeProducers shows of one producer. `transaction_start`: first offset of its open transaction, or -1."""
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_timestamp_ms: int
+    transaction_start: int = -1
 
 
 class _Producer:
@@ -79,7 +83,7 @@ class _Producer:
 class ProducerState:
     """The producers of one partition."""
 
-    __slots__ = ("_active", "_end_offset", "_forgotten_id_max", "_packed")
+    __slots__ = ("_active", "_end_offset", "_forgotten_id_max", "_packed", "in_transactions", "transactions")
 
     def __init__(self) -> None:
         self._active: dict[int, _Producer] = {}
@@ -89,11 +93,14 @@ class ProducerState:
         """Every base offset in `_packed` is below it."""
         self._forgotten_id_max = -1
         """The greatest id that was ever dropped: ids grow, so a greater unknown id is new."""
+        self.transactions = Transactions()
+        self.in_transactions = self.transactions.open
+        """The same dictionary, which the path of all batches then reads with one look-up."""
 
     @property
     def is_empty(self) -> bool:
         """True if no producer ever wrote."""
-        return not self._active and not self._packed and self._forgotten_id_max < 0
+        return not self._active and not self._packed and self._forgotten_id_max < 0 and self.transactions.is_empty
 
     def admit(
         self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, now_ms: int
@@ -157,6 +164,31 @@ class ProducerState:
             del window[0]
         window.append((sequence, (sequence + count - 1) % SEQUENCE_COUNT, base_offset, now_ms))
 
+    def epoch_of(self, producer_id: int) -> int:
+        """The epoch of a producer; -1 if it is unknown."""
+        producer = self._active.get(producer_id) or self._unpack(producer_id)
+        return -1 if producer is None else producer.epoch
+
+    def is_duplicate(self, producer_id: int, epoch: int, sequence: int, count: int) -> bool:
+        """True if `admit` would answer that the batch is a duplicate. Records nothing."""
+        producer = self._active.get(producer_id) or self._unpack(producer_id)
+        if producer is None or producer.epoch != epoch:
+            return False
+        last = (sequence + count - 1) % SEQUENCE_COUNT
+        return any(batch[0] == sequence and batch[1] == last for batch in producer.window)
+
+    def fence(self, producer_id: int, epoch: int, offset: int, now_ms: int) -> None:
+        """A marker at `offset` has this epoch. A newer one begins it: batches of older epochs are refused from now on."""
+        producer = self._active.get(producer_id) or self._unpack(producer_id)
+        if producer is None:
+            if producer_id <= self._forgotten_id_max:
+                return  # its state was dropped, and its next batch may have any sequence
+        elif epoch <= producer.epoch:
+            producer.seen_ms = now_ms
+            return
+        producer = self._activate(producer_id, _Producer(epoch, now_ms))
+        producer.window.append((NO_SEQUENCE, NO_SEQUENCE, offset, now_ms))
+
     def expire(self, before_ms: int) -> None:
         """Drop producers that have not written since `before_ms`."""
         self._pack()
@@ -166,7 +198,8 @@ class ProducerState:
         self._pack()
         for packed in self._packed.values():
             producer_id, epoch, seen_ms, _ = _HEAD.unpack_from(packed)
-            yield ProducerInfo(producer_id, epoch, _last(packed)[1], seen_ms)
+            opened = self.transactions.open.get(producer_id)
+            yield ProducerInfo(producer_id, epoch, _last(packed)[1], seen_ms, -1 if opened is None else opened[0])
 
     def encode(self, before_offset: int) -> bytes:
         """The state as bytes for a checkpoint: only batches below `before_offset`, the end of the durable ones.
@@ -177,7 +210,8 @@ class ProducerState:
         packed: Collection[bytes] = self._packed.values()
         if self._end_offset > before_offset:
             packed = [one for one in (_before(one, before_offset) for one in packed) if one]
-        return _COUNT.pack(len(packed), self._forgotten_id_max) + b"".join(packed)
+        transactions = self.transactions.encode(before_offset)
+        return _COUNT.pack(len(packed), self._forgotten_id_max) + b"".join(packed) + transactions
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ProducerState:
@@ -195,11 +229,14 @@ class ProducerState:
                 state._packed[producer_id] = packed
                 state._end_offset = max(state._end_offset, _last(packed)[2] + 1)
                 position = end
+            else:
+                # Older releases wrote nothing behind the producers.
+                state.transactions = Transactions.decode(memoryview(data)[position:])
+                state.in_transactions = state.transactions.open
+                return state
         except struct.error as error:
             raise CorruptError(Reason.CORRUPT_STORE, f"producer state is cut off. error=`{error}`") from error
-        if position != len(data):
-            raise CorruptError(Reason.CORRUPT_STORE, f"producer state is not what was written. bytes=`{len(data)}`")
-        return state
+        raise CorruptError(Reason.CORRUPT_STORE, f"producer state is not what was written. bytes=`{len(data)}`")
 
     def _activate(self, producer_id: int, producer: _Producer) -> _Producer:
         if len(self._active) == ACTIVE_MAX:

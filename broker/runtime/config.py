@@ -311,6 +311,16 @@ class Settings:
     )
     offsets_topic_num_partitions: int = _count(50, 1, 10_000, "partitions of `__consumer_offsets` at its creation")
 
+    # -- transactions
+    transaction_max_timeout_ms: int = _duration(
+        900 * SECOND_MS, 1, DAY_MS, "longest time-out that a producer may ask for; then the broker aborts its open transaction"
+    )
+    transactional_id_expiration_ms: int = _duration(
+        7 * DAY_MS, SECOND_MS, 3650 * DAY_MS, "time without a transaction after which the broker forgets a transactional id"
+    )
+    transactional_ids_max: int = _count(100_000, 1, 10_000_000, "most transactional ids of one broker")
+    transaction_topic_num_partitions: int = _count(50, 1, 10_000, "partitions of `__transaction_state` at its creation")
+
     # -- the process
     shutdown_timeout_ms: int = _duration(
         10 * SECOND_MS, 0, 600 * SECOND_MS, "on SIGTERM: longest wait for requests in progress before the log is flushed and sealed"
@@ -425,6 +435,7 @@ def _check_together(settings: Settings) -> None:
         ("num_partitions", "partitions_per_topic_max"),
         ("capacity_brokers_min", "capacity_brokers_max"),
         ("offsets_topic_num_partitions", "partitions_per_topic_max"),
+        ("transaction_topic_num_partitions", "partitions_per_topic_max"),
         ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
     )
     for pair in pairs:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.node import Node
     from headgate.broker.server.kafka.listener import KafkaServer
+    from headgate.broker.transactions.coordinator import TransactionCoordinator
 
 LAG_INTERVAL_S = 1.0
 PAUSE_PER_COUNT = 10.0
@@ -61,6 +62,7 @@ class Observer:
         _register_engine(self.metrics, node.engine)
         _register_cluster(self.metrics, node.engine)
         _register_groups(self.metrics, node.groups)
+        _register_transactions(self.metrics, node.transactions)
         participant = node.participant
         self.metrics.gauge(
             "headgate_cluster_late_seconds",
@@ -298,3 +300,9 @@ def _register_groups(metrics: Metrics, groups: Coordinator) -> None:
     metrics.counter("headgate_group_committed_offsets", "positions that were acked", lambda: groups.commits)
     metrics.counter("headgate_group_rebalances", "join phases that were completed", lambda: groups.rebalances)
     metrics.gauge("headgate_group_groups", "groups, by state", groups.count_states, ("state",))
+
+
+def _register_transactions(metrics: Metrics, transactions: TransactionCoordinator) -> None:
+    """Transactions that this broker coordinates."""
+    metrics.counter("headgate_transaction_ended", "transactions that ended, by outcome", lambda: transactions.ended, ("outcome",))
+    metrics.gauge("headgate_transaction_ids", "transactional ids, by state", transactions.count_states, ("state",))

@@ -187,7 +187,7 @@ class Process:
         assert self._backend is not None
         observer = self._backend.observer
         observer.opened(node)
-        self._kafka.serve(node.engine, node.groups)
+        self._kafka.serve(node.engine, node.groups, node.exchange)
         server = await load(_grpc_server)
         self._grpc = server(
             node,

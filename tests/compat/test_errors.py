@@ -8,7 +8,6 @@ client retries a request that can never work, or gives up on one that would.
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import uuid
 from collections.abc import Iterator
@@ -16,13 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import TransactionalIdAuthorizationFailed
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
-from kafka.errors import OffsetOutOfRangeError, TransactionalIdAuthorizationFailedError
+from kafka.errors import OffsetOutOfRangeError
 
 from tests.compat.conftest import EXTERNAL
 from tests.compat.topics import create_topic, eventually, fresh
@@ -423,32 +420,44 @@ def test_a_client_that_wants_to_log_in_is_told_that_nobody_does(broker: Broker, 
     assert (answer.error_code, answer.mechanisms) == (ILLEGAL_SASL_STATE, ())
 
 
-@pytest.mark.skipif(EXTERNAL is not None, reason="Kafka serves transactions")
-def test_transactional_producers_are_refused_at_once(bootstrap: str) -> None:
-    """Every library gives up at the first answer; librdkafka shows the reason too."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx"})
+@pytest.mark.parametrize(
+    ("api_key", "version", "values", "code"),
+    [
+        # InitProducerId: a time-out of nothing, and one above transaction.max.timeout.ms
+        (22, 4, {"transactional_id": "e", "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}, 50),
+        (22, 4, {"transactional_id": "e", "transaction_timeout": 1 << 30, "producer_id": -1, "producer_epoch": -1}, 50),
+        # EndTxn and AddOffsetsToTxn of an id that does not exist
+        (26, 3, {"transactional_id": "none", "producer_id": 1, "producer_epoch": 0, "committed": True}, 49),
+        (25, 3, {"transactional_id": "none", "producer_id": 1, "producer_epoch": 0, "group_id": "g"}, 49),
+    ],
+)
+def test_errors_of_transactions(broker: Broker, api_key: int, version: int, values: dict[str, Any], code: int) -> None:
+    # While the coordinator's topic is made, the answers are retriable.
+    assert eventually(lambda: broker.call(api_key, version, values).error_code, lambda answer: answer == code) == code
+
+
+def test_a_replaced_producer_is_fenced(bootstrap: str, topic: str) -> None:
+    """Two producers with one transactional id: the first one cannot commit, and its records are not seen."""
+    first, second = (Producer({"bootstrap.servers": bootstrap, "transactional.id": f"two-{topic}"}) for _ in range(2))
+    first.init_transactions(60)
+    first.begin_transaction()
+    first.produce(topic, b"zombie", partition=0)
+    assert first.flush(60) == 0
+    second.init_transactions(60)
+    second.begin_transaction()
+    second.produce(topic, b"good", partition=0)
+    second.commit_transaction(60)
     with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(30)
-    error = raised.value.args[0]
-    assert error.fatal() and not error.retriable()
-    assert "transactions are not served" in error.str()
-
-    other = KafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx")
+        first.commit_transaction(60)
+    assert raised.value.args[0].fatal()
+    consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest")
     try:
-        with pytest.raises(TransactionalIdAuthorizationFailedError):
-            other.init_transactions()
+        seen = [next(consumer).value]
+        while seen[-1] != b"good":
+            seen.append(next(consumer).value)
+        assert b"zombie" not in seen
     finally:
-        other.close(timeout=5)
-
-    async def third() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx")
-        try:
-            with pytest.raises(TransactionalIdAuthorizationFailed):
-                await producer.start()
-        finally:
-            await producer.stop()
-
-    asyncio.run(third())
+        consumer.close()
 
 
 def test_librdkafka_tells_admin_errors(bootstrap: str, topic: str) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headgate.broker.groups.effects import Answer, Append, Budget, Effect, Now, Row
+from headgate.broker.groups.entry import DeleteReply, RowsReply
 from headgate.broker.groups.events import (
     GroupConfig,
     Heartbeat,
@@ -37,7 +38,7 @@ from headgate.broker.groups.events import (
 )
 from headgate.broker.groups.positions import NEVER, Position
 from headgate.broker.groups.records import encode_group_key
-from headgate.broker.groups.shard import Commit, DeleteReply, RowsReply, Shard
+from headgate.broker.groups.shard import Commit, Shard
 from headgate.broker.runtime.errors import Reason
 
 GROUP = "g"

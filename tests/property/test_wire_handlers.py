@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -68,7 +68,8 @@ class Broker:
         message, _ = finish(decode(request.encode(version), 0, version))
         context = Context(
             engine=engine,
-            groups=cast(Any, None),
+            groups=self.node.groups,
+            exchange=self.node.exchange,
             settings=self.settings,
             client_id=None,
             client_host="127.0.0.1",

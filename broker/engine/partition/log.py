@@ -17,6 +17,7 @@ from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.log.producers import ProducerInfo, ProducerState
 from headgate.broker.log.tail import Tail, TailMemory
+from headgate.broker.log.transactions import AbortedTransaction
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 ADOPT_BYTES_MIN = 32 << 10
@@ -438,6 +439,16 @@ class PartitionLog:
         begin, end, _ = self.reach(offset, reader)
         return begin == end and begin < self.high_watermark
 
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset: readers of committed records read up to it."""
+        transactions = self.producers_state.transactions
+        return max(transactions.stable_end(self.high_watermark), self.log_start)
+
+    def aborted(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [offset, end_offset), by their first offset."""
+        return self.producers_state.transactions.aborted(offset, end_offset)
+
     def producers(self) -> list[ProducerInfo]:
         return list(self.producers_state.infos())
 
@@ -707,6 +718,7 @@ class PartitionLog:
         self.log_start = max(self.log_start, offset)
         self.tail.drop_below(self.log_start)
         self.size_bytes -= self.sealed.drop_below(self.log_start)
+        self.producers_state.transactions.drop_below(self.log_start)
         if self.windows_end:
             # `Checkpointer` still cuts the unlisted rows at the windows between them, also rows that readers cannot read any more.
             self.windows.drop_below(min(self.log_start, self.open.offsets[0]) if self.open else self.log_start)

@@ -19,7 +19,7 @@ from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine import keys
 from headgate.broker.engine.partition.producers import Producers, encode_producers, load_producers
 from headgate.broker.engine.write.replicas import Copy
-from headgate.broker.log.batch import unpack_header
+from headgate.broker.log.batch import CONTROL, TRANSACTIONAL, unpack_header
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
@@ -34,6 +34,7 @@ from headgate.broker.log.chunk import (
 )
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.log.producers import ProducerState
+from headgate.broker.log.transactions import is_commit
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import looked_at
@@ -227,7 +228,7 @@ async def _recover_chunks(
         sequence = scan.sequence_next
         if frames:
             chunks.append(await _list_chunk(store, incarnation, number, made_by, data, scan.end, frames))
-            _replay_producers(frames, producers)
+            _replay_producers(memoryview(data), frames, producers)
             recovered.records += sum(frame.header[12] for frame in frames)
         number += 1
     return number
@@ -295,7 +296,7 @@ async def _recover_copies(
         raise CorruptError(Reason.CORRUPT_STORE, f"copies are not what was sent. incarnation=`{incarnation.id}` {scan.damage}")
     chunk = replace(await _list_chunk(store, incarnation, number, made_by, data, scan.end, frames), generation=1)
     await store.put(keys.chunk_object(incarnation.id, chunk), data)
-    _replay_producers(frames, producers)
+    _replay_producers(memoryview(data), frames, producers)
     recovered.records += sum(frame.header[12] for frame in frames)
     logger.info("copies_recovered", incarnation=incarnation.id, batches=len(copies), bytes=len(data))
     return chunk
@@ -405,12 +406,23 @@ def _end_offset(frame: Frame) -> int:
     return frame.header[0] + frame.header[6] + 1
 
 
-def _replay_producers(frames: list[Frame], producers: Producers) -> None:
+def _replay_producers(data: memoryview, frames: list[Frame], producers: Producers) -> None:
+    """Bring the states of producers up to the batches of a chunk. `data`: the chunk."""
     for frame in frames:
         header = frame.header
-        if header[9] < 0:
+        producer_id, epoch, base_offset = header[9], header[10], header[0]
+        if producer_id < 0:
             continue
         known, state = producers.get(frame.stream) or (0, ProducerState())
-        if header[0] >= known:
-            state.record(header[9], header[10], header[11], header[12], header[0], frame.appended_ms)
-            producers[frame.stream] = (header[0] + header[6] + 1, state)
+        if base_offset < known:
+            continue
+        end_offset = base_offset + header[6] + 1
+        if header[5] & CONTROL:
+            commit = is_commit(data[frame.position : frame.position + frame.size_bytes])
+            state.fence(producer_id, epoch, base_offset, frame.appended_ms)
+            state.transactions.end(producer_id, base_offset, commit=commit, end_offset=end_offset)
+        else:
+            state.record(producer_id, epoch, header[11], header[12], base_offset, frame.appended_ms)
+            if header[5] & TRANSACTIONAL:
+                state.transactions.begin(producer_id, epoch, base_offset)
+        producers[frame.stream] = (end_offset, state)

@@ -16,9 +16,19 @@ from headgate.broker.engine.partition.log import Appended, PartitionLog, Pending
 from headgate.broker.engine.write.checkpoint import Rolled
 from headgate.broker.engine.write.replicas import Replicator
 from headgate.broker.engine.write.wal import DurableCallback, Wal
-from headgate.broker.log.batch import CODEC_MAX, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, check, parse
+from headgate.broker.log.batch import (
+    CODEC_MAX,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    TRANSACTIONAL,
+    check,
+    parse,
+)
 from headgate.broker.log.check import ANY_TIME, RecordError, SenderTrust, Times, check_all, check_sample
 from headgate.broker.log.crc import crc32c
+from headgate.broker.log.producers import ProducerState
+from headgate.broker.log.transactions import marker
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
@@ -114,7 +124,7 @@ class WritePath:
             _, length, _, magic, crc, attributes, last_delta,
             first_ms, timestamp_max, producer_id, producer_epoch, sequence, records,
         ) = header  # fmt: skip
-        # Nearly all batches pass this test. For the others, `check` raises the exact error, if there is one.
+        # Nearly all batches outside transactions pass this test. For the others, `check` raises the exact error, if there is one.
         if not (
             magic == 2
             and length + LENGTH_OVERHEAD_BYTES == size
@@ -130,9 +140,11 @@ class WritePath:
         if (trust is not None and trust.due_in <= 0) or config.checks_all:
             self._check_records(partition, header, buffer[position : position + size], now_ms, trust)
         if producer_id >= 0:
-            duplicate = partition.producers_state.admit(
-                producer_id, producer_epoch, sequence, records, partition.next_offset, now_ms
-            )
+            state = partition.producers_state
+            if attributes < TRANSACTIONAL and not state.in_transactions:
+                duplicate = state.admit(producer_id, producer_epoch, sequence, records, partition.next_offset, now_ms)
+            else:
+                duplicate = _admit_in_transaction(state, header, partition.next_offset, now_ms)
             if duplicate is not None:
                 self._must_be_durable = True  # the first append may be older than the topic's copies
                 return duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start
@@ -143,6 +155,38 @@ class WritePath:
         else:
             self._must_be_durable = True
         return pending[2], now_ms if config.log_append_time else -1, partition.log_start
+
+    def append_marker(self, partition: PartitionLog, producer_id: int, epoch: int, coordinator_epoch: int, *, commit: bool) -> None:
+        """End a producer's transaction in a partition: append its marker. Without an open transaction there is nothing to end, and
+        a marker is appended only if it begins an epoch, which fences earlier ones.
+
+        The caller awaits `durable`, also if nothing was appended: an earlier marker may be on its way.
+
+        Raises:
+            InvalidError: INVALID_PRODUCER_EPOCH: the producer has a newer epoch here. RetryError: the marker cannot be stored now.
+        """
+        self._refuse(partition)
+        now_ms = self._clock.now_ms()
+        state = partition.producers_state
+        known = state.epoch_of(producer_id)
+        opened = state.transactions.open.get(producer_id)
+        if epoch < known:
+            raise InvalidError(
+                Reason.INVALID_PRODUCER_EPOCH,
+                f"marker has an old epoch. producer_id=`{producer_id}` epoch=`{epoch}` current=`{known}`",
+            )
+        if opened is None and epoch == known:
+            state.transactions.end(producer_id, partition.next_offset, commit=commit, end_offset=partition.next_offset)
+            return
+        batch = marker(producer_id, epoch, coordinator_epoch, commit=commit)
+        base_offset = partition.next_offset
+        pending = partition.assign(memoryview(batch), 0, len(batch), 1, -1, now_ms, None)
+        state.fence(producer_id, epoch, base_offset, now_ms)
+        state.transactions.end(producer_id, base_offset, commit=commit, end_offset=partition.next_offset)
+        self._wal.append(pending)
+        self._must_be_durable = True
+        if partition.config.replicated:
+            self._replicator.append(partition.stream, pending[1], now_ms)
 
     def _refuse(self, partition: PartitionLog) -> None:
         if partition.refusal is not None:
@@ -259,3 +303,38 @@ class WritePath:
 
     def wal_failed(self, error: HeadgateError) -> None:
         self._life.fail(error)
+
+
+def _admit_in_transaction(state: ProducerState, header: tuple[int, ...], base_offset: int, now_ms: int) -> tuple[int, int] | None:
+    """Judge a batch in a transaction, or one of a partition with open transactions. Returns and raises as `ProducerState.admit` and
+    `_check_transaction`."""
+    producer_id, epoch, sequence, records = header[9], header[10], header[11], header[12]
+    if not state.is_duplicate(producer_id, epoch, sequence, records):
+        _check_transaction(state, header)
+    duplicate = state.admit(producer_id, epoch, sequence, records, base_offset, now_ms)
+    if duplicate is None and header[5] & TRANSACTIONAL:
+        state.transactions.begin(producer_id, epoch, base_offset)
+    return duplicate
+
+
+def _check_transaction(state: ProducerState, header: tuple[int, ...]) -> None:
+    """Check a batch of an idempotent producer that is not a duplicate against the open transactions.
+
+    Raises:
+        RetryError: TRANSACTION_UNVERIFIED. InvalidError: INVALID_PRODUCER_EPOCH; INVALID_TRANSACTION_STATE: a batch outside a
+            transaction, though the producer has one open.
+    """
+    producer_id, epoch = header[9], header[10]
+    if header[5] & TRANSACTIONAL:
+        known = state.epoch_of(producer_id)
+        if epoch < known:
+            raise InvalidError(
+                Reason.INVALID_PRODUCER_EPOCH,
+                f"producer epoch is old. producer_id=`{producer_id}` epoch=`{epoch}` current=`{known}`",
+            )
+        state.transactions.check(producer_id, epoch)
+    elif producer_id in state.transactions.open:
+        raise InvalidError(
+            Reason.INVALID_TRANSACTION_STATE,
+            f"a batch is outside the open transaction of its producer. producer_id=`{producer_id}`",
+        )

@@ -30,6 +30,7 @@ from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.handlers import Call, Context, decode
 from headgate.broker.server.view.leader_view import LeaderViews
 from headgate.broker.server.view.model import TOPICS_MAX
+from headgate.broker.transactions.exchange import Exchange, error_reason, partitions_of
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 RESIGN_TIMEOUT_S = 60.0
@@ -164,9 +165,10 @@ class MemberSession:
 class ControlService:
     """The service of `control.proto`: the leader's side of it."""
 
-    def __init__(self, participant: Participant, views: LeaderViews) -> None:
+    def __init__(self, participant: Participant, views: LeaderViews, transactions: Exchange) -> None:
         self._participant = participant
         self._views = views
+        self._transactions = transactions
 
     def _leader(self) -> Leader:
         leader = self._participant.leader
@@ -241,6 +243,27 @@ class ControlService:
         except CorruptError as error:
             raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
         return control_pb2.CommitResponse(version=await self._leader().journal.commit_of(request.incarnation_id, edits))
+
+    async def add_to_transaction(
+        self, request: control_pb2.AddToTransactionRequest, context: Context
+    ) -> control_pb2.AddToTransactionResponse:
+        reply = await self._transactions.answer(
+            request.transactional_id, request.producer_id, request.epoch, partitions_of(request.topics), add=request.add
+        )
+        return control_pb2.AddToTransactionResponse(error="" if reply.error is None else reply.error.value)
+
+    async def write_markers(self, request: control_pb2.WriteMarkersRequest, context: Context) -> control_pb2.WriteMarkersResponse:
+        results = await self._transactions.append_markers(
+            request.producer_id,
+            request.epoch,
+            request.commit,
+            partitions_of(request.topics),
+            (request.coordinator_partition, request.coordinator_epoch),
+        )
+        response = control_pb2.WriteMarkersResponse()
+        for (topic, partition), error in results.items():
+            response.rows.add(topic=topic, partition=partition, error="" if error is None else error_reason(error).value)
+        return response
 
     async def reshard(self, request: control_pb2.ReshardRequest, context: Context) -> control_pb2.ReshardResponse:
         leader = self._leader()

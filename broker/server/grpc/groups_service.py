@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.groups.coordinator import Coordinator
+from headgate.broker.groups.entry import GroupListing
 from headgate.broker.groups.events import State
 from headgate.broker.groups.member import CONSUMER_PROTOCOL
 from headgate.broker.groups.positions import Position
-from headgate.broker.groups.shard import Commit, GroupListing
+from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import Bounds, find_bounds

@@ -1,10 +1,14 @@
-"""`headgate.v1.Log`: Publish, Fetch, ListOffsets, Subscribe, InitProducer."""
+"""`headgate.v1.Log`: Publish, Fetch, ListOffsets, Subscribe, InitProducer.
+
+All reads are of committed records: none of an open or aborted transaction. So the end of a partition is its last stable offset.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.read.committed import stable, visible
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, Context
@@ -50,12 +54,12 @@ class LogService:
         reserved = max_bytes
         budget.take(reserved)
         try:
-            batches = await engine.read(partition, request.offset, max_bytes)
+            batches = visible(partition, request.offset, await engine.read(partition, request.offset, max_bytes))
             if not batches:
                 await self._server_state.confirm(partition)
             size = sum(map(len, batches))
             partition.fetched(size, requests=0)
-            head = log_pb2.FetchResponse(high_watermark=partition.high_watermark, log_start=partition.log_start)
+            head = log_pb2.FetchResponse(high_watermark=partition.stable_end, log_start=partition.log_start)
             budget.take(size)
             context.add_done_callback(lambda _: budget.give(size))  # type: ignore[arg-type]  # the stub asks for a class
             return payload.join(head, batches)
@@ -73,7 +77,7 @@ class LogService:
                     # A read stops before its limit. With `min_bytes` as the limit it might return less although more exists.
                     slices = self._engine.read_tail(partition, offset, min_bytes + BATCH_BYTES_MAX)
                     # None: the offset is older than the records in memory, so there is enough.
-                    if slices is None or sum(map(len, slices)) >= min_bytes:
+                    if slices is None or sum(map(len, stable(partition, slices))) >= min_bytes:
                         return
                     news.clear()
                     await news.wait()

@@ -24,11 +24,12 @@ async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Pos
         case "earliest":
             return partition.log_start, None
         case "latest":
-            return partition.high_watermark, None
+            return partition.stable_end, None
         case "timestamp_ms":
             found = await engine.offset_for_timestamp(partition, position.timestamp_ms)
         case "max_timestamp":
             found = await engine.max_timestamp(partition)
         case _:
             raise InvalidError(Reason.INVALID_REQUEST, "no position is given: set one of its fields")
-    return (partition.high_watermark, None) if found is None else (found[1], found[0])
+    # Readers see committed records only, so a record of an open transaction counts as not written yet.
+    return (partition.stable_end, None) if found is None or found[1] >= partition.stable_end else (found[1], found[0])

@@ -85,6 +85,7 @@ class GrpcServer:
         self._participant = node.participant
         self.views = Views(node.participant, self._server_state.peers, self._groups, settings)
         """What the HTTP port's page shows."""
+        self._transactions = node.exchange
         self._forwarder = Forwarder(to_brokers)
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
@@ -111,7 +112,10 @@ class GrpcServer:
             "Groups": (groups_pb2.DESCRIPTOR, self._groups),
             "Capacity": (capacity_pb2.DESCRIPTOR, CapacityService(*capacity)),
             "ExternalScaler": (externalscaler_pb2.DESCRIPTOR, ExternalScalerService(*capacity)),
-            "Control": (control_pb2.DESCRIPTOR, ControlService(self._participant, self.views.leader_views)),
+            "Control": (
+                control_pb2.DESCRIPTOR,
+                ControlService(self._participant, self.views.leader_views, self._transactions),
+            ),
             "Gates": (gates_pb2.DESCRIPTOR, GatesService(self._participant, self._forwarder)),
         }
         server = grpc.aio.server(

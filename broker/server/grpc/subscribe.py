@@ -19,6 +19,7 @@ import grpc
 
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import new_reader
+from headgate.broker.engine.read.committed import visible
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
@@ -176,7 +177,9 @@ class Subscriber:
         await self._server_state.budget.room()
         # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
         partition.subscribe(subscription.wake)
-        slices = await self._engine.read(partition, subscription.offset, self._response_bytes, subscription.reader)
+        offset = subscription.offset
+        slices = await self._engine.read(partition, offset, self._response_bytes, subscription.reader)
+        slices = visible(partition, offset, slices)
         if not slices and subscription.offset == partition.high_watermark:
             partition.readers.at_end(subscription.reader, subscription.offset, self._engine.clock.monotonic())
         partition.unsubscribe(subscription.wake)
@@ -202,7 +205,7 @@ class Subscriber:
             subscription=subscription.number, generation=subscription.generation, next_offset=subscription.offset
         )
         if subscription.partition is not None:
-            response.high_watermark = subscription.partition.high_watermark
+            response.high_watermark = subscription.partition.stable_end
             response.log_start = subscription.partition.log_start
         return response
 

@@ -112,6 +112,14 @@ _ROWS = (
     _api(23, "OffsetForLeaderEpoch", (2, 4), 4, "offset_for_leader_epoch"),
     _api(22, "InitProducerId", (0, 5), 2, "init_producer_id"),
     _api(61, "DescribeProducers", (0, 0), 0, "describe_producers"),
+    # Transactions.
+    _api(24, "AddPartitionsToTxn", (0, 5), 3, "add_partitions_to_txn"),
+    _api(25, "AddOffsetsToTxn", (0, 4), 3, "add_offsets_to_txn"),
+    _api(26, "EndTxn", (0, 5), 3, "end_txn"),
+    _api(27, "WriteTxnMarkers", (1, 2), 1, "write_txn_markers"),
+    _api(28, "TxnOffsetCommit", (0, 5), 3, "txn_offset_commit"),
+    _api(65, "DescribeTransactions", (0, 0), 0, "describe_transactions"),
+    _api(66, "ListTransactions", (0, 2), 0, "list_transactions"),
     # Administration.
     _api(19, "CreateTopics", (2, 7), 5, "create_topics"),
     _api(20, "DeleteTopics", (1, 6), 4, "delete_topics"),

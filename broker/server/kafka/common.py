@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turns
+    from headgate.broker.transactions.exchange import Exchange
 
 MEMORY, STORE, WAITED = FETCHES = ("memory", "store", "waited")
 """A fetch was answered from memory at once; its records came from the store; or it waited for new records, as its client asked."""
@@ -66,6 +67,7 @@ class Common:
         self.engine: Engine | None = None
         """None until the engine is open."""
         self.groups: Coordinator | None = None
+        self.exchange: Exchange | None = None
         self.inbox = Inbox(settings.frame_bytes_max, settings.inflight_bytes_max)
         self.outgoing_bytes = 0
         """Bytes held for clients: answers to fetches from the moment they are read, and all answers that clients have not taken

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turn
+    from headgate.broker.transactions.coordinator import TransactionCoordinator
+    from headgate.broker.transactions.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class Context:
 
     engine: Engine
     groups: Coordinator
+    exchange: Exchange
     settings: Settings
     client_id: str | None
     client_host: str
@@ -40,3 +43,8 @@ class Context:
     listener: str = ""
     reader: int = 0
     unserved: Callable[[str], None] = lambda _: None
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The coordinator of this broker's transactional ids."""
+        return self.exchange.coordinator

@@ -2,9 +2,8 @@
 files that hold them.
 
 Deviations: fetch sessions (KIP-227) are refused, in the same way as by a Kafka broker without room for them: the session id in
-the response is 0, so that clients send full requests. There are no transactions yet: `read_committed` reads the same records as
-`read_uncommitted`. Replicas do not fetch through this API. There is no preferred replica and no diverging epoch (records that a
-consumer has read are never truncated).
+the response is 0, so that clients send full requests. Replicas do not fetch through this API. There is no preferred replica and
+no diverging epoch (records that a consumer has read are never truncated).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
+from headgate.broker.engine.read.committed import aborted_in, stable
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.steps import Steps
@@ -53,7 +53,7 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> tup
 
 
 def collect(
-    engine: Engine, version: int, portion: Portion, total: int, max_bytes: int, reader: int
+    engine: Engine, request: FetchRequest, portion: Portion, total: int, max_bytes: int, reader: int
 ) -> tuple[int, bool, list[Wanted]]:
     """Collect the records of one portion that are in memory.
 
@@ -74,7 +74,7 @@ def collect(
             wanted.slices = []
             wanted.bytes = 0
             if log is None or log.closed is not None:
-                wanted.code = _gone(wanted, version)
+                wanted.code = _gone(wanted, request.version)
                 failed = True
                 continue
             if wanted.epoch != NO_LEADER_EPOCH and wanted.epoch != log.leader_epoch:
@@ -98,6 +98,8 @@ def collect(
                 if in_files:
                     cold.append(wanted)
                     continue
+            if request.committed:
+                end = min(end, log.stable_end)
             slices = log.tail.read(offset, end, room)
             if slices is None:
                 cold.append(wanted)
@@ -116,7 +118,9 @@ def collect(
     return total, failed, cold
 
 
-async def collect_cold(engine: Engine, turn: Turn, cold: list[Wanted], total: int, max_bytes: int, reader: int) -> tuple[int, bool]:
+async def collect_cold(
+    engine: Engine, turn: Turn, cold: list[Wanted], total: int, max_bytes: int, reader: int, committed: bool
+) -> tuple[int, bool]:
     """Read from the store the records that are no longer in memory. Returns (bytes found in all, whether a partition has an
     error)."""
     failed = False
@@ -134,6 +138,8 @@ async def collect_cold(engine: Engine, turn: Turn, cold: list[Wanted], total: in
                 wanted.code = _code(answer)
                 failed = True
                 continue
+            if committed and wanted.log is not None:
+                answer = stable(wanted.log, answer)
             size = sum([len(part) for part in answer])
             if answer and (total == 0 or size <= min(wanted.max_bytes, max_bytes - total)):
                 wanted.slices = answer
@@ -240,11 +246,14 @@ def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict
             if log is not None and not wanted.code:
                 if wanted.bytes:
                     log.fetched(wanted.bytes)
+                    if request.committed:
+                        wanted.aborted = aborted_in(log, wanted.offset, wanted.slices)
                 elif unproven or log.refusal is not None:
                     # The next lead may have acked more already; this broker learns of it later.
                     wanted.code = NOT_LEADER_OR_FOLLOWER
             if log is not None and wanted.code in (0, OFFSET_OUT_OF_RANGE):
                 wanted.high_watermark, wanted.log_start = log.high_watermark, log.log_start
+                wanted.stable_end = log.stable_end
             elif version >= HINTS and wanted.code in HINTED:
                 wanted.lead = note_lead(
                     engine,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.server.tls import Certificates
+    from headgate.broker.transactions.exchange import Exchange
 
 logger = get_logger("kafka")
 
@@ -106,10 +107,11 @@ class KafkaServer:
         handshakes = Handshakes(lambda: certificates.context(client_auth), failed)
         return lambda: handshakes.before(lambda: SecureConnection(self.common, self, entrance))
 
-    def serve(self, engine: Engine, groups: Coordinator) -> None:
+    def serve(self, engine: Engine, groups: Coordinator, exchange: Exchange) -> None:
         """Take the open engine, and answer all requests, including those that waited for it."""
         common = self.common
-        common.engine, common.groups, common.turns, common.inbox.memory = engine, groups, engine.turns, engine.pool
+        common.engine, common.groups, common.exchange = engine, groups, exchange
+        common.turns, common.inbox.memory = engine.turns, engine.pool
         self._ready.set()
 
     async def _opened(self) -> Engine:

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.kafka.common import Common
+    from headgate.broker.transactions.exchange import Exchange
     from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
 PARK_S = 2.0
 """Longest wait for a hand-over. After it the broker refuses the produce request, and the client retries."""
+UNVERIFIED_AGAIN = (19, "the transaction changed while its coordinator was asked: send the batch again")
+"""NOT_ENOUGH_REPLICAS, which every producer retries."""
 ROOM_RETRY_S = 0.1
 """Pause before a fetch without room for its answer checks for room again."""
 CLIENT_ID_LENGTH_MAX = 100
@@ -76,12 +79,15 @@ class PendingRequests:
                 _, version, correlation_id, client_size = REQUEST(frame, 0)
                 position = skip_header(frame, 0, client_size, version >= produce_wire.FLEXIBLE)
                 is_large = produce_wire.is_large(frame, position, version)
+                refusal = await self._verify(engine, frame, position, version)
                 appending = produce.produce_large(
                     engine, frame, position, version, correlation_id, common.now_ms(), session.trust.sent(1)
                 )
                 acks, answer = await turn.run(appending) if is_large else finish(appending)
                 appended = True
                 if isinstance(answer, Answer):
+                    if answer.unverified:
+                        answer.refuse_unverified(*(refusal or UNVERIFIED_AGAIN))
                     left = deadline - common.now()
                     if left > 0 and await turn.run(answer.is_on_its_way(engine)):
                         with suppress(TimeoutError):
@@ -97,6 +103,13 @@ class PendingRequests:
             session.parked.popleft()
             common.requests["produce"] += 1
             session.fill_when_acked(slot, [answer] if acks else [], appended=appended, in_steps=is_large)
+
+    async def _verify(self, engine: Engine, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
+        """Ask the coordinator of the request's transaction, if it has one. See `produce.verify`."""
+        exchange = self._common.exchange
+        if exchange is None or produce_wire.read_transactional_id(frame, position, version) is None:
+            return None
+        return await produce.verify(engine, exchange, frame, position, version)
 
     # -- Fetch
 
@@ -161,7 +174,7 @@ class PendingRequests:
         for portion in request.portions:
             if portion is not request.portions[0]:
                 await turn.pause()
-            total, bad, portion_cold = fetch.collect(engine, request.version, portion, total, max_bytes, session.reader)
+            total, bad, portion_cold = fetch.collect(engine, request, portion, total, max_bytes, session.reader)
             failed = failed or bad
             early = early or fetch.ends_early(portion)
             cold += portion_cold
@@ -170,7 +183,7 @@ class PendingRequests:
             slot.in_pieces = common.has_writers
             # The expected bytes are counted in advance, because other connections read meanwhile.
             with session.holding(max(0, min(max_bytes - total, sum([wanted.max_bytes for wanted in cold])))):
-                total, bad = await fetch.collect_cold(engine, turn, cold, total, max_bytes, session.reader)
+                total, bad = await fetch.collect_cold(engine, turn, cold, total, max_bytes, session.reader, request.committed)
             failed = failed or bad
         enough = failed or request.unproven or total >= request.min_bytes or (total > 0 and early)
         return enough, bool(cold) or len(request.portions) > 1
@@ -274,6 +287,7 @@ class PendingRequests:
         return Context(
             engine=cast("Engine", common.engine),
             groups=cast("Coordinator", common.groups),
+            exchange=cast("Exchange", common.exchange),
             settings=common.settings,
             client_id=client_id,
             client_host=session.peer.rpartition(":")[0],

@@ -1,6 +1,10 @@
 """Produce: appends the batches of a request. The encoding is in `wire/kafka/produce.py`.
 
-Deviations: transactions are refused. `timeout_ms` is not used: a batch that waits for the store keeps waiting, and the client's
+The first batch of a transaction in a partition needs the consent of the transaction's coordinator. Such a request is parked, the
+coordinator is asked (`verify`), and the request is appended again. A batch that was appended already is then a duplicate, which
+gets the answer of the first time.
+
+Deviations: `timeout_ms` is not used: a batch that waits for the store keeps waiting, and the client's
 own time-out decides. acks=1 is as durable as acks=all.
 
 One request gives one response. Its bytes are built at once, because the offsets are known, and kept back until the records are
@@ -13,14 +17,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, TypeAlias
 
-from headgate.broker.log.batch import HEADER_BYTES, parse, unpack_header
+from headgate.broker.log.batch import HEADER_BYTES, TRANSACTIONAL, parse, unpack_header
 from headgate.broker.log.check import RecordError, SenderTrust
-from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.steps import Steps, finish
 from headgate.broker.wire.kafka.hot import TOPIC_IDS, Node, check_elements
 from headgate.broker.wire.kafka.primitives import skip_tags
 from headgate.broker.wire.kafka.produce import (
+    ABORTABLE,
     ACKS_VALID,
+    ADDS,
     FLEXIBLE,
     HINTS,
     STEP_ELEMENTS,
@@ -32,11 +38,13 @@ from headgate.broker.wire.kafka.produce import (
     read_head,
     read_records,
     read_topic,
+    read_transactional_id,
 )
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
+    from headgate.broker.transactions.exchange import Exchange
 
     LogShape: TypeAlias = Shape[PartitionLog]
 
@@ -45,22 +53,40 @@ NOT_LEADER_OR_FOLLOWER = 6
 INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
 UNKNOWN_TOPIC_ID = 100
+UNVERIFIED = -1000
+"""In place of an error code until `Answer.refuse_unverified`; never sent."""
 
 
 class Answer:
-    """The answer to a request with refused partitions. `appended`: other partitions of it must become durable first."""
+    """The answer to a request with refused partitions.
 
-    __slots__ = ("_correlation_id", "_topics", "_version", "appended")
+    `appended`: other partitions of it must become durable first. `unverified`: a batch needs the consent of its transaction's
+    coordinator.
+    """
+
+    __slots__ = ("_correlation_id", "_topics", "_version", "appended", "unverified")
 
     def __init__(self, version: int, correlation_id: int, topics: list[Topic], *, appended: bool) -> None:
         self._version = version
         self._correlation_id = correlation_id
         self._topics = topics
         self.appended = appended
+        self.unverified = False
+
+    def refuse_unverified(self, code: int, message: str) -> None:
+        """Set the error of the batches without the coordinator's consent."""
+        for _, rows in self._topics:
+            for row in rows:
+                if isinstance(row, Refused) and row.code == UNVERIFIED:
+                    row.code, row.message = code, message
+        self.unverified = False
 
     def is_on_its_way(self, engine: Engine) -> Steps[bool]:
-        """Whether the whole request was refused, and only because its partitions are being handed over, from or to this broker."""
-        waits = False
+        """Whether the request must be appended again: the whole of it was refused, and only because its partitions are being handed
+        over, from or to this broker; or a coordinator must be asked first."""
+        waits = self.unverified
+        if waits:
+            return waits
         if self.appended:
             return waits
         for key, rows in self._topics:
@@ -261,8 +287,65 @@ def _append_all(
             yield STEP_ELEMENTS
             due += STEP_ELEMENTS
     if refused:
-        return Answer(version, correlation_id, parts, appended=refused < rows_count)
+        answer = Answer(version, correlation_id, parts, appended=refused < rows_count)
+        answer.unverified = any(isinstance(row, Refused) and row.code == UNVERIFIED for _, rows in parts for row in rows)
+        return answer
     return (yield from encode(version, correlation_id, parts))
+
+
+async def verify(engine: Engine, exchange: Exchange, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
+    """Ask the coordinator of a request's transaction for its consent, where a batch needs it.
+
+    Returns:
+        The error code and the message for the batches without consent; None if there is none.
+
+    Raises:
+        DecodeError, struct.error, IndexError, UnicodeDecodeError: not a produce request.
+    """
+    wanted: dict[tuple[int, int], list[PartitionLog]] = {}
+    transactional_id = read_transactional_id(frame, position, version)
+    _, topics, position = read_head(frame, position, version)
+    for _ in range(topics):
+        topic, partitions, position = read_topic(frame, position, version)
+        logs = _logs(engine, topic, version)
+        for _ in range(partitions):
+            number, records_at, position = read_records(frame, position, version >= FLEXIBLE)
+            if position - records_at >= HEADER_BYTES and logs is not None and 0 <= number < len(logs):
+                header, log = unpack_header(frame, records_at), logs[number]
+                if log is not None and header[5] & TRANSACTIONAL and header[9] >= 0:
+                    transactions = log.producers_state.transactions
+                    if not transactions.is_allowed(header[9], header[10]):
+                        wanted.setdefault((header[9], header[10]), []).append(log)
+            if version >= FLEXIBLE:
+                position = skip_tags(frame, position)
+        if version >= FLEXIBLE:
+            position = skip_tags(frame, position)
+    refusal: tuple[int, str] | None = None
+    for (producer_id, epoch), theirs in wanted.items():
+        reply = await exchange.verify(transactional_id or "", producer_id, epoch, theirs, add=version >= ADDS)
+        if reply.error is not None:
+            refusal = _unverified_code(reply.error, version), f"the transaction's coordinator does not agree: {reply.error.value}"
+    return refusal
+
+
+def _unverified_code(reason: Reason, version: int) -> int:
+    """The error for a batch whose transaction's coordinator does not agree. Errors of the coordinator must not make producers look
+    for another lead, nor give up."""
+    from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+
+    match reason:
+        case Reason.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case Reason.INVALID_TRANSACTION_STATE:
+            return ErrorCode.TRANSACTION_ABORTABLE if version >= ABORTABLE else ErrorCode.INVALID_TXN_STATE
+        case Reason.INVALID_PRODUCER_ID_MAPPING:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        case Reason.CONCURRENT_TRANSACTIONS if version >= ADDS:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        case Reason.INVALID_REQUEST | Reason.POLICY_VIOLATION:
+            return reason_code(reason)
+        case _:
+            return ErrorCode.NOT_ENOUGH_REPLICAS  # retriable for all versions
 
 
 def _logs(engine: Engine, topic: bytes, version: int) -> list[PartitionLog | None] | None:
@@ -282,7 +365,10 @@ def _find(logs: list[PartitionLog | None] | None, number: int, version: int, ack
 
 
 def _refused_alone(shape: LogShape, correlation_id: int, error: HeadgateError) -> Answer:
-    return Answer(shape.version, correlation_id, [(shape.topic, [_judged(shape.log, error)])], appended=False)
+    refused = _judged(shape.log, error)
+    answer = Answer(shape.version, correlation_id, [(shape.topic, [refused])], appended=False)
+    answer.unverified = refused.code == UNVERIFIED
+    return answer
 
 
 def _judged(log: PartitionLog, error: HeadgateError) -> Refused:
@@ -291,5 +377,7 @@ def _judged(log: PartitionLog, error: HeadgateError) -> Refused:
     next epoch."""
     from headgate.broker.server.kafka.errors import error_code  # refusals are rare, and the table of errors is large
 
+    if error.reason is Reason.TRANSACTION_UNVERIFIED:
+        return Refused(log.number, UNVERIFIED, log.log_start)
     index = error.index if isinstance(error, RecordError) else None
     return Refused(log.number, error_code(error), log.log_start, error.message, index)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from headgate.broker.cluster.topic_config import validate_topic_name
-from headgate.broker.groups.shard import RowsReply
+from headgate.broker.groups.entry import RowsReply
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, reason_code
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -54,6 +54,12 @@ async def in_portions(context: Context, rows: list[_Row], act: Callable[[list[_R
         await asyncio.gather(*acts, return_exceptions=True)
     refused = next((reply.error for reply in replies if reply.error is not None), None)
     return RowsReply(() if refused else tuple(error for reply in replies for error in reply.errors), refused)
+
+
+def fenced_code(reason: Reason | None, knows_fenced: bool) -> ErrorCode:
+    """The error of a request of a transactional producer. Versions that do not know PRODUCER_FENCED get the older code."""
+    code = reason_code(reason)
+    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not knows_fenced else code
 
 
 def unknown_topic_code(name: str) -> ErrorCode:

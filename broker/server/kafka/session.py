@@ -353,7 +353,7 @@ class Session:
             total, failed, left = 0, False, False
             try:
                 for portion in request.portions:
-                    total, bad, cold = fetch.collect(engine, request.version, portion, total, max_bytes, self.reader)
+                    total, bad, cold = fetch.collect(engine, request, portion, total, max_bytes, self.reader)
                     failed = failed or bad
                     left = left or bool(cold)
             except MemoryError:

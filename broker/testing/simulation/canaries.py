@@ -26,7 +26,7 @@ def _no_sequences() -> Mapping[str, object]:
 
 def _no_replay() -> Mapping[str, object]:
     """A failover loses the producer state since the last checkpoint."""
-    return {"headgate.broker.engine.upkeep.recovery._replay_producers": lambda frames, producers: None}
+    return {"headgate.broker.engine.upkeep.recovery._replay_producers": lambda data, frames, producers: None}
 
 
 def _seal_half() -> Mapping[str, object]:

@@ -30,6 +30,7 @@ from headgate.broker.testing.simulation.network import Channel, Door, Network
 from headgate.broker.testing.simulation.sockets import Listening
 from headgate.broker.testing.simulation.store import Medium, StoreView
 from headgate.broker.testing.simulation.trace import Trace
+from headgate.broker.transactions.exchange import ASK, MARK
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 if TYPE_CHECKING:
@@ -61,13 +62,15 @@ class _Ports:
         return cast("grpc.aio.Channel", Channel(self._network, address))
 
     async def open(self, node: Node) -> None:
-        self._kafka.serve(node.engine, node.groups)
-        service = ControlService(node.participant, LeaderViews(node.engine))
+        self._kafka.serve(node.engine, node.groups, node.exchange)
+        service = ControlService(node.participant, LeaderViews(node.engine), node.exchange)
         self._door.streams[SERVICE + "Join"] = service.join
         self._door.streams[SERVICE + "Replicate"] = service.replicate
         self._door.streams[SERVICE + "Surrender"] = service.surrender
         self._door.calls[SERVICE + "Commit"] = _unary(service.commit, control_pb2.CommitRequest)
         self._door.calls[SERVICE + "Reshard"] = _unary(service.reshard, control_pb2.ReshardRequest)
+        self._door.calls[ASK.path] = _unary(service.add_to_transaction, ASK.request)
+        self._door.calls[MARK.path] = _unary(service.write_markers, MARK.request)
         self._door.open = True
         self._opened()
 

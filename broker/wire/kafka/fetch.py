@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from headgate.broker.log.batch import Buffer
@@ -39,6 +39,7 @@ ADDRESSES = 16
 """First version with the address of the lead in its response."""
 FETCH_SESSION_ID_NOT_FOUND = 70
 NO_LEADER_EPOCH = -1
+READ_COMMITTED = 1
 
 _I32 = struct.Struct(">i").unpack_from
 _LIMITS = struct.Struct(">iiib").unpack_from
@@ -51,6 +52,8 @@ _ROW_4 = struct.Struct(">ihqqi")
 _ROW_5 = struct.Struct(">ihqqqi")
 _ROW_11 = struct.Struct(">ihqqqii")
 _ROW_12 = struct.Struct(">ihqqqBi")
+_ROW_HEAD = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq").pack
 _HEAD = struct.Struct(">ii").pack_into
 _SIZE = struct.Struct(">i").pack
 
@@ -62,11 +65,13 @@ Logs: TypeAlias = list[Log | None]
 class Wanted(Generic[Log]):
     """One partition of a request, and its result.
 
-    `high_watermark` and `log_start` are -1 if they are not known. `lead` is (broker id, leader epoch) of the current lead, for
-    an error that a response explains with it.
+    `high_watermark`, `stable_end` and `log_start` are -1 if they are not known. `aborted` has (producer id, first offset) of the
+    aborted transactions with records in the answer, by their first offset; only readers of committed records get it. `lead` is
+    (broker id, leader epoch) of the current lead, for an error that a response explains with it.
     """
 
     __slots__ = (
+        "aborted",
         "bytes",
         "code",
         "epoch",
@@ -79,6 +84,7 @@ class Wanted(Generic[Log]):
         "number",
         "offset",
         "slices",
+        "stable_end",
     )
 
     def __init__(self, log: Log | None, exists: bool, number: int, epoch: int, offset: int, max_bytes: int) -> None:
@@ -91,7 +97,8 @@ class Wanted(Generic[Log]):
         self.slices: list[memoryview] = []
         self.bytes = 0
         self.code = 0
-        self.high_watermark = self.log_start = -1
+        self.high_watermark = self.stable_end = self.log_start = -1
+        self.aborted: Sequence[tuple[int, int]] = ()
         self.lead: tuple[int, int] | None = None
 
 
@@ -106,10 +113,12 @@ portion. A small request has one portion."""
 class FetchRequest(Generic[Log]):
     """A request as it was read. Times in ms, sizes in bytes. `topics` is the number of topics."""
 
-    __slots__ = ("error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "topics", "unproven", "version")
+    __slots__ = ("committed", "error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "topics", "unproven", "version")
 
     def __init__(self, version: int, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
         self.version = version
+        self.committed = False
+        """Isolation level read_committed: only records of committed transactions, and those outside of transactions."""
         self.max_wait_ms = max_wait_ms
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
@@ -131,9 +140,10 @@ def parse(
     """
     if version < 15:
         position += 4
-    max_wait_ms, min_bytes, max_bytes, _ = _LIMITS(frame, position)
+    max_wait_ms, min_bytes, max_bytes, isolation = _LIMITS(frame, position)
     position += 13
     request: FetchRequest[Log] = FetchRequest(version, max_wait_ms, min_bytes, max_bytes)
+    request.committed = isolation == READ_COMMITTED
     if version >= 7:
         session_id, session_epoch = _SESSION(frame, position)
         position += 8
@@ -232,17 +242,20 @@ class Response:
                 write_topic_key(head, key, version, flexible)
                 write_array_head(head, count, flexible)
             for wanted in partitions:
-                end, start = wanted.high_watermark, wanted.log_start
+                end, stable, start = wanted.high_watermark, wanted.stable_end, wanted.log_start
+                if wanted.aborted:
+                    _write_aborted(head, version, wanted)
+                elif flexible:
+                    head += _ROW_12.pack(wanted.number, wanted.code, end, stable, start, 1, -1)
+                elif version >= 11:
+                    head += _ROW_11.pack(wanted.number, wanted.code, end, stable, start, 0, -1)
+                elif version >= 5:
+                    head += _ROW_5.pack(wanted.number, wanted.code, end, stable, start, 0)
+                else:
+                    head += _ROW_4.pack(wanted.number, wanted.code, end, stable, 0)
                 if flexible:
-                    head += _ROW_12.pack(wanted.number, wanted.code, end, end, start, 1, -1)
                     write_uvarint(head, wanted.bytes + 1)
                 else:
-                    if version >= 11:
-                        head += _ROW_11.pack(wanted.number, wanted.code, end, end, start, 0, -1)
-                    elif version >= 5:
-                        head += _ROW_5.pack(wanted.number, wanted.code, end, end, start, 0)
-                    else:
-                        head += _ROW_4.pack(wanted.number, wanted.code, end, end, 0)
                     head += _SIZE(wanted.bytes)
                 if wanted.bytes:
                     out.append(head)
@@ -262,3 +275,18 @@ class Response:
         self._out.append(self._head)
         _HEAD(self._first, 0, self._size + len(self._head), self._correlation_id)
         return self._out
+
+
+def _write_aborted(head: bytearray, version: int, wanted: Wanted[Log]) -> None:
+    """The row of a partition with aborted transactions, up to its records."""
+    head += _ROW_HEAD.pack(wanted.number, wanted.code, wanted.high_watermark, wanted.stable_end)
+    if version >= 5:
+        head += wanted.log_start.to_bytes(8, "big", signed=True)
+    flexible = version >= FLEXIBLE
+    write_array_head(head, len(wanted.aborted), flexible)
+    for producer_id, first_offset in wanted.aborted:
+        head += _ABORTED(producer_id, first_offset)
+        if flexible:
+            head.append(0)
+    if version >= 11:
+        head += b"\xff\xff\xff\xff"  # no preferred replica

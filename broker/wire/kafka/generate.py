@@ -25,6 +25,8 @@ from headgate.broker.wire.kafka.schema import FIXED, Field, Message, Struct, Ver
 MESSAGES: dict[str, tuple[str, ...]] = {
     api: (f"{api}Request", f"{api}Response")
     for api in (
+        "AddOffsetsToTxn",
+        "AddPartitionsToTxn",
         "AlterConfigs",
         "ApiVersions",
         "CreatePartitions",
@@ -38,6 +40,8 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "DescribeLogDirs",
         "DescribeProducers",
         "DescribeTopicPartitions",
+        "DescribeTransactions",
+        "EndTxn",
         "Fetch",
         "FindCoordinator",
         "Heartbeat",
@@ -48,6 +52,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "ListGroups",
         "ListOffsets",
         "ListPartitionReassignments",
+        "ListTransactions",
         "Metadata",
         "OffsetCommit",
         "OffsetDelete",
@@ -56,6 +61,8 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "Produce",
         "SaslHandshake",
         "SyncGroup",
+        "TxnOffsetCommit",
+        "WriteTxnMarkers",
     )
 } | {name: (name,) for name in ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription", "RequestHeader", "ResponseHeader")}
 """Modules and the schemas in each."""

@@ -29,6 +29,10 @@ API_KEY = 0
 VERSION_MIN = 3
 VERSION_MAX = 13
 FLEXIBLE = 9
+ADDS = 12
+"""First version whose batches add their partition to the transaction (KIP-890)."""
+ABORTABLE = 11
+"""First version whose clients know TRANSACTION_ABORTABLE."""
 HINTS = 10
 """First version with the lead in its response."""
 
@@ -80,7 +84,7 @@ Topic: TypeAlias = tuple[bytes, list[bytes | Refused]]
 
 def read_head(frame: memoryview, position: int, version: int) -> tuple[int, int, int]:
     """(acks, number of topics, position of the first)."""
-    # transactional id: null or a string. A transactional producer never gets this far, because InitProducerId refuses it
+    # transactional id: null or a string; `read_transactional_id` reads it
     if version >= FLEXIBLE:
         size, position = read_uvarint(frame, position)
         position += max(size - 1, 0)
@@ -95,6 +99,17 @@ def read_head(frame: memoryview, position: int, version: int) -> tuple[int, int,
         position += 10
     check_elements("Produce", topics)
     return acks, topics, position
+
+
+def read_transactional_id(frame: memoryview, position: int, version: int) -> str | None:
+    """The transactional id of a request; None without one. `position`: behind the request header."""
+    if version >= FLEXIBLE:
+        size, position = read_uvarint(frame, position)
+        size -= 1
+    else:
+        (size,) = _I16(frame, position)
+        position += 2
+    return None if size < 0 else str(frame[position : position + size], "utf-8")
 
 
 def read_topic(frame: memoryview, position: int, version: int) -> tuple[bytes, int, int]:

@@ -205,6 +205,7 @@ def load(name: str) -> Message:
     valid = Versions.parse(schema["validVersions"])
     flexible = Versions.parse(schema["flexibleVersions"])
     structs: dict[str, Struct] = {}
+    common = {entry["name"]: entry["fields"] for entry in schema.get("commonStructs", ())}
 
     def make_struct(struct_name: str, about: str, fields: list[dict[str, object]], reach: Versions) -> Struct:
         struct = Struct(struct_name, about, reach, flexible)
@@ -218,7 +219,10 @@ def load(name: str) -> Message:
             part = None
             if kind[0].isupper():
                 about = str(entry.get("about", ""))
-                part = make_struct(kind, about, entry["fields"], versions)  # type: ignore[arg-type]
+                if "fields" in entry:
+                    part = make_struct(kind, about, entry["fields"], versions)  # type: ignore[arg-type]
+                else:
+                    part = structs.get(kind) or make_struct(kind, about, common[kind], valid)
             default = entry.get("default")
             nullable = Versions.parse(str(entry.get("nullableVersions", "none"))) & versions
             own_flexible = Versions.parse(str(entry.get("flexibleVersions", schema["flexibleVersions"])))

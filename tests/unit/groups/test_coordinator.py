@@ -17,9 +17,10 @@ from headgate.broker.groups import driver as module
 from headgate.broker.groups.coordinator import TOPIC
 from headgate.broker.groups.driver import PatientClock
 from headgate.broker.groups.effects import shard_of
+from headgate.broker.groups.entry import DeleteReply, RowsReply
 from headgate.broker.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
 from headgate.broker.groups.positions import Position
-from headgate.broker.groups.shard import Commit, DeleteReply, RowsReply
+from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError

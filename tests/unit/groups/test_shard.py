@@ -12,10 +12,11 @@ import uuid
 import pytest
 
 from headgate.broker.groups.effects import Answer, Append, Budget, Effect, Now, Row, shard_of
+from headgate.broker.groups.entry import DeleteReply, RowsReply
 from headgate.broker.groups.events import GroupConfig, Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync
 from headgate.broker.groups.positions import NEVER, Position
 from headgate.broker.groups.records import OffsetValue
-from headgate.broker.groups.shard import Commit, DeleteReply, RowsReply, Shard
+from headgate.broker.groups.shard import Commit, Shard
 from headgate.broker.runtime.errors import CorruptError, Reason
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"

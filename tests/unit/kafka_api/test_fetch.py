@@ -21,8 +21,8 @@ def take(kafka: Kafka, offset: int, max_bytes: int) -> int:
     """Collect the records of one partition. Returns their number of bytes."""
     rows = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)]
     asked = FetchRequest(max_bytes=1 << 20, session_epoch=-1, topics=[FetchTopic(topic="t", partitions=rows)])
-    _, portions = fetch.parse(kafka.engine, memoryview(asked.encode(VERSION)), 0, VERSION)
-    total, failed, cold = fetch.collect(kafka.engine, VERSION, next(iter(portions)), 0, 1 << 20, READER)
+    request, portions = fetch.parse(kafka.engine, memoryview(asked.encode(VERSION)), 0, VERSION)
+    total, failed, cold = fetch.collect(kafka.engine, request, next(iter(portions)), 0, 1 << 20, READER)
     assert not failed and not cold
     return total
 

@@ -57,7 +57,7 @@ def wanted(count: int, max_bytes: int = 250, *, in_file: bool = False) -> list[W
 async def collect(engine: Engine, cold: list[Wanted[Any]], max_bytes: int, total: int = 0) -> tuple[int, bool]:
     turn = Turns(time.monotonic).begin()
     made: Any = engine
-    return await fetch.collect_cold(made, turn, cold, total, max_bytes, READER)
+    return await fetch.collect_cold(made, turn, cold, total, max_bytes, READER, committed=False)
 
 
 async def test_partitions_are_read_at_the_same_time() -> None:

@@ -170,10 +170,10 @@ async def test_coordinators_of_share_groups_are_refused(kafka: Kafka) -> None:
     assert (answer.error_code, answer.node_id, answer.port) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
-async def test_coordinators_of_transactions_are_refused_with_the_reason(kafka: Kafka) -> None:
+async def test_the_coordinator_of_a_transactional_id_is_found(kafka: Kafka) -> None:
     answer = await kafka.call(FindCoordinatorRequest(key_type=1, key="tx"), 2)
-    assert (answer.error_code, answer.node_id, answer.port) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
-    assert answer.error_message == "transactions are not served"
+    assert (answer.error_code, answer.node_id, answer.port) == (0, kafka.settings.broker_id, 9092)
+    assert "__transaction_state" not in kafka.engine.manifest.topics, "a look-up creates nothing"
 
 
 # -- membership

@@ -186,7 +186,7 @@ async def test_a_producer_that_starts_again_gets_a_new_id(kafka: Kafka) -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (InitProducerIdRequest(transactional_id="tx"), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (InitProducerIdRequest(transactional_id="tx"), ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         (InitProducerIdRequest(transactional_id=""), ErrorCode.INVALID_REQUEST),
         (InitProducerIdRequest(transactional_id=None, producer_id=5), ErrorCode.INVALID_REQUEST),
         (InitProducerIdRequest(transactional_id=None, producer_epoch=5), ErrorCode.INVALID_REQUEST),

@@ -125,7 +125,11 @@ def test_a_batch_is_found_at_its_position() -> None:
         ("codec 5", patched(BATCH, 21, b"\x00\x05"), Reason.UNSUPPORTED_COMPRESSION),
         ("codec 7", patched(BATCH, 21, b"\x00\x07"), Reason.UNSUPPORTED_COMPRESSION),
         ("control batch", patched(BATCH, 21, b"\x00\x20"), Reason.INVALID_RECORD),
-        ("transactional", patched(BATCH, 21, b"\x00\x10"), Reason.UNSUPPORTED),
+        (
+            "transactional, without a producer",
+            patched(patched(BATCH, 21, b"\x00\x10"), 43, struct.pack(">q", -1)),
+            Reason.INVALID_RECORD,
+        ),
         ("the broker's kind of timestamp", patched(BATCH, 21, b"\x00\x08"), Reason.INVALID_TIMESTAMP),
         ("delete horizon", patched(BATCH, 21, b"\x00\x40"), Reason.INVALID_RECORD),
         ("reserved attribute", patched(BATCH, 21, b"\x01\x00"), Reason.INVALID_RECORD),

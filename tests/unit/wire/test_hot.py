@@ -160,6 +160,7 @@ def test_a_fetch_request_and_its_response(version: int) -> None:
         9,
         1,
     )
+    wanted[0].stable_end, wanted[0].aborted = 8, [(77, 2), (78, 5)]
     wanted[1].code, wanted[2].code = 6, 3
     if version >= fetch.HINTS:
         wanted[1].lead = (3, 9)
@@ -176,9 +177,12 @@ def test_a_fetch_request_and_its_response(version: int) -> None:
                         partition_index=number,
                         error_code=(0, 6, 3)[number],
                         high_watermark=(9, -1, -1)[number],
-                        last_stable_offset=(9, -1, -1)[number],
+                        last_stable_offset=(8, -1, -1)[number],
                         **({"log_start_offset": (1, -1, -1)[number]} if version >= 5 else {}),
-                        aborted_transactions=[],
+                        aborted_transactions=[
+                            fetch_messages.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                            for producer_id, first_offset in (((77, 2), (78, 5)) if number == 0 else ())
+                        ],
                         records=(b"res", b"", b"")[number],
                         **(
                             {"current_leader": fetch_messages.LeaderIdAndEpoch(leader_id=3, leader_epoch=9)}

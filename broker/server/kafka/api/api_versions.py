@@ -2,8 +2,9 @@
 
 - An unsupported version is answered in version 0 with UNSUPPORTED_VERSION and the list: the client can choose (KIP-511).
 - From version 3 the client names its software; a name or version that Kafka would refuse is INVALID_REQUEST.
+- The feature `transaction.version` is 2: clients then use the second protocol of transactions (KIP-890).
 
-Deviation: no features are advertised. APIs that Kafka enables by features (transaction.version, group.version) are not served.
+Deviation: no other features are advertised. APIs that Kafka enables by them (group.version) are not served.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ import re
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
-from headgate.broker.wire.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from headgate.broker.wire.kafka.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+TRANSACTIONS, TRANSACTIONS_VERSION = "transaction.version", 2
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -34,4 +43,11 @@ async def handle(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
         for text in (request.client_software_name, request.client_software_version):
             if not _SOFTWARE.fullmatch(text):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=_served())
+    return ApiVersionsResponse(
+        api_keys=_served(),
+        supported_features=[SupportedFeatureKey(name=TRANSACTIONS, min_version=0, max_version=TRANSACTIONS_VERSION)],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name=TRANSACTIONS, max_version_level=TRANSACTIONS_VERSION, min_version_level=TRANSACTIONS_VERSION)
+        ],
+    )

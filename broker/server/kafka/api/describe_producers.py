@@ -1,6 +1,6 @@
-"""DescribeProducers (61), version 0: the idempotent producers of a partition.
+"""DescribeProducers (61), version 0: the idempotent producers of a partition, with the first offset of an open transaction.
 
-Deviation: transactions are not served, so no producer has a coordinator's epoch or a transaction's first offset (-1).
+Deviation: the epoch of the coordinator is not kept (-1); admins that abort a transaction then send -1 as well.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def _describe(topic: str, number: int, context: Context, doubt: HeadgateEr
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp_ms,
                 coordinator_epoch=ID_UNKNOWN,
-                current_txn_start_offset=ID_UNKNOWN,
+                current_txn_start_offset=producer.transaction_start,
             )
             async for producer in context.turn.each(log.producers())
         ],

@@ -1,10 +1,8 @@
-"""FindCoordinator (10), versions 0-6: the broker that holds a group. Several keys at once from version 4.
+"""FindCoordinator (10), versions 0-6: the broker that coordinates a group or a transactional id. Several keys at once from version
+4.
 
-The lead of a group's partition of `__consumer_offsets` holds the group. Until the first group creates that topic, every broker
-names the leader of the cluster. Share groups (version 6) are INVALID_REQUEST.
-
-Deviation: transactions are not served. A client that looks for their coordinator gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the
-code that ends every client's producer at once. UNSUPPORTED_VERSION would be more exact, but librdkafka retries it for ever.
+It is the lead of the key's partition of `__consumer_offsets` or `__transaction_state`. Until the first key creates that topic,
+every broker names the leader of the cluster. Share groups (version 6) are INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -31,14 +29,12 @@ async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoord
 
 
 def _find(key: str, key_type: int, context: Context) -> Coordinator:
-    if key_type == TRANSACTION:
-        return _none(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
         context.unserved(f"coordinator of kind {key_type}")
         return _none(key, ErrorCode.INVALID_REQUEST, "coordinators of this kind are not served")
-    holder = context.groups.holder(key)
+    holder = context.groups.holder(key) if key_type == GROUP else context.transactions.holder(key)
     if holder is None:
-        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's partition has no lead at the moment")
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no lead at the moment")
     host, port = broker_address(holder, context)
     return Coordinator(key=key, node_id=holder.broker_id, host=host, port=port)
 

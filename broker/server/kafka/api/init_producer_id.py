@@ -1,9 +1,8 @@
-"""InitProducerId (22), versions 0-5: an id for an idempotent producer.
+"""InitProducerId (22), versions 0-5: an id for an idempotent producer, or the id and the next epoch for a transactional id.
 
-A producer that sends its old id and epoch (version 3, KIP-360) gets a new id, as in Kafka without a transactional id.
-
-Deviation: transactions are not served. A transactional id is refused with the error of find_coordinator.py: a producer id for it
-would promise atomic transactions.
+A producer without a transactional id that sends its old id and epoch (version 3, KIP-360) gets a new id, as in Kafka. With one, it
+continues with the next epoch if it was not fenced. While an earlier transaction of the id ends, the answer is
+CONCURRENT_TRANSACTIONS; an open one is aborted first. FenceProducers of Kafka's admin is this request.
 """
 
 from __future__ import annotations
@@ -12,20 +11,31 @@ from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.server.kafka.requests import fenced_code
+from headgate.broker.transactions.coordinator import asked, expected_of
 from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+FENCED_VERSION_MIN = 4
 
 
 async def handle(request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
-    if request.transactional_id is not None:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if request.transactional_id else ErrorCode.INVALID_REQUEST
-        return _refused(code)
-    if (request.producer_id == ID_UNKNOWN) != (request.producer_epoch == ID_UNKNOWN):
+    if (request.producer_id == ID_UNKNOWN) != (request.producer_epoch == ID_UNKNOWN) or request.transactional_id == "":
         return _refused(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        return await _transactional(request, request.transactional_id, context)
     try:
         producer_id = await context.engine.allocate_producer_id()
     except HeadgateError as error:
         return _refused(error_code(error))
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _transactional(request: InitProducerIdRequest, transactional_id: str, context: Context) -> InitProducerIdResponse:
+    coordinator, expected = context.transactions, expected_of(request.producer_id, request.producer_epoch)
+    reply = await asked(lambda: coordinator.init(transactional_id, request.transaction_timeout_ms, expected))
+    if reply.error is not None:
+        return _refused(fenced_code(reply.error, context.api_version >= FENCED_VERSION_MIN))
+    return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:

@@ -6,7 +6,7 @@
 - A partition that occurs twice in the request is INVALID_REQUEST at each place.
 
 Deviations: no records are local or tiered here, so -4 is the log's start and -5 is unknown (-1). A Kafka without tiered storage
-answers the same. Without transactions both isolation levels see the same end.
+answers the same. With isolation level read_committed, latest is the last stable offset, and searches end there.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.runtime.turns import Turn
 
+READ_COMMITTED = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 EPOCHS_VERSION_MIN = 4
@@ -46,6 +47,7 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
     doubt = await find_doubt(context)
     searches: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]] = []
     response = ListOffsetsResponse()
+    committed = request.isolation_level == READ_COMMITTED
     async for topic in each(request.topics):
         answers = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answers)
@@ -59,9 +61,9 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
             elif one.timestamp >= 0 or one.timestamp == MAX_TIMESTAMP:
                 searches.append((topic.name, one, answer))
             else:
-                _name(topic.name, one, answer, context, doubt)
+                _name(topic.name, one, answer, context, doubt, committed=committed)
     left = iter(searches)
-    await asyncio.gather(*(_search_all(left, context, doubt) for _ in range(min(len(searches), LOOKUPS_MAX))))
+    await asyncio.gather(*(_search_all(left, context, doubt, committed=committed) for _ in range(min(len(searches), LOOKUPS_MAX))))
     return response
 
 
@@ -90,6 +92,8 @@ def _name(
     answer: ListOffsetsPartitionResponse,
     context: Context,
     doubt: HeadgateError | None,
+    *,
+    committed: bool,
 ) -> None:
     """Answer a named offset, which needs no search."""
     try:
@@ -98,7 +102,7 @@ def _name(
         answer.error_code = error_code(error)
         return
     if one.timestamp == LATEST:
-        answer.offset = log.high_watermark
+        answer.offset = log.stable_end if committed else log.high_watermark
         log.readers.asked_end(context.reader, answer.offset)
         _set_epoch(answer, log, context)
     elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -108,11 +112,15 @@ def _name(
 
 
 async def _search_all(
-    left: Iterator[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]], context: Context, doubt: HeadgateError | None
+    left: Iterator[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]],
+    context: Context,
+    doubt: HeadgateError | None,
+    *,
+    committed: bool,
 ) -> None:
     """Answer the remaining searches, one after another."""
     async for topic, one, answer in context.turn.each(left):
-        await _search(topic, one, answer, context, doubt)
+        await _search(topic, one, answer, context, doubt, committed=committed)
 
 
 async def _search(
@@ -121,6 +129,8 @@ async def _search(
     answer: ListOffsetsPartitionResponse,
     context: Context,
     doubt: HeadgateError | None,
+    *,
+    committed: bool,
 ) -> None:
     """Answer a request for an offset that must be searched in records."""
     engine = context.engine
@@ -133,7 +143,7 @@ async def _search(
     except HeadgateError as error:
         answer.error_code = error_code(error)
         return
-    if found is not None:
+    if found is not None and not (committed and found[1] >= log.stable_end):
         answer.timestamp, answer.offset = found
         log.seek(context.reader, answer.offset)
         _set_epoch(answer, log, context)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from headgate.broker.groups.entry import RowsReply
 from headgate.broker.groups.positions import Position
-from headgate.broker.groups.shard import Commit, RowsReply
+from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code

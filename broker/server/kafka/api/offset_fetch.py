@@ -4,16 +4,18 @@ Null for the topics asks for all positions (from version 2). A position that was
 and so is every position of a group that does not exist. A position belongs to the topic that existed at its commit: after the
 topic was deleted and created again, the position is gone. A partition that occurs more than once in a request is answered once;
 otherwise a small request could ask for an answer of any size. For a group that occurs twice, the last entry counts.
-`require_stable` changes nothing: there are no transactions that could be open.
+With `require_stable` (version 7), a partition whose position may change with an open transaction is UNSTABLE_OFFSET_COMMIT.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from headgate.broker.groups.records import OffsetValue
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
-from headgate.broker.server.kafka.errors import error_code
+from headgate.broker.server.kafka.errors import ErrorCode, error_code
 from headgate.broker.server.kafka.leads import find_group_doubt
 from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -27,6 +29,8 @@ from headgate.broker.wire.kafka.messages.offset_fetch import (
 
 GROUPS_VERSION_MIN = 8
 TOP_LEVEL_ERROR_VERSION_MIN = 2
+
+_UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 Rows = dict[str, list[tuple[int, OffsetValue | None]]]
 
@@ -42,6 +46,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
                     group.group_id,
                     None if group.topics is None else [(topic.name, topic.partition_indexes) async for topic in each(group.topics)],
                     doubt,
+                    context.groups.is_unstable if request.require_stable else _never,
                 )
                 async for group in each({group.group_id: group async for group in each(request.groups)}.values())
             ]
@@ -53,6 +58,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
     except HeadgateError as error:
         code = error_code(error)
         rows = {name: [(partition, None) async for partition in each(partitions)] async for name, partitions in each(asked or ())}
+    unstable = context.groups.is_unstable if request.require_stable and not code else _never
     of_partition = code if context.api_version < TOP_LEVEL_ERROR_VERSION_MIN else 0
     return OffsetFetchResponse(
         error_code=code,
@@ -65,7 +71,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
                         committed_offset=ID_UNKNOWN if value is None else value.offset,
                         committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
                         metadata="" if value is None else value.metadata,
-                        error_code=of_partition,
+                        error_code=_UNSTABLE if unstable(request.group_id, name, partition) else of_partition,
                     )
                     async for partition, value in each(partitions)
                 ],
@@ -75,8 +81,16 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
     )
 
 
+def _never(group_id: str, topic: str, partition: int) -> bool:
+    return False
+
+
 async def _group(
-    context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None, doubt: HeadgateError | None
+    context: Context,
+    group_id: str,
+    asked: list[tuple[str, list[int]]] | None,
+    doubt: HeadgateError | None,
+    unstable: Callable[[str, str, int], bool],
 ) -> OffsetFetchResponseGroup:
     each = context.turn.each
     try:
@@ -94,6 +108,7 @@ async def _group(
                         committed_offset=ID_UNKNOWN if value is None else value.offset,
                         committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
                         metadata="" if value is None else value.metadata,
+                        error_code=_UNSTABLE if unstable(group_id, name, partition) else 0,
                     )
                     async for partition, value in each(partitions)
                 ],

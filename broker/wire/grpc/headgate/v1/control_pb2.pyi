@@ -275,6 +275,66 @@ class SurrenderResponse(_message.Message):
     copies: _containers.RepeatedCompositeFieldContainer[Copy]
     def __init__(self, copies: _Optional[_Iterable[Copy]] = ...) -> None: ...
 
+class TopicPartitions(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AddToTransactionRequest(_message.Message):
+    __slots__ = ("transactional_id", "producer_id", "epoch", "topics", "add")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    add: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., topics: _Optional[_Iterable[TopicPartitions]] = ..., add: _Optional[bool] = ...) -> None: ...
+
+class AddToTransactionResponse(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
+
+class WriteMarkersRequest(_message.Message):
+    __slots__ = ("producer_id", "epoch", "commit", "coordinator_partition", "coordinator_epoch", "topics")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    commit: bool
+    coordinator_partition: int
+    coordinator_epoch: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., commit: _Optional[bool] = ..., coordinator_partition: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ..., topics: _Optional[_Iterable[TopicPartitions]] = ...) -> None: ...
+
+class WriteMarkersResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[MarkerResult]
+    def __init__(self, rows: _Optional[_Iterable[MarkerResult]] = ...) -> None: ...
+
+class MarkerResult(_message.Message):
+    __slots__ = ("topic", "partition", "error")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    error: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
 class ReshardRequest(_message.Message):
     __slots__ = ("split", "merge", "move", "drain")
     class Split(_message.Message):

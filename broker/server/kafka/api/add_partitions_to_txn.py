@@ -1,0 +1,80 @@
+"""AddPartitionsToTxn (24), versions 0-5: partitions join a transaction, which begins with its first one.
+
+Versions 0-3 come from producers, and name one transaction. Versions 4 and 5 come from brokers, and may only ask (`verify_only`).
+If a topic of a transaction is unknown, none of its partitions is added: the others are OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.requests import fenced_code, unknown_topic_code
+from headgate.broker.transactions.coordinator import asked
+from headgate.broker.wire.kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+BATCHED_VERSION_MIN = 4
+FENCED_VERSION_MIN = 2
+
+
+async def handle(request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
+    if context.api_version < BATCHED_VERSION_MIN:
+        one = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(one, context))
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=await _add(one, context))
+            async for one in context.turn.each(request.transactions)
+        ]
+    )
+
+
+async def _add(one: AddPartitionsToTxnTransaction, context: Context) -> list[AddPartitionsToTxnTopicResult]:
+    topics = context.engine.manifest.topics
+    each = context.turn.each
+    partitions: set[tuple[str, int]] = set()
+    unknown: dict[tuple[str, int], ErrorCode] = {}
+    async for asked_topic in each(one.topics):
+        topic = topics.get(asked_topic.name)
+        async for number in each(asked_topic.partitions):
+            if topic is None:
+                unknown[asked_topic.name, number] = unknown_topic_code(asked_topic.name)
+            elif not 0 <= number < topic.partitions:
+                unknown[asked_topic.name, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                partitions.add((asked_topic.name, number))
+    if unknown:
+        return [await _result(row, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown, context) async for row in each(one.topics)]
+    coordinator, wanted = context.transactions, frozenset(partitions)
+    args = one.transactional_id, one.producer_id, one.producer_epoch, wanted
+    if one.verify_only:
+        reply = await asked(lambda: coordinator.verify(*args))
+    else:
+        version = 2 if context.api_version >= BATCHED_VERSION_MIN else 0
+        reply = await asked(lambda: coordinator.add(*args, version=version))
+    code = fenced_code(reply.error, context.api_version >= FENCED_VERSION_MIN)
+    return [await _result(row, code, unknown, context) async for row in each(one.topics)]
+
+
+async def _result(
+    row: AddPartitionsToTxnTopic, code: ErrorCode, unknown: dict[tuple[str, int], ErrorCode], context: Context
+) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(
+        name=row.name,
+        results_by_partition=[
+            AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=unknown.get((row.name, number), code))
+            async for number in context.turn.each(row.partitions)
+        ],
+    )

@@ -1,0 +1,108 @@
+"""TxnOffsetCommit (28), versions 0-5: positions of a group that count once their transaction is committed.
+
+Answered when they are durable. Until the outcome, OffsetFetch with `require_stable` answers UNSTABLE_OFFSET_COMMIT for them. From
+version 3 the request names the member, which is checked as in OffsetCommit. From version 5 the group joins the transaction with
+this request; before, the broker checks that AddOffsetsToTxn came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headgate.broker.groups.entry import RowsReply
+from headgate.broker.groups.positions import Position
+from headgate.broker.groups.shard import Commit
+from headgate.broker.runtime.errors import Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.server.kafka.requests import in_portions, unknown_topic_code
+from headgate.broker.wire.kafka.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+ADDS_VERSION_MIN = 5
+ABORTABLE_VERSION_MIN = 4
+
+
+async def handle(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
+    response = TxnOffsetCommitResponse()
+    positions: list[Position] = []
+    results: list[TxnOffsetCommitResponsePartition] = []
+    manifest = context.engine.manifest
+    topics = manifest.topics
+    each = context.turn.each
+    async for asked in each(request.topics):
+        topic = topics.get(asked.name)
+        rows = TxnOffsetCommitResponseTopic(name=asked.name)
+        response.topics.append(rows)
+        async for row in each(asked.partitions):
+            result = TxnOffsetCommitResponsePartition(partition_index=row.partition_index)
+            rows.partitions.append(result)
+            if topic is None:
+                result.error_code = unknown_topic_code(asked.name)
+            elif not 0 <= row.partition_index < topic.partitions:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                results.append(result)
+                positions.append(
+                    Position(
+                        topic=topic.name,
+                        partition=row.partition_index,
+                        offset=row.committed_offset,
+                        leader_epoch=row.committed_leader_epoch,
+                        metadata=row.committed_metadata,
+                        topic_id=topic.id,
+                        window_end=manifest.window_end(topic.id, row.partition_index),
+                    )
+                )
+    reply = await _commit(request, context, positions)
+    if reply.error is not None:
+        code = _code(reply.error, context.api_version)
+        async for topic_rows in each(response.topics):
+            async for result in each(topic_rows.partitions):
+                result.error_code = code
+    else:
+        async for result, reason in each(zip(results, reply.errors, strict=True)):
+            if reason is not None:
+                result.error_code = _code(reason, context.api_version)
+    return response
+
+
+async def _commit(request: TxnOffsetCommitRequest, context: Context, positions: list[Position]) -> RowsReply:
+    add = context.api_version >= ADDS_VERSION_MIN
+
+    async def consent(partition: tuple[str, int]) -> Reason | None:
+        reply = await context.exchange.ask(
+            request.transactional_id, request.producer_id, request.producer_epoch, frozenset([partition]), add=add
+        )
+        return reply.error
+
+    def commit(portion: list[Position]) -> Awaitable[RowsReply]:
+        event = Commit(
+            token=context.groups.token(),
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            positions=tuple(portion),
+            any_member=True,
+        )
+        return context.groups.commit_pending(request.group_id, event, request.producer_id, request.producer_epoch, consent)
+
+    return await in_portions(context, positions, commit)
+
+
+def _code(reason: Reason, version: int) -> ErrorCode:
+    match reason:
+        case Reason.MESSAGE_TOO_LARGE:
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        case Reason.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case Reason.INVALID_TRANSACTION_STATE if version >= ABORTABLE_VERSION_MIN:
+            return ErrorCode.TRANSACTION_ABORTABLE
+        case Reason.CONCURRENT_TRANSACTIONS if version < ADDS_VERSION_MIN:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retriable for every client, unlike the exact error
+        case _:
+            return reason_code(reason)

@@ -1,0 +1,145 @@
+"""Exactly once, observed from outside: consume-transform-produce on three brokers that are killed and drained.
+
+Runs: three real brokers over one directory; librdkafka and aiokafka transactors (`tests/support/transactors.py`), which abort,
+leave transactions open and revive zombies. Round after round a broker is killed or drained, which moves leads and coordinators.
+Compared, at the end: the committed records of the targets with the source. A mismatch means that a record was lost, came twice,
+left its order, or came from an aborted transaction.
+
+HEADGATE_TRANSACTION_ROUNDS sets the number of rounds (`make transactions`: 30), HEADGATE_CLUSTER_SEED replays a run's choices.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.compat.topics import create_topic
+from tests.conftest import BrokerFactory
+from tests.support import maven
+from tests.support.cluster import Brokers, eventually
+from tests.support.transactors import (
+    ABORTED,
+    TIMEOUT_S,
+    AiokafkaTransactor,
+    ConfluentTransactor,
+    ProcessTransactor,
+    Transactor,
+    committed,
+)
+
+SEED = int(os.environ.get("HEADGATE_CLUSTER_SEED", time.time_ns() % 1_000_000))
+ROUNDS = int(os.environ.get("HEADGATE_TRANSACTION_ROUNDS", "3"))
+PARTITIONS = 3
+KAFKA_VERSION = "4.1.0"
+ROOT = Path(__file__).parents[2]
+RECORDS_PER_ROUND = 150
+
+
+class Source:
+    """Writes numbered records."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+        self._topic = topic
+        self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            for number, values in enumerate(self.written):
+                value = b"%d-%d" % (number, len(values))
+                values.append(value)
+                self._producer.produce(self._topic, value, partition=number)
+        assert self._producer.flush(120) == 0
+
+
+def python_clients(bootstrap: str) -> list[Transactor]:
+    return [
+        ConfluentTransactor(bootstrap, "source", "by-librdkafka", "librdkafka", SEED),
+        AiokafkaTransactor(bootstrap, "source", "by-aiokafka", "aiokafka", SEED),
+    ]
+
+
+def java_client(bootstrap: str) -> list[Transactor]:
+    """The second protocol of transactions, in which leads add partitions and each transaction has an epoch."""
+    artifacts = (f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36")
+    home = maven.jars(f"kafka-clients-{KAFKA_VERSION}", artifacts)
+    program = ROOT / "tests/support/transactors_java/Transactor.java"
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{home}/*", str(program)]
+    return [ProcessTransactor(command, bootstrap, "source", "by-java", "java", SEED)]
+
+
+def go_client(bootstrap: str) -> list[Transactor]:
+    """franz-go."""
+    program = Path(tempfile.mkdtemp(prefix="transactor-")) / "transactor"
+    folder = ROOT / "tests/support/transactors_go"
+    subprocess.run(["go", "build", "-o", str(program), "."], cwd=folder, check=True, timeout=TIMEOUT_S)
+    return [ProcessTransactor([str(program)], bootstrap, "source", "by-go", "go", SEED)]
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        python_clients,
+        pytest.param(java_client, marks=[pytest.mark.slow, pytest.mark.skipif(bool(maven.missing()), reason="no Maven")]),
+        pytest.param(go_client, marks=[pytest.mark.slow, pytest.mark.skipif(not shutil.which("go"), reason="no Go")]),
+    ],
+)
+@pytest.mark.timeout(1800 if ROUNDS > 3 else 400)
+def test_rounds(
+    clients: Callable[[str], list[Transactor]], make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]
+) -> None:
+    draw = random.Random(f"{SEED}-transactions")
+    brokers = Brokers(make_broker, tmp_path / "store")
+    brokers.start()
+    transactors = clients(brokers.bootstrap)
+    for topic in ("source", *(one.target for one in transactors)):
+        create_topic(brokers.bootstrap, topic, PARTITIONS)
+    source = Source(brokers.bootstrap, "source")
+    for one in transactors:
+        one.start()
+    try:
+        for number in range(ROUNDS):
+            source.write(RECORDS_PER_ROUND // 3)
+            before = [one.done for one in transactors]
+            eventually(
+                lambda before=before: all(one.done > then for one, then in zip(transactors, before, strict=True)),
+                lambda: f"transactions go on: {[(one.name, one.done, one.restarts) for one in transactors]}",
+            )
+            victim = draw.choice(brokers.all)
+            source.write(RECORDS_PER_ROUND // 3)
+            if number % 3 == 1:
+                assert victim.terminate() == 0, "a drained broker hands over its transactions and ends"
+            else:
+                victim.kill()
+            source.write(RECORDS_PER_ROUND // 3)
+            victim.start()
+            brokers.revive()
+        wanted = source.written
+        results: dict[str, list[list[bytes]]] = {}
+        for one in transactors:
+
+            def is_done(one: Transactor = one) -> bool:
+                results[one.name] = committed(brokers.bootstrap, one.target, PARTITIONS)
+                return all(len(got) >= len(want) for got, want in zip(results[one.name], wanted, strict=True))
+
+            eventually(is_done, lambda one=one: f"{one.name} does all: {[len(got) for got in results[one.name]]}")
+    finally:
+        for one in transactors:
+            one.stop()
+    for one in transactors:
+        got = committed(brokers.bootstrap, one.target, PARTITIONS)
+        assert not [value for values in got for value in values if value.startswith(ABORTED)], one.name
+        assert got == wanted, one.name
+        report(
+            f"transactions by {one.name}: {one.done} committed, {one.aborted} aborted, {one.abandoned} left open, "
+            f"{one.restarts} restarts, zombies got {sorted(set(one.fenced))}"
+        )
