@@ -22,6 +22,7 @@ from headgate.broker.log.batch import (
     LENGTH_OVERHEAD_BYTES,
     LOG_APPEND_TIME,
     NO_PRODUCER_ID,
+    TRANSACTIONAL,
     Buffer,
     parse_header,
 )
@@ -59,6 +60,7 @@ def encode_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    transactional: bool = False,
 ) -> bytes:
     """One batch of at least one record, as a producer sends it: base offset 0, offsets counted up from it, CreateTime."""
     body = bytearray()
@@ -98,10 +100,11 @@ def encode_batch(
     assert count > 0, "a batch has at least one record"
     payload: Buffer = body if compression is Codec.NONE else compress(compression, body)
     length = HEADER_BYTES - LENGTH_OVERHEAD_BYTES + len(payload)
+    attributes = compression | TRANSACTIONAL if transactional else int(compression)
     batch = bytearray(HEADER_BYTES)
     _HEADER.pack_into(
         batch, 0,
-        0, length, -1, 2, 0, int(compression), count - 1, base_timestamp, max_timestamp,
+        0, length, -1, 2, 0, attributes, count - 1, base_timestamp, max_timestamp,
         producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     batch += payload

@@ -1,8 +1,9 @@
 """The simulated cluster: the real engine, control plane, recovery, journal and Kafka server, in virtual time, one life per seed.
 
 Runs: `python -m headgate.broker.testing.simulate`, as a person would (a separate process: its seeds do not depend on this one).
-Compared: the clients' answers with the records of a fresh broker at the end; invariants 1 to 7 and 9 of the design, and that a
-cluster goes on when its faults are over. A mismatch names its seed and the command that shows its events.
+Compared: the clients' answers with the records of a fresh broker at the end; invariants 1 to 7 and 9 of the design, transactions
+in a quarter of the seeds, and that a cluster goes on when its faults are over. A mismatch names its seed and the command that
+shows its events.
 
 The canaries plant a bug and expect the seeds to find it. Among them are bugs that the simulation found in the past. They prove
 that the checkers can fail. The digests prove that a seed is one life: without that, no failure could be replayed.
@@ -119,6 +120,13 @@ def test_a_seed_is_one_life() -> None:
         ("no-proof", ("answers are current",)),
         ("forgotten-files", ("the cluster goes on", "acked records are there", "one record per offset")),
         pytest.param("late-folds", ("the cluster goes on", "state is sound"), marks=pytest.mark.slow),
+        ("forgiving-coordinator", ("zombies are fenced", "transactions are atomic")),
+        ("forgetful-coordinator", ("the cluster goes on",)),
+        ("forgetful-recovery", ("aborted records stay hidden",)),
+        ("unstable-readers", ("aborted records stay hidden",)),
+        ("unnamed-aborts", ("aborted records stay hidden",)),
+        ("early-positions", ("positions go with their transaction",)),
+        ("no-consent", ("aborted records stay hidden", "the cluster goes on")),
     ],
 )
 def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:

@@ -8,6 +8,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from headgate.broker.groups.shard import Shard
+from headgate.broker.runtime.errors import Reason
+from headgate.broker.transactions.records import Transaction
+
 
 def _no_fence_check() -> Mapping[str, object]:
     """A broker on a directory does not check its fence between write and ack."""
@@ -176,6 +180,55 @@ def _late_folds() -> Mapping[str, object]:
     return {"headgate.broker.cluster.admission._check_fold_to_files": lambda manifest, edit: None}
 
 
+ALWAYS_TRANSACTIONS = {"headgate.broker.testing.simulation.scenario.TRANSACTIONS_RATE": 1.0}
+
+
+def _forgiving_coordinator() -> Mapping[str, object]:
+    """The coordinator of a transactional id does not look at the epochs of producers."""
+
+    def check(known: Transaction | None, producer_id: int, epoch: int) -> Reason | None:
+        return None if known is not None and producer_id == known.producer_id else Reason.INVALID_PRODUCER_ID_MAPPING
+
+    return {**ALWAYS_TRANSACTIONS, "headgate.broker.transactions.rules._check": check}
+
+
+def _forgetful_coordinator() -> Mapping[str, object]:
+    """A new coordinator does not write the markers that its predecessor may have missed."""
+    return {**ALWAYS_TRANSACTIONS, "headgate.broker.transactions.shard.Shard.loaded": lambda self, now: []}
+
+
+def _forgetful_recovery() -> Mapping[str, object]:
+    """A failover loses the transactions since the last checkpoint."""
+    return {**ALWAYS_TRANSACTIONS, "headgate.broker.engine.upkeep.recovery.TRANSACTIONAL": 0}
+
+
+def _unstable_readers() -> Mapping[str, object]:
+    """Readers of committed records read up to the high watermark."""
+    stable_end = property(lambda self: self.high_watermark)
+    return {**ALWAYS_TRANSACTIONS, "headgate.broker.engine.partition.log.PartitionLog.stable_end": stable_end}
+
+
+def _unnamed_aborts() -> Mapping[str, object]:
+    """Fetch does not name the aborted transactions."""
+    return {**ALWAYS_TRANSACTIONS, "headgate.broker.server.kafka.fetch.aborted_in": lambda log, offset, slices: []}
+
+
+def _early_positions() -> Mapping[str, object]:
+    """A position in a transaction counts, whatever the outcome."""
+    end = Shard.end_transaction
+
+    def always(self: Shard, producer_id: int, epoch: int, token: object, *, commit: bool) -> object:
+        return end(self, producer_id, epoch, token, commit=True)
+
+    return {**ALWAYS_TRANSACTIONS, "headgate.broker.groups.shard.Shard.end_transaction": always}
+
+
+def _no_consent() -> Mapping[str, object]:
+    """Leads take the first batch of a transaction without asking its coordinator, as before KIP-890."""
+    allowed = {"headgate.broker.log.transactions.Transactions.is_allowed": lambda self, producer_id, epoch: True}
+    return {**ALWAYS_TRANSACTIONS, **allowed, "headgate.broker.testing.simulation.transactors.VERSIONS": (1,)}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -197,4 +250,11 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-proof": _no_proof,
     "forgotten-files": _forgotten_files,
     "late-folds": _late_folds,
+    "forgiving-coordinator": _forgiving_coordinator,
+    "forgetful-coordinator": _forgetful_coordinator,
+    "forgetful-recovery": _forgetful_recovery,
+    "unstable-readers": _unstable_readers,
+    "unnamed-aborts": _unnamed_aborts,
+    "early-positions": _early_positions,
+    "no-consent": _no_consent,
 }

@@ -38,6 +38,8 @@ TOPIC = 2
 """Type of a resource with settings."""
 SET = 0
 """Operation of IncrementalAlterConfigs."""
+GROUP, TRANSACTION = 0, 1
+"""Kinds of coordinators."""
 
 AGAIN = frozenset(
     {
@@ -50,6 +52,9 @@ AGAIN = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
 """Errors after which every client asks again."""
@@ -309,15 +314,15 @@ def epoch_end(topic: str, partition: int, epoch: int) -> Call[tuple[int, int]]:
     return Call(request, 4, offset_for_leader_epoch.OffsetForLeaderEpochResponse, read)
 
 
-def coordinator(group: str) -> Call[str]:
-    """The address of a group's coordinator."""
+def coordinator(key: str, kind: int = GROUP) -> Call[str]:
+    """The address of the coordinator of a group, or of a transactional id."""
 
     def read(response: find_coordinator.FindCoordinatorResponse) -> str:
         row = response.coordinators[0]
         check(row.error_code, row.error_message)
         return f"{row.host}:{row.port}"
 
-    request = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+    request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
     return Call(request, 4, find_coordinator.FindCoordinatorResponse, read)
 
 

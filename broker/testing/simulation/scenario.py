@@ -38,6 +38,7 @@ from headgate.broker.testing.simulation.operators import Historian, Operator, Pl
 from headgate.broker.testing.simulation.scene import Scene
 from headgate.broker.testing.simulation.store import Medium, Weather
 from headgate.broker.testing.simulation.trace import Trace
+from headgate.broker.testing.simulation.transactors import Payments
 from headgate.broker.testing.simulation.wal import SteppedWal
 
 SETTLE_S = 120.0
@@ -47,6 +48,8 @@ JUMPING_RATE = 0.08
 """Share of the seeds in which only clocks jump. In other seeds, a jump seldom meets the events that make it matter."""
 FOLDING_RATE = 0.25
 """Share of the seeds in which records become Parquet files as soon as they are listed."""
+TRANSACTIONS_RATE = 0.25
+"""Share of the seeds with transactional producers."""
 RETENTION_MS = 3_600_000
 """Retention time of topics in some runs, longer than a run: every removal by age is too early."""
 EXPIRATION_MS = 7_200_000
@@ -79,7 +82,8 @@ def simulate(seed: int, *, long: bool = False, out: TextIO | None = None, patche
     random = Random(seed)
     failure: str | None = None
     with replaced(_environment(random, patches or {})):
-        scenario = Scenario(random, out, long)
+        # Drawn apart: the other seeds keep their lives.
+        scenario = Scenario(random, out, long, transactions=Random(~seed).random() < TRANSACTIONS_RATE)
         _listen(scenario.trace, out is not None)
         SteppedWal.random = scenario.random
         try:
@@ -177,7 +181,7 @@ def _owner(path: str) -> tuple[Any, str]:
 class Scenario:
     """One seed's cluster, clients, faults and checks."""
 
-    def __init__(self, random: Random, out: TextIO | None, long: bool) -> None:
+    def __init__(self, random: Random, out: TextIO | None, long: bool, *, transactions: bool) -> None:
         self.random = random
         self.long = long
         self.ledger = Ledger()
@@ -209,6 +213,7 @@ class Scenario:
             offline_check_interval_ms=100 if self.folds else 30_000,
             producer_id_expiration_ms=EXPIRATION_MS,
             offsets_topic_num_partitions=1,
+            transaction_topic_num_partitions=2,
         )
         self.replicated = not jumps and random.random() < 0.3
         self.retention_ms = RETENTION_MS if jumps else random.choice((RETENTION_MS, 10**12))
@@ -230,6 +235,11 @@ class Scenario:
         self.world = World(self.loop, self.network, self.fleet.brokers, self.ledger, random, self.trace, self.fail)
         self.world.judges_ends = not self.replicated
         self.nemesis = Nemesis(scene, self.fleet)
+        self.payments = Payments(self.world, {"ack": self.ack, "retention.ms": str(self.retention_ms)}) if transactions else None
+
+    @property
+    def ack(self) -> str:
+        return "replicated" if self.replicated else "durable"
 
     def fail(self, error: BaseException) -> None:
         """End the run: a checker has found a violation."""
@@ -244,7 +254,7 @@ class Scenario:
             self.world,
             random.choice((0.2, 0.5, 3.0)),
             (0.02, 0.1) if self.long else (0.05, 0.3),
-            ack="replicated" if self.replicated else "durable",
+            ack=self.ack,
             retention_ms=self.retention_ms,
             folds=self.folds,
         )
@@ -258,6 +268,8 @@ class Scenario:
             historian = self.world.spawn(Historian(self.world, self._upload).run(), "historian")
         if random.random() < 0.5:
             add_member(self.world)
+        if self.payments is not None:
+            self.world.spawn(self.payments.start(), "payments")
         self.world.spawn(self._faults(), "nemesis")
         self._until(lambda: self.nemesis.over, 200.0, "the faults come to an end")
         self.nemesis.heal()
@@ -265,6 +277,8 @@ class Scenario:
         self._for(1.0)
         self.world.writing = False
         self._until(lambda: all(writer.idle for writer in self.world.writers), SETTLE_S, "writers are acked again", self._stuck)
+        if self.payments is not None:
+            self._until(lambda: self.payments.idle, SETTLE_S, "transactions end", self.payments.stuck)
         if historian is not None:
             self._until(historian.done, SETTLE_S, "gates are answered")
             self._until(self._no_gate_is_open, SETTLE_S, "gates end", checker="a gate is filled whole")
@@ -307,6 +321,9 @@ class Scenario:
         reading = self.world.spawn(self._read(fresh, final), "final")
         self._until(reading.done, SETTLE_S, "a fresh broker can be read", lambda: repr(self._read_error))
         self.ledger.judge(final)
+        if self.payments is not None:
+            judging = self.world.spawn(self.payments.judge(), "judge")
+            self._until(judging.done, SETTLE_S, "open transactions end", self.payments.stuck)
         _check_state(fresh)
 
     async def _read(self, fresh: Any, final: dict[Partition, tuple[int, dict[int, bytes]]]) -> None:
