@@ -9,6 +9,7 @@ driver passes it events and executes the effects. Each other activity has a file
     orders.py           carries out splits, merges, moves and drains
     held_lease.py       renews the lease, and gives it back
     leader_gates.py     gates: opens, fills and expires them
+    leader_tables.py    topics as Iceberg tables: writes their metadata
     leader_capacity.py  reservations, and the desired number of brokers
     term_tasks.py       the tasks of the term
 
@@ -62,6 +63,7 @@ from headgate.broker.control.held_lease import HeldLease
 from headgate.broker.control.leader_capacity import LeaderCapacity
 from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.control.leader_journal import LeaderJournal
+from headgate.broker.control.leader_tables import LeaderTables
 from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.control.orders import Orders
 from headgate.broker.control.probe import ask
@@ -153,6 +155,7 @@ class Leader:
         self.chronicle = Chronicle()
         self.floods = FloodBook()
         self.gates = LeaderGates(engine, self.journal, self.sessions, self.note, timings)
+        self.tables = LeaderTables(engine, self.journal)
         self.capacity = LeaderCapacity(
             self.term, self.journal, engine.settings, self.clock, self._tasks.spawn, chronicle=self.chronicle
         )
@@ -212,6 +215,7 @@ class Leader:
         self.take(Opened())
         self._tasks.spawn(self._run(), "leader")
         self._tasks.spawn(self.gates.run(), "gates")
+        self._tasks.spawn(self.tables.run(), "tables")
 
     async def _begin(self) -> int:
         """Make the first commit of the term. Returns the number of recovered records."""
@@ -304,6 +308,7 @@ class Leader:
         self.sessions.send(self.journal.version, edits)
         self.orders.applied(edits)
         self.capacity.applied(edits)
+        self.tables.applied(edits)
 
     async def _run(self) -> None:
         while True:

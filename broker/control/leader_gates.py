@@ -46,6 +46,7 @@ from headgate.broker.cluster.manifest import (
 )
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.control.timings import Timings
+from headgate.broker.engine.keys import is_of_table
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.steps import Steps
@@ -516,6 +517,8 @@ class LeaderGates:
         manifest = self._journal.manifest
         if topic_id not in manifest.topics_by_id:
             return True
+        if is_of_table(key):
+            return False
         gates = manifest.gates.get(topic_id, {})
         return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
 

@@ -29,6 +29,7 @@ from headgate.broker.engine.read.path import ReadPath
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.running import Running
+from headgate.broker.engine.topic_tables import Tables
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.offline_process import LoopWorker, Worker
@@ -121,6 +122,7 @@ class Engine:
             encoders=encoders,
             pools=pools,
         )
+        self.tables = Tables(store)
         self._reader = StoreReader(store, incarnation_id, settings.read_cache_bytes, self.history)
         self.running: Running
         """The WAL and the upkeep. `start` makes them."""

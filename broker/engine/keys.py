@@ -14,6 +14,8 @@
     cluster/lease/<version>                  the cluster's leader (control/lease_register.py)
     topics/<topic id>/data/...               files of history, by reference
     topics/<topic id>/data/partition=<n>/offset=<offset>-<maker>.parquet    folded files (upkeep/offline.py)
+    topics/<topic id>/metadata/<version>.metadata.json    the topic as an Iceberg table (control/leader_tables.py)
+    topics/<topic id>/manifests/...          manifests and manifest lists of the table
 """
 
 from __future__ import annotations
@@ -75,6 +77,38 @@ def made_in(key: str) -> int | None:
 def folded_file(topic_id: uuid.UUID, partition: int, name: str) -> str:
     """The key of a folded file. No id of a gate has a `=`, so the name is never taken for that of a gate's file."""
     return f"{data_prefix(topic_id)}partition={partition}/{name}"
+
+
+def topic_prefix(topic_id: uuid.UUID) -> str:
+    """The prefix of everything that belongs to a topic, without the slash at its end."""
+    return f"topics/{topic_id.hex}"
+
+
+def metadata_prefix(topic_id: uuid.UUID) -> str:
+    return f"{topic_prefix(topic_id)}/metadata/"
+
+
+def manifests_prefix(topic_id: uuid.UUID) -> str:
+    return f"{topic_prefix(topic_id)}/manifests/"
+
+
+def table_metadata(topic_id: uuid.UUID, version: int) -> str:
+    """The metadata file of a version of a topic's table."""
+    return f"{metadata_prefix(topic_id)}{version:020d}.metadata.json"
+
+
+def version_of(table_metadata_key: str) -> int:
+    """The version of a metadata file."""
+    return int(table_metadata_key.rsplit("/", 1)[1].partition(".")[0])
+
+
+def table_manifest(topic_id: uuid.UUID, name: str) -> str:
+    return f"{manifests_prefix(topic_id)}{name}"
+
+
+def is_of_table(key: str) -> bool:
+    """True for objects that describe a topic as a table. They have no records."""
+    return key.split("/", 3)[2:3] in (["metadata"], ["manifests"])
 
 
 def fence(incarnation_id: str) -> str:

@@ -41,7 +41,7 @@ class Running:
             interval_s=settings.wal_checkpoint_interval_ms / 1000,
         )
         self.sweeper = Sweeper(life, leads, deletion, self.wal, self.checkpointer)
-        self.offline = OfflineFolder(life, leads, worker, self.sweeper.wake)
+        self.offline = OfflineFolder(life, leads, worker, self.sweeper.wake, self.sweeper.list_open)
         self.handover = Handover(life, leads, self.wal, self.checkpointer, writes.durable)
         self._watch: WalWatch | None = None
 

@@ -252,6 +252,7 @@ class Process:
                 not_ready=self.not_ready,
                 line=self.line,
                 views=lambda: None if self._grpc is None or self.phase != "serving" else self._grpc.views,
+                engine=lambda: None if self._node is None or self.phase != "serving" else self._node.engine,
             ),
             self._http_socket,
             self._certificates,

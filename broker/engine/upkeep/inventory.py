@@ -31,6 +31,8 @@ class Kind(StrEnum):
     PRODUCERS = "producers"
     FENCE = "fence"
     HISTORY = "history"
+    TABLE = "table"
+    """Iceberg metadata of a topic."""
     FOREIGN = "foreign"
     """Not Headgate's."""
 
@@ -164,6 +166,8 @@ def _judge_history(found: ObjectInfo, manifest: Manifest, topic_id: uuid.UUID, o
     topic = manifest.topics_by_id.get(topic_id)
     if topic is None:
         return Judged(found, Kind.HISTORY, Standing.LEFT_OVER, "its topic was deleted")
+    if keys.is_of_table(found.key):
+        return Judged(found, Kind.TABLE, Standing.NEEDED, "it describes the topic as a table", topic.name)
     gates = manifest.gates.get(topic_id, {}).values()
     gate_id = gate_of(found.key, [gate.id for gate in gates if gate.state == "open"])
     if gate_id is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
 
 from headgate.broker.cluster.folded_files import FoldToFiles
@@ -37,13 +37,25 @@ class OfflineFolder:
 
     Args:
         folded: called after records have left chunks, some of which may be unneeded now.
+        list_open: lists the newest records of partitions; see `Sweeper.list_open`.
     """
 
-    def __init__(self, life: Life, leads: Leads, worker: Worker, folded: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        life: Life,
+        leads: Leads,
+        worker: Worker,
+        folded: Callable[[], None],
+        list_open: Callable[[Collection[PartitionLog]], Awaitable[None]],
+    ) -> None:
         self._life = life
         self._leads = leads
         self._worker = worker
         self._folded = folded
+        self._list_open = list_open
+        self._open: dict[PartitionLog, tuple[int, int]] = {}
+        """Partitions with records that the manifest does not list: the first of their offsets, and the time in ms at which it was
+        seen first."""
         self._stay: dict[tuple[uuid.UUID, int], set[int]] = {}
         """Base offsets of extents that cannot be folded, by topic and partition."""
         self._stay_count = 0
@@ -93,6 +105,8 @@ class OfflineFolder:
         """
         done = 0
         self._later.clear()
+        self._open = {log: seen for log, seen in self._open.items() if log.closed is None}
+        await self._list_open([log for log in self._leads.all() if self._waits_for_listing(log)])
         while True:
             committed = 0
             ready: list[FoldToFiles] = []
@@ -105,6 +119,19 @@ class OfflineFolder:
             done += committed
             if not committed or self._end.is_set():
                 return done
+
+    def _waits_for_listing(self, log: PartitionLog) -> bool:
+        """True if records are due that are not listed yet: a chunk with few writes stays open for long."""
+        config, sizes = log.config, log.open.sizes
+        if not sizes or log.internal or (config.offline_after_ms < 0 and config.offline_after_bytes < 0):
+            self._open.pop(log, None)
+            return False
+        first, now_ms = log.open.offsets[0], self._life.clock.now_ms()
+        seen = self._open.get(log)
+        if seen is None or seen[0] != first:
+            seen = self._open[log] = first, now_ms
+        is_old = 0 <= config.offline_after_ms <= now_ms - seen[1]
+        return is_old or 0 <= config.offline_after_bytes < sum(sizes)
 
     async def fold_each(self) -> AsyncIterator[FoldToFiles]:
         """The next fold of each partition that has one due. The files are written; the caller commits the edits."""

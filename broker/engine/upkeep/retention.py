@@ -11,7 +11,7 @@ count (`cluster/downtime.py`). While the clock is in doubt, no record is removed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -219,8 +219,11 @@ class Sweeper:
 
     async def _list_expired(self) -> None:
         """List records that retention wants to remove but that are not listed yet. A chunk with few writes stays open for long."""
+        await self.list_open([partition for partition in self._leads.all() if waits_for_listing(partition, self._life.cutoff_ms)])
+
+    async def list_open(self, waiting: Collection[PartitionLog]) -> None:
+        """List the newest records of these partitions. The open chunk, which may have some of them, is completed early."""
         life = self._life
-        waiting = [partition for partition in self._leads.all() if waits_for_listing(partition, life.cutoff_ms)]
         if not waiting or self._closing or life.failed is not None or (life.ready and self._wal.stalled is not None):
             return
         if not self._checkpointer.lists(waiting):

@@ -25,12 +25,14 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.http.api import Api
 from headgate.broker.server.http.guard import Answer, KnownHosts, guarded
+from headgate.broker.server.http.iceberg import Catalog, catalog_paths
 from headgate.broker.server.http.page.pages import Pages
 from headgate.broker.server.http.server import HttpServer
 from headgate.broker.server.view.cluster_view import Views
 from headgate.broker.server.view.shared import Shared
 
 if TYPE_CHECKING:
+    from headgate.broker.engine.engine import Engine
     from headgate.broker.server.tls import Certificates
 
 PAUSE_PER_SCRAPE = 4.0
@@ -53,7 +55,7 @@ class Behind:
 
     `hosts`: returns the host names of the cluster's brokers. `not_ready`: returns the reason why the broker does not serve at the
     moment, or None. `line`: one line about the broker. `views`: returns what there is to see; None until the broker has joined
-    its cluster.
+    its cluster. `engine`: returns its engine, or None until then.
     """
 
     settings: Settings
@@ -63,6 +65,7 @@ class Behind:
     not_ready: Callable[[], str | None]
     line: Callable[[], str]
     views: Callable[[], Views | None]
+    engine: Callable[[], Engine | None] = lambda: None
 
 
 def doors(behind: Behind, pages: Pages) -> list[Door]:
@@ -99,6 +102,7 @@ def doors(behind: Behind, pages: Pages) -> list[Door]:
         Door("/api/floods/{id}", "read", api.flood, "one flood and its gate"),
         Door("/api/decisions", "read", api.decisions, "what the leader did and why, the newest first"),
         Door("/api/events", "read", pages.events, "server-sent events: the parts of the page that changed, as HTML"),
+        *(Door(path, "read", answer, purpose) for path, answer, purpose in catalog_paths(Catalog(behind.engine))),
         Door("/healthz", "probe", healthz, "200 while the process runs its event loop"),
         Door("/readyz", "probe", readyz, "200 when clients are served and their records become durable; else 503 and the reason"),
         Door("/metrics", "scrape", metrics_text, "the metrics, for Prometheus"),

@@ -249,8 +249,9 @@ class Machine:
         Args:
             kill_at_call, refused: see `MortalStore`. random, rates: see `FaultStore`.
         """
-        faults = FaultStore(self._open_store(), sleep=asyncio.sleep, random=random, rates=rates)
-        store = MortalStore(faults, self._url)
+        medium = self._open_store()
+        faults = FaultStore(medium, sleep=asyncio.sleep, random=random, rates=rates)
+        store = MortalStore(faults, medium.url if medium.url.startswith("/") else self._url)
         store.kill_at_call = kill_at_call
         store.refused.update(refused or {})
         failures: list[HeadgateError] = []

@@ -1,0 +1,214 @@
+"""Keeps the tables of topics in step with their files: the leader is the only writer of Iceberg metadata.
+
+Each commit of the manifest that changes folded files, or makes some unreadable, makes the topic's table due; `run` then writes the
+table's next version. The metadata file is put only if its version is absent. So a leader that was replaced cannot write over its
+successor: it loses that race, and forgets what it knew of the table. A new leader writes the manifests of a table anew at its first
+change. Readers never wait for this: until then they see the table as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headgate.broker.cluster.folded_files import FoldToFiles
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.manifest import DeleteTopic, Edit, SetLogStart, SkipRecords, Topic, TrimGates
+from headgate.broker.control.leader_journal import LeaderJournal
+from headgate.broker.engine import keys
+from headgate.broker.engine.topic_tables import OFFSETS, TOPIC, location_of
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.wire.iceberg.table import DataFile, Table, Written
+
+if TYPE_CHECKING:
+    from headgate.broker.engine.engine import Engine
+
+logger = get_logger("tables")
+
+PAUSE_S = 1.0
+"""Pause between two looks at due tables: changes within it become one version."""
+GRACE_MS = 3600 * 1000
+"""Age in ms at which objects of a table that no listed snapshot needs are deleted: a query may still read them."""
+SWEEP_S = 600.0
+"""Pause between two sweeps of the objects of changed tables, in seconds."""
+FILES = "headgate.files"
+"""The property with the number of a table's files and a checksum of their names. A new leader compares it with the manifest."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A table as this leader wrote it. `files`: those in it, by path."""
+
+    table: Table
+    written_ms: int
+    files: dict[str, ParquetExtent] = field(default_factory=dict)
+
+
+class LeaderTables:
+    """The tables of all topics, during one term."""
+
+    def __init__(self, engine: Engine, journal: LeaderJournal) -> None:
+        self._engine = engine
+        self._journal = journal
+        self._known: dict[uuid.UUID, _Known] = {}
+        self._added: dict[uuid.UUID, list[ParquetExtent]] = {}
+        """Files that came since the last version, of known tables."""
+        self._due: dict[uuid.UUID, bool] = {}
+        """Topics whose table may have changed. True: files may be gone."""
+        self._writing = asyncio.Lock()
+        self.versions_written = 0
+
+    def applied(self, edits: Iterable[Edit]) -> None:
+        """Note which tables a commit changes."""
+        for edit in edits:
+            match edit:
+                case FoldToFiles(topic_id, _, files, _, _):
+                    self._added.setdefault(topic_id, []).extend(files)
+                    self._due.setdefault(topic_id, False)
+                case SetLogStart(topic_id, _, _) | SkipRecords(topic_id, _, _, _) | TrimGates(topic_id):
+                    if topic_id in self._journal.manifest.files.by_topic or topic_id in self._known:
+                        self._due[topic_id] = True
+                case DeleteTopic(topic_id):
+                    for state in (self._known, self._added, self._due):
+                        state.pop(topic_id, None)
+
+    async def run(self) -> None:
+        """Write the due tables, until the term ends."""
+        self._due.update(dict.fromkeys(self._journal.manifest.files.by_topic, True))
+        sweep_s = self._engine.clock.monotonic() + SWEEP_S
+        while True:
+            await self.write_due()
+            if self._engine.clock.monotonic() >= sweep_s:
+                sweep_s = self._engine.clock.monotonic() + SWEEP_S
+                await self.sweep()
+            await asyncio.sleep(PAUSE_S)
+
+    async def write_due(self) -> None:
+        """Write the next version of each table that has changed. A table that cannot be written stays due."""
+        async with self._writing:
+            await self._write_due()
+
+    async def _write_due(self) -> None:
+        for topic_id in list(self._due):
+            recheck = self._due.pop(topic_id, False)
+            added = self._added.pop(topic_id, [])
+            topic = self._journal.manifest.topics_by_id.get(topic_id)
+            if topic is None:
+                continue
+            try:
+                await self._write(topic, added, recheck=recheck)
+            except HeadgateError as error:
+                logger.warning("table_not_written", topic=topic.name, error=error.message)
+                self._known.pop(topic_id, None)
+                self._due[topic_id] = True
+                return  # the store does not answer; later is soon enough
+
+    async def _write(self, topic: Topic, added: Sequence[ParquetExtent], *, recheck: bool) -> None:
+        known = self._known.get(topic.id)
+        if known is None:
+            known = await self._load(topic)
+            if known is None:
+                return
+            gone: set[str] = set()
+            fresh = self._readable(topic.id)
+        else:
+            fresh = [one for one in added if one.path not in known.files]
+            gone = set()
+            if recheck:
+                gone = {one.path for one in known.files.values() if not self._is_readable(topic.id, one)}
+                fresh = [one for one in fresh if self._is_readable(topic.id, one)]
+            if not fresh and not gone:
+                return
+        files = {path: one for path, one in known.files.items() if path not in gone}
+        files.update((one.path, one) for one in fresh)
+        written = await asyncio.get_running_loop().run_in_executor(None, self._next, topic, known, fresh, gone, files)
+        for name, data in written.objects.items():
+            await self._engine.store.put(keys.table_manifest(topic.id, name), data)
+        if not await self._engine.store.put_if_absent(keys.table_metadata(topic.id, written.table.version), written.metadata):
+            # Another leader wrote this version, or an earlier attempt of this one did. What is there is read first.
+            self._known.pop(topic.id, None)
+            self._due[topic.id] = True
+            return
+        self._known[topic.id] = _Known(written.table, self._engine.clock.now_ms(), files)
+        self.versions_written += 1
+        logger.info("table_written", topic=topic.name, version=written.table.version, files=len(files))
+
+    def _next(
+        self, topic: Topic, known: _Known, fresh: Sequence[ParquetExtent], gone: set[str], files: dict[str, ParquetExtent]
+    ) -> Written:
+        location = known.table.location.removesuffix(f"/{keys.topic_prefix(topic.id)}")
+        added = [_data_file(location, one) for one in fresh]
+        properties = {TOPIC: topic.name, OFFSETS: json.dumps(_ranges(files.values())), FILES: _digest(files)}
+        paths = {f"{location}/{path}" for path in gone}
+        return known.table.change(added, paths, properties, self._engine.clock.now_ms(), known.written_ms)
+
+    async def _load(self, topic: Topic) -> _Known | None:
+        """The table as an earlier leader left it, without its manifests. None if it agrees with the manifest."""
+        loaded = await self._engine.tables.load(topic)
+        table = Table(id=topic.id, location=location_of(self._engine.store.url, topic.id), version=loaded.version)
+        metadata = json.loads(loaded.data)
+        files = {one.path: one for one in self._readable(topic.id)}
+        if metadata["properties"].get(FILES, _digest({})) == _digest(files):
+            return None
+        return _Known(table, metadata["last-updated-ms"])
+
+    def _readable(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
+        partitions = self._journal.manifest.files.by_topic.get(topic_id, {})
+        return [one for number in sorted(partitions) for one in partitions[number] if self._is_readable(topic_id, one)]
+
+    def _is_readable(self, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
+        return self._journal.manifest.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)
+
+    async def sweep(self) -> None:
+        """Delete objects of this leader's tables that no listed snapshot needs."""
+        store, oldest_ms = self._engine.store, self._engine.clock.now_ms() - GRACE_MS
+        if self._engine.clock.doubt is not None:
+            return
+        for topic_id, known in list(self._known.items()):
+            kept = {keys.table_manifest(topic_id, name) for name in known.table.objects}
+            newest = keys.table_metadata(topic_id, known.table.version)
+            for prefix in (keys.manifests_prefix(topic_id), keys.metadata_prefix(topic_id)):
+                last = ""
+                while found := await store.list(prefix, last):
+                    last = found[-1].key
+                    for one in found:
+                        if one.key not in kept and one.key < newest and one.modified_ms < oldest_ms:
+                            await store.delete(one.key)
+
+
+def _data_file(location: str, one: ParquetExtent) -> DataFile:
+    return DataFile(
+        path=f"{location}/{one.path}",
+        partition=one.partition,
+        first_offset=one.base_offset,
+        last_offset=one.end_offset - 1,
+        timestamp_min_ms=one.timestamp_min_ms,
+        timestamp_max_ms=one.timestamp_max_ms,
+        rows=one.rows,
+        size_bytes=one.size_bytes,
+    )
+
+
+def _ranges(files: Iterable[ParquetExtent]) -> dict[int, list[list[int]]]:
+    """The offsets of files by partition; ranges that touch are one."""
+    found: dict[int, list[list[int]]] = {}
+    for one in sorted(files, key=lambda file: (file.partition, file.base_offset)):
+        ranges = found.setdefault(one.partition, [])
+        if ranges and ranges[-1][1] == one.base_offset:
+            ranges[-1][1] = one.end_offset
+        else:
+            ranges.append([one.base_offset, one.end_offset])
+    return found
+
+
+def _digest(files: dict[str, ParquetExtent]) -> str:
+    sums = 0
+    for path in files:
+        sums ^= zlib.crc32(path.encode())
+    return f"{len(files)}-{sums:08x}"

@@ -1,0 +1,77 @@
+"""Topics as Iceberg tables, for readers: where their objects are, and the newest metadata of a topic.
+
+The leader writes the metadata (`control/leader_tables.py`), every broker serves it. A topic without files has no metadata yet; then
+its table is empty.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from headgate.broker.cluster.manifest import Topic
+from headgate.broker.engine import keys
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.store.interface import Store
+from headgate.broker.wire.iceberg.table import Table
+
+KNOWN_MAX = 1000
+"""Topics whose newest version is remembered: a look-up of the next one then lists only what came after."""
+OFFSETS = "headgate.offsets"
+"""The property with the offsets in the table: JSON, by partition, ranges [first, end)."""
+TOPIC = "headgate.topic"
+
+
+class Loaded(NamedTuple):
+    """The newest metadata of a table, its version, and its address. Version 0: the topic has no file yet."""
+
+    version: int
+    data: bytes
+    location: str
+
+
+def location_of(store_url: str, topic_id: uuid.UUID) -> str:
+    """The address of a topic's table for readers of tables: `file:///...` or `s3://bucket/...`."""
+    base = store_url
+    if store_url.startswith("s3://"):
+        parts = urlsplit(store_url)
+        base = f"s3://{parts.netloc}{parts.path}".rstrip("/")
+    elif not store_url.startswith("file://"):
+        base = f"file://{quote(store_url)}"
+    return f"{base}/{keys.topic_prefix(topic_id)}"
+
+
+class Tables:
+    """Reads tables' metadata from the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[uuid.UUID, int] = OrderedDict()
+        """The newest known version, the least recently asked for first."""
+
+    async def load(self, topic: Topic) -> Loaded:
+        """The newest metadata of a topic. Raises RetryError."""
+        location = location_of(self._store.url, topic.id)
+        prefix = keys.metadata_prefix(topic.id)
+        version = self._known.get(topic.id, 0)
+        while True:
+            last = keys.table_metadata(topic.id, version) if version else ""
+            while found := await self._store.list(prefix, last):
+                last = found[-1].key
+            if not last:
+                return Loaded(0, Table(id=topic.id, location=location).metadata({TOPIC: topic.name}, topic.created_ms), location)
+            try:
+                data = await self._store.get(last)
+            except InvalidError as error:
+                if error.reason is not Reason.NOT_FOUND:
+                    raise
+                version = 0  # the leader has removed it, because there are many newer ones
+                continue
+            version = keys.version_of(last)
+            self._known[topic.id] = version
+            self._known.move_to_end(topic.id)
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+            return Loaded(version, data, location)
