@@ -2,17 +2,19 @@
 
 1. The version of the package is the first heading of CHANGELOG.md.
 2. The source archive is built from the checkout, the wheel from the source archive.
-3. Two empty environments: one with the wheel, one with the source archive. `headgate --version` names version and commit; a
-   broker serves a produced record; a missing extra is named.
+3. Three empty environments: one with the wheel, one with the source archive, and one that `uv tool install` makes of the wheel.
+   Beside a user's packages `assets` and `broker`, `headgate --version` names version and commit, and a broker serves a produced
+   record.
 4. The SBOM (CycloneDX) lists what the wheel's environment has, from that environment itself.
 
-Nothing is published. With ``--demo`` the wheel's environment also gets the extra ``demo`` and runs `headgate demo`.
+Nothing is published. With ``--demo`` the wheel's environment also gets the extra ``demo``, and runs `headgate demo` there.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -20,10 +22,11 @@ import sys
 import tempfile
 import time
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ["build>=1.3,<2", "cyclonedx-bom>=7,<8"]
+TOOLS = ["build>=1.3,<2", "cyclonedx-bom>=7,<8", "uv>=0.12,<1"]
 SERVE_S = 120
 
 
@@ -40,16 +43,19 @@ def main() -> int:
         tools = environment(place / "tools", *TOOLS)
         run(tools / "python", "-m", "build", "--outdir", dist, ROOT)
         wheel, archive = dist / f"headgate-{version}-py3-none-any.whl", dist / f"headgate-{version}.tar.gz"
-        commits = {
-            try_out(kind, version, environment(place / kind, file)) for kind, file in (("wheel", wheel), ("archive", archive))
+        programs = {
+            "wheel": environment(place / "wheel", wheel),
+            "archive": environment(place / "archive", archive),
+            "tool": tool_environment(tools / "uv", place / "tool", wheel),
         }
+        commits = {try_out(kind, version, one) for kind, one in programs.items()}
         if len(commits) != 1:
             raise SystemExit(f"wheel and source archive name different commits. commits=`{commits}`")
         sbom = dist / f"headgate-{version}.cdx.json"
         run(tools / "cyclonedx-py", "environment", "--output-file", sbom, place / "wheel" / "bin" / "python")
         if given.demo:
             run(place / "wheel" / "bin" / "python", "-m", "pip", "install", "--quiet", f"{wheel}[demo]")
-            run(place / "wheel" / "bin" / "headgate", "demo", place=place)
+            run(place / "wheel" / "bin" / "headgate", "demo", place=place / "wheel" / "user")
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(dist.iterdir()))
     (dist / "SHA256SUMS").write_text(sums)
     sys.stdout.write(f"release {version}, commit {commits.pop()}:\n{sums}")
@@ -72,6 +78,14 @@ def environment(place: Path, *packages: str | Path) -> Path:
     venv.create(place, with_pip=True)
     run(place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
     return place / "bin"
+
+
+def tool_environment(uv: Path, place: Path, wheel: Path) -> Path:
+    """An environment that uv makes for the tool `headgate`. Returns its directory of programs."""
+    programs = place / "bin"
+    own = {**os.environ, "UV_TOOL_DIR": str(place / "tools"), "UV_TOOL_BIN_DIR": str(programs)}
+    run(uv, "tool", "install", "--quiet", "--python", sys.executable, wheel, environment=own)
+    return programs
 
 
 def try_out(kind: str, version: str, programs: Path) -> str:
@@ -104,10 +118,18 @@ def try_out(kind: str, version: str, programs: Path) -> str:
     return found[1]
 
 
-def run(program: Path, *arguments: str | Path, place: Path = ROOT, given: str | None = None) -> str:
+def run(
+    program: Path,
+    *arguments: str | Path,
+    place: Path = ROOT,
+    given: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """The output of a program. Ends the script if it fails."""
     began = time.monotonic()
-    done = subprocess.run([program, *arguments], cwd=place, input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, *arguments], cwd=place, input=given, env=environment, capture_output=True, text=True, check=False
+    )
     command = " ".join(map(str, (program.name, *arguments)))
     if done.returncode != 0:
         raise SystemExit(f"{command} failed. exit=`{done.returncode}`\n{done.stdout}{done.stderr}")
