@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.client import DEFAULT_CLUSTER
@@ -30,7 +31,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, 
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.held_gates import HeldGate, HeldGates
-from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, load, records, spark_errors
+from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, rows_of, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.session import activate, while_ending
@@ -130,8 +131,8 @@ class Backfill:
         Args:
             now_ms: the records' time when the flood has no event time, in ms since 1970.
         """
-        return records(
-            load(spark, self.source, self.format, self.options),
+        made = partial(
+            records,
             key=self.key,
             value=self.value,
             event_time=self.event_time,
@@ -141,6 +142,7 @@ class Backfill:
             now_ms=now_ms,
             options=self.options,
         )
+        return rows_of(spark, self.source, self.format, self.options, made)
 
     def definition(self) -> str:
         """A digest of each part of the definition, which the gate keeps. Digests, because SQL is long and a URL may hold a

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.stand_ins import Bucket, bucket_of, stand_in
 from headgate.pipelines.session import is_gone
 
 if TYPE_CHECKING:
@@ -51,6 +53,14 @@ class Rows:
     ties: tuple[str, ...] = field(default=())
     drops_malformed: bool = False
     """True when the source's reader drops rows that it cannot parse. It only notices errors in the columns that a query reads."""
+    bucket: Bucket | None = None
+    """The bucket for which the frame's files stand; Spark itself must not read these."""
+    by_spark: Callable[[str], Rows] | None = None
+    """The same rows from the bucket, given the reason why columns cannot have them. Raises InvalidError."""
+
+    def for_spark(self, why: str) -> Rows:
+        """The rows for Spark to read. `why`: the reason. Raises InvalidError when Spark lacks a package for their place."""
+        return self if self.by_spark is None else self.by_spark(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,41 @@ def load(spark: SparkSession, source: str | DataFrame, format: str, options: Map
                 Reason.INVALID_REQUEST, f"no row of the source can be parsed: {way_out}. source=`{source[:200]}` format=`{format}`"
             )
         return frame
+
+
+def rows_of(
+    spark: SparkSession, source: str | DataFrame, format: str, options: Mapping[str, str], made: Callable[[DataFrame], Rows]
+) -> Rows:
+    """The rows of a source. Those of a source on S3 show Spark files that stand for its objects, as far as columns can read it: so
+    Spark needs no package.
+
+    Args:
+        made: makes the rows of a frame.
+
+    Raises as `load` and `made` do.
+    """
+    if not isinstance(source, str) or not bucket_of(source) or not hasattr(spark, "_jsparkSession"):
+        return made(load(spark, source, format, options))
+
+    def by_spark(why: str) -> Rows:
+        try:
+            return made(load(spark, source, format, options))
+        except InvalidError as error:
+            if error.reason is not Reason.UNSUPPORTED:
+                raise
+            raise InvalidError(error.reason, f"{error.message} why=`not on columns: {why}`") from error
+
+    bucket = None
+    try:
+        with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
+            path, bucket = stand_in(spark, source, format, options)
+            return replace(made(load(spark, path, format, options)), bucket=bucket, by_spark=by_spark)
+    except UnlikeError as error:
+        return by_spark(str(error))
+    except HeadgateError as error:
+        if bucket is None:
+            raise
+        raise type(error)(error.reason, bucket.in_words(error.message)) from error
 
 
 def records(

@@ -47,7 +47,7 @@ def counted(spark: SparkSession, rows: Rows, partitions: int) -> tuple[Work, Cou
         columns = _Columns(spark, rows, partitions)
         return columns, columns.count()
     except UnlikeError as error:
-        moved = RowWork(spark, rows, partitions, str(error))
+        moved = RowWork(spark, rows.for_spark(str(error)), partitions, str(error))
         return moved, moved.count()
 
 
@@ -79,7 +79,7 @@ class _Columns:
         try:
             return self._work.write(job)
         except UnlikeError as error:
-            self._work = RowWork(self._spark, self._rows, self._partitions, str(error))
+            self._work = RowWork(self._spark, self._rows.for_spark(str(error)), self._partitions, str(error))
             return self._work.write(job)
 
 

@@ -6,11 +6,12 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
+from headgate.pipelines.columns.files import Access, local_path
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
@@ -35,6 +37,7 @@ from headgate.pipelines.columns.plan import (
     task_bytes,
     writers,
 )
+from headgate.pipelines.columns.stand_ins import SCHEMES, Bucket, access
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
@@ -104,7 +107,7 @@ def read_source(rows: Rows) -> Source:
     if zone not in UTC and any(one.reads_times(in_lines=lines is not None) for one in query.parts()):
         raise UnlikeError(f"a text is a time in the session's zone: {zone}")
     _check_floats(frame.sparkSession, query)
-    files = _listed(frame.sparkSession, relation, query)
+    files = _listed(frame.sparkSession, relation, query, partial(_place, frame.sparkSession, bucket=rows.bucket))
     if lines is None:
         return Source(query, rows.has_key, tuple(read_layout(files, query)), limits)
     paths = {str(name) for name in relation.partitionSchema().fieldNames()}
@@ -150,7 +153,7 @@ def _lines(spark: SparkSession, relation: Any, limits: Limits) -> Lines | None:
     return Lines(limits.lines_bytes, names, separator, options.get("header", "false").lower() == "true")
 
 
-def _listed(spark: SparkSession, relation: Any, query: Query) -> list[Listed]:
+def _listed(spark: SparkSession, relation: Any, query: Query, place: Callable[[str], tuple[str, Access | None]]) -> list[Listed]:
     """The files of a relation, with the values of the columns in their paths that the query reads."""
     schema = relation.partitionSchema()
     wanted = query.columns(*query.outputs)
@@ -164,7 +167,9 @@ def _listed(spark: SparkSession, relation: Any, query: Query) -> list[Listed]:
     for directory in _scala(relation.location().listFiles(everything, everything)):
         row = directory.values()
         values = [(name, _value(row, place, schema.apply(place).dataType(), query.source[name])) for place, name in fields]
-        found += [Listed(_local_path(file.getPath().toUri().toString()), tuple(values)) for file in _scala(directory.files())]
+        for file in _scala(directory.files()):
+            path, how = place(file.getPath().toUri().toString())
+            found.append(Listed(path, tuple(values), how))
     return found
 
 
@@ -218,11 +223,16 @@ def _scala(things: Any) -> Iterator[Any]:
         yield iterator.next()
 
 
-def _local_path(url: str) -> str:
+def _place(spark: SparkSession, url: str, bucket: Bucket | None) -> tuple[str, Access | None]:
+    """The path of a file that Spark lists, and how to reach it. `bucket`: for which local files stand."""
+    if bucket is not None:
+        return bucket.object_of(local_path(url)), bucket.access
     parts = urlsplit(url)
+    if parts.scheme in SCHEMES:
+        return f"s3://{parts.netloc}{local_path(url)}", access(spark, parts.netloc)
     if parts.scheme not in ("", "file"):
-        raise UnlikeError(f"the source is not on a local file system: {parts.scheme}")
-    return unquote(parts.path)
+        raise UnlikeError(f"the source is neither on a local file system nor on S3: {parts.scheme}")
+    return local_path(url), None
 
 
 class ColumnWork:

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, metadata_of
+from headgate.broker.log.parquet import metadata_of
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import INTEGERS, KINDS, ROW, Node, Query, array_of, arrow_type, passes
+from headgate.pipelines.columns.files import Access, State, footer_of, opened, refused, state_of
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
 
 LINES_SAMPLE_BYTES = 64 << 10
@@ -42,10 +43,11 @@ _UNIT_US: dict[Unit | None, int] = {"ms": 1000, "us": 1}
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file as Spark lists it. `values`: see `SourceFile`."""
+    """A file as Spark lists it. `values`, `access`: see `SourceFile`."""
 
     path: str
     values: tuple[tuple[str, Any], ...] = ()
+    access: Access | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +55,33 @@ class SourceFile:
     """A file as the driver found it. Each task compares it again, so no run mixes two states of a file."""
 
     path: str
-    size_bytes: int
-    modified_ns: int
+    state: State
     footer_crc32c: int
     """Of a file of lines: the checksum of its last bytes."""
     values: tuple[tuple[str, Any], ...] = ()
     """The columns in the file's path, and their values as Arrow scalars."""
+    access: Access | None = None
+    """How to reach the bucket of a file on S3; its `path` is ``bucket/key``."""
 
     def check(self) -> None:
         """Raise RetryError if the file has changed."""
         try:
-            same = _state(self.path) == (self.size_bytes, self.modified_ns)
+            same = state_of(self.path, self.access) == self.state
         except FileNotFoundError:
             same = False
         if not same:
-            raise RetryError(
-                Reason.INVALID_RECORD,
-                f"a file of the source changed or vanished while the flood ran: run the flood again. file=`{self.path}`",
-            )
+            raise changed(self)
+
+    def open(self) -> Any:
+        """A handle for reading, if the file is still the same. Raises RetryError, OSError."""
+        try:
+            handle, state = opened(self.path, self.access)
+        except FileNotFoundError:
+            raise changed(self) from None
+        if state != self.state:
+            handle.close()
+            raise changed(self)
+        return handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +130,14 @@ def read_lines(files: Iterable[Listed], query: Query, piece_bytes: int) -> list[
         if os.path.splitext(listed.path)[1].lower() not in _PLAIN_NAMES:
             raise UnlikeError(f"a file's name may say that it is compressed. file=`{listed.path}`")
         try:
-            size_bytes, modified_ns = _state(listed.path)
-            with open(listed.path, "rb") as lines:
-                sample = lines.read(LINES_SAMPLE_BYTES)
-            file = SourceFile(listed.path, size_bytes, modified_ns, crc32c(_end(listed.path, size_bytes)), listed.values)
+            handle, state = opened(listed.path, listed.access)
+            with handle:
+                sample = handle.read(LINES_SAMPLE_BYTES)
+                end = crc32c(_end(handle, state.size_bytes))
         except OSError as error:
-            raise UnlikeError(f"a file cannot be read: {error} file=`{listed.path}`") from error
+            raise unreadable(error, listed, "a file") from error
+        file = SourceFile(listed.path, state, end, listed.values, listed.access)
+        size_bytes = state.size_bytes
         row_bytes = max(len(sample) / max(sample.count(b"\n"), 1), 1)
         for number, begin in enumerate(range(0, size_bytes, piece_bytes)):
             size = min(piece_bytes, size_bytes - begin)
@@ -134,10 +147,10 @@ def read_lines(files: Iterable[Listed], query: Query, piece_bytes: int) -> list[
     return found
 
 
-def _end(path: str, size_bytes: int) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(max(size_bytes - LINES_END_BYTES, 0))
-        return file.read(LINES_END_BYTES)
+def _end(handle: Any, size_bytes: int) -> bytes:
+    size = min(LINES_END_BYTES, size_bytes)
+    end: bytes = handle.read_at(size, size_bytes - size)
+    return end
 
 
 def _may_pass(listed: Listed, query: Query) -> bool:
@@ -158,16 +171,19 @@ def _numbered(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def check_lines(file: SourceFile) -> None:
-    """Raise RetryError if a file of lines has changed."""
-    file.check()
-    if crc32c(_end(file.path, file.size_bytes)) != file.footer_crc32c:
-        raise _changed(file)
+def open_lines(file: SourceFile) -> Any:
+    """A handle for reading a file of lines, if it is still the same. Raises RetryError."""
+    handle = file.open()
+    if crc32c(_end(handle, file.state.size_bytes)) != file.footer_crc32c:
+        raise changed(file)
+    return handle
 
 
-def _changed(file: SourceFile) -> RetryError:
+def changed(file: SourceFile) -> RetryError:
+    """The error for a file that is not as the driver found it."""
     return RetryError(
-        Reason.INVALID_RECORD, f"a file of the source changed while the flood ran: run the flood again. file=`{file.path}`"
+        Reason.INVALID_RECORD,
+        f"a file of the source changed or vanished while the flood ran: run the flood again. file=`{file.path}`",
     )
 
 
@@ -177,36 +193,26 @@ def open_file(file: SourceFile, group_bytes: int) -> pq.ParquetFile:
     Args:
         group_bytes: most bytes of a row group that are read at once. Larger ones are read in steps.
     """
-    file.check()
+    handle = file.open()
     try:
-        footer = _footer(file.path, file.size_bytes)
+        footer = footer_of(handle, file.state.size_bytes)
     except (OSError, InvalidError):
         footer = b""
     if crc32c(footer) != file.footer_crc32c:
-        raise _changed(file)
+        raise changed(file)
     metadata = metadata_of(footer)
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     at_once = all(
         sum(group.column(index).total_compressed_size for index in range(group.num_columns)) <= group_bytes for group in groups
     )
-    return pq.ParquetFile(file.path, metadata=metadata, pre_buffer=at_once, buffer_size=0 if at_once else READ_BYTES)
+    return pq.ParquetFile(handle, metadata=metadata, pre_buffer=at_once, buffer_size=0 if at_once else READ_BYTES)
 
 
-def _state(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
-
-
-def _footer(path: str, size_bytes: int) -> bytes:
-    """The bytes from the metadata to the end of the file. Raises OSError; InvalidError when it is no Parquet file."""
-    with open(path, "rb") as file:
-        file.seek(max(0, size_bytes - FOOTER_GUESS_BYTES))
-        tail = file.read(FOOTER_GUESS_BYTES)
-        size = footer_size(tail, size_bytes)
-        if size > len(tail):
-            file.seek(size_bytes - size)
-            tail = file.read(size)
-    return tail[len(tail) - size :]
+def unreadable(error: Exception, file: Listed | SourceFile, what: str) -> Exception:
+    """The error for a file that cannot be read. Spark tells more of a file's form, but reads a bucket no better."""
+    if file.access is not None and isinstance(error, OSError):
+        return refused(error, file.path)
+    return UnlikeError(f"{what} cannot be read: {error} file=`{file.path}`")
 
 
 def _pieces(listed: Listed, all_columns: Mapping[str, str], query: Query) -> list[Piece]:
@@ -216,14 +222,15 @@ def _pieces(listed: Listed, all_columns: Mapping[str, str], query: Query) -> lis
     time = query.outputs["timestamp"]
     printed = frozenset[str]().union(*(one.printed_times() for one in query.outputs.values()))
     try:
-        size_bytes, modified_ns = _state(path)
-        footer = _footer(path, size_bytes)
+        handle, state = opened(path, listed.access)
+        with handle:
+            footer = footer_of(handle, state.size_bytes)
         metadata = metadata_of(footer)
         schema = metadata.schema.to_arrow_schema()
     except (OSError, InvalidError, pa.ArrowException) as error:
-        raise UnlikeError(f"a footer cannot be read: {error} file=`{path}`") from error
+        raise unreadable(error, listed, "a footer") from error
     _check_file(path, metadata.metadata, schema, columns)
-    file = SourceFile(path, size_bytes, modified_ns, crc32c(footer), listed.values)
+    file = SourceFile(path, state, crc32c(footer), listed.values, listed.access)
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     read = [index for index, name in enumerate(paths) if name.partition(".")[0] in columns]
     if any(metadata.schema.column(index).physical_type == "INT96" for index in read):

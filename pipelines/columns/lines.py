@@ -7,7 +7,6 @@ Spark's rows (`UnlikeError`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,8 @@ json: Any = pajson
 
 LINE_BYTES_MAX = 16 << 20
 """A longer line is Spark's."""
+LINE_STEP_BYTES = 64 << 10
+"""Bytes that are read at once behind a piece, for the end of its last line."""
 _BOM = b"\xef\xbb\xbf"
 _JSON_TYPES: dict[str, Any] = {
     "boolean": pa.bool_(),
@@ -58,13 +59,14 @@ class Lines:
         if unknown:
             raise UnlikeError(f"a column of the text is of type {unknown[0]}")
 
-    def read(self, path: str, begin: int, end: int, columns: dict[str, tuple[str, Any]]) -> pa.Table:
+    def read(self, handle: Any, path: str, begin: int, end: int, columns: dict[str, tuple[str, Any]]) -> pa.Table:
         """The rows of the lines that begin in the bytes [begin, end) of a file.
 
         Args:
+            handle: a `pyarrow.NativeFile`; `path` is for messages.
             columns: the columns to read, at least one: Spark's name of the type, and the Arrow type.
         """
-        data = _lines(path, begin, end, self.header)
+        data = _lines(handle, begin, end, self.header)
         if not data:
             return _table({name: arrow.array([], to) for name, (_, to) in columns.items()})
         _check_text(data)
@@ -139,18 +141,24 @@ def _whole(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _lines(path: str, begin: int, end: int, header: bool) -> bytes:
+def _lines(handle: Any, begin: int, end: int, header: bool) -> bytes:
     """The lines that begin in the bytes [begin, end), without the header."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        # The byte before the piece shows whether a line begins with it.
-        file.seek(max(begin - 1, 0))
-        data = file.read(min(end, size) - max(begin - 1, 0))
-        if not data.endswith(b"\n"):
-            rest = file.readline(LINE_BYTES_MAX)
-            if len(rest) == LINE_BYTES_MAX:
-                raise UnlikeError(f"a line is longer than {LINE_BYTES_MAX} bytes")
-            data += rest
+    size = handle.size()
+    # The byte before the piece shows whether a line begins with it.
+    at = max(begin - 1, 0)
+    data: bytes = handle.read_at(max(min(end, size) - at, 0), at)
+    at += len(data)
+    ended = not data or data.endswith(b"\n")
+    rest: list[bytes] = []
+    while at < size and not ended:
+        more = handle.read_at(min(LINE_STEP_BYTES, size - at), at)
+        line, found, _ = more.partition(b"\n")
+        rest.append(line + found)
+        at += len(more)
+        ended = bool(found)
+        if len(rest) * LINE_STEP_BYTES > LINE_BYTES_MAX:
+            raise UnlikeError(f"a line is longer than {LINE_BYTES_MAX} bytes")
+    data = b"".join((data, *rest)) if rest else data
     if begin:
         before, found, lines = data.partition(b"\n")
         return lines if found and len(before) < end - begin else b""

@@ -5,6 +5,8 @@ A task holds at most about `Limits.chunk_bytes` of rows that it read. Nothing he
 
 from __future__ import annotations
 
+import socket
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -16,16 +18,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys
-from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.batches import joined
-from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, arrow_type, passes
-from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, check_lines, open_file
+from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, open_file, open_lines, unreadable
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.xxhash64 import spread
 
+ARROW_VERSION_MIN = 23
+"""The first release of Arrow that a worker may have, as in the package's requirements."""
 SAMPLED_PIECES = 8
 SAMPLED_ROWS = 256
 """Row groups, and rows of each, that show the size of a row."""
@@ -95,13 +98,24 @@ class Place:
 # -- reading
 
 
+def check_arrow() -> None:
+    """Raise InvalidError when this Python has a release of Arrow that may read, compute or write in another way."""
+    if int(pa.__version__.partition(".")[0]) < ARROW_VERSION_MIN:
+        raise InvalidError(
+            Reason.UNSUPPORTED,
+            f"an executor's Python has an old pyarrow: install {ARROW_VERSION_MIN} or later on each executor. "
+            f"host=`{socket.gethostname()}` python=`{sys.executable}` pyarrow=`{pa.__version__}`",
+        )
+
+
 def chunks(spec: Spec, pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
     """Rows of some pieces, of at most about `Limits.chunk_bytes` at a time. Each file is opened once."""
+    check_arrow()
     for source, groups in groupby(sorted(pieces, key=lambda one: (one.file.path, one.group)), lambda one: one.file):
         if spec.lines is not None:
-            check_lines(source)
-            for piece in groups:
-                yield Place(source.path, piece.group, 0), _of_lines(spec.lines, spec, piece, columns, spec.lines.piece_bytes)
+            with open_lines(source) as lines:
+                for piece in groups:
+                    yield Place(source.path, piece.group, 0), _of_lines(lines, spec, piece, columns, spec.lines.piece_bytes)
         else:
             with open_file(source, spec.limits.task_bytes) as file:
                 for piece in groups:
@@ -110,15 +124,17 @@ def chunks(spec: Spec, pieces: Iterable[Piece], columns: list[str]) -> Iterator[
         source.check()
 
 
-def _of_lines(lines: Lines, spec: Spec, piece: Piece, columns: list[str], size: int) -> pa.RecordBatch:
+def _of_lines(handle: Any, spec: Spec, piece: Piece, columns: list[str], size: int) -> pa.RecordBatch:
     """The rows of the lines that begin in the first `size` bytes of a piece."""
+    lines = spec.lines
+    assert lines is not None, "the source is of lines"
     begin = piece.group * lines.piece_bytes
     values = dict(piece.file.values)
     inside = [name for name in columns if name not in values and name != ROW]
     known = [name for name in spec.query.source if name not in values and name != ROW]
     # Without a column the lines could not be counted.
     read = {name: (kind, arrow_type(kind)) for name in inside or known[:1] for kind in (spec.query.source[name],)}
-    table = lines.read(piece.file.path, begin, begin + size, read)
+    table = lines.read(handle, piece.file.path, begin, begin + size, read)
     arrays = {name: table.column(name).combine_chunks() for name in inside}
     return _with_given(piece, columns, arrays, piece.first_row, table.num_rows)
 
@@ -194,7 +210,8 @@ def _made(spec: Spec, names: Iterable[str], place: Place, batch: pa.RecordBatch)
 
 def _sample(spec: Spec, piece: Piece, columns: list[str]) -> pa.RecordBatch:
     if spec.lines is not None:
-        return _of_lines(spec.lines, spec, piece, columns, min(LINES_SAMPLE_BYTES, spec.lines.piece_bytes))
+        with open_lines(piece.file) as lines:
+            return _of_lines(lines, spec, piece, columns, min(LINES_SAMPLE_BYTES, spec.lines.piece_bytes))
     with open_file(piece.file, spec.limits.task_bytes) as file:
         return next(_batches(file, piece, columns, SAMPLED_ROWS))
 
@@ -208,7 +225,7 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
         try:
             batch = _sample(spec, piece, names)
         except (OSError, pa.ArrowException) as error:
-            raise UnlikeError(f"a row group cannot be read: {error} file=`{piece.file.path}`") from error
+            raise unreadable(error, piece.file, "a row group") from error
         try:
             made, count = _made(spec, spec.outputs, Place(piece.file.path, piece.group, 0), batch)
         except InvalidError:

@@ -473,6 +473,31 @@ def test_without_event_time_the_order_is_that_of_the_source(
     assert sum(map(len, numbers.values())) == table.num_rows
 
 
+def test_a_file_that_is_not_what_its_name_says_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "lake" / "a.parquet")
+    (tmp_path / "lake" / "b.parquet").write_text("user,payload,at\n" * 10)
+    with pytest.raises(HeadgateError, match=r"b\.parquet"):
+        counted(spark, rows_of(spark, tmp_path / "lake"), PARTITIONS)
+
+
+def test_keys_longer_than_a_task_reads_at_once(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
+    keys = pa.array(["a" * (3 << 20), "b", "a" * (3 << 20), "c" * (1 << 20)])
+    some = {"payload": pa.array([b"1", b"2", b"3", b"4"]), "at": pa.array([4, 3, 2, 1], pa.timestamp("us", tz="UTC"))}
+    write(tmp_path / "lake" / "a.parquet", user=keys, **some)
+    write(tmp_path / "lake" / "b.parquet", user=keys, **some)
+    assert same_on_both_ways(spark, rows_of(spark, tmp_path / "lake"), tmp_path).total == 8
+
+
+def test_an_executor_with_an_old_arrow_is_named(spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task runs in this process."""
+    source = read_source(rows_of(spark, lake))
+    spec = tasks.Spec(source.query, PARTITIONS, (), 1)
+    monkeypatch.setattr(tasks, "ARROW_VERSION_MIN", 999)
+    with pytest.raises(InvalidError, match=rf"install 999 or later on each executor.*pyarrow=`{pa.__version__}`"):
+        tasks.count(spec, 0, source.pieces)
+
+
 def change(path: Path) -> None:
     write(path, payload=pa.array([b"3", b"4"]))
 

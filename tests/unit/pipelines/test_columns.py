@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headgate.pipelines.columns.files import State
 from headgate.pipelines.columns.layout import ALWAYS, Piece, SourceFile
 from headgate.pipelines.columns.ordering import in_order
 from headgate.pipelines.columns.plan import Limits, Stretch, buckets, readings, stretches, task_bytes, writers
 
-FILE = SourceFile("/lake/a.parquet", 1000, 1, 1)
+FILE = SourceFile("/lake/a.parquet", State(1000, 1), 1)
 
 
 def piece(low: int, high: int, raw_bytes: int = 10, number: int = 0, file: SourceFile = FILE) -> Piece:

@@ -1,0 +1,174 @@
+"""Sources on S3 without S3A: Spark sees local files that stand in for the objects of a bucket, and tasks read the objects.
+
+A stand-in has the path, the size and the time of its object, and no content, except for what Spark reads to learn the columns. So
+Spark itself chooses the files, reads the columns in their paths and resolves the flood's expressions, as it would do on the bucket.
+No row is ever read from a stand-in: rows that need Spark need the package of S3A.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.files import Access, access_of, footer_of, fs, local_path, opened, refused, system
+from headgate.pipelines.session import is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMES = ("s3", "s3a", "s3n")
+THREADS = 16
+"""Objects that are read at the same time."""
+FILES_MAX = 100_000
+"""More objects below a path are a mistake in the path, more often than a source."""
+HEAD_BYTES = 64 << 10
+"""The beginning of each text, in which Spark finds the names of columns."""
+COPIED_BYTES_MAX = 256 << 20
+"""A source of text whose types Spark finds by reading all of it is copied up to this size."""
+_GLOB = frozenset("*?[{\\")
+_FORMATS = frozenset(("parquet", "csv", "json"))
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Bucket:
+    """A bucket that stands in a directory. `root`: the directory that stands for all buckets."""
+
+    name: str
+    root: str
+    access: Access
+
+    def object_of(self, path: str) -> str:
+        """The URL of the object that a local path stands for."""
+        return f"s3://{path.removeprefix(f'{self.root}/')}"
+
+    def in_words(self, text: str) -> str:
+        """A text with the names of objects in place of those of the files that stand for them."""
+        return re.sub(rf"(?:file:/*)?{re.escape(self.root)}/", "s3://", text)
+
+
+def bucket_of(source: str) -> str:
+    """The bucket of a path on S3; empty for another path."""
+    parts = urlsplit(source)
+    return parts.netloc if parts.scheme.lower() in SCHEMES else ""
+
+
+def hadoop_settings(spark: SparkSession) -> Any:
+    """The settings of Hadoop in a session: an object of Java's, which `get`, `set` and `unset` change."""
+    context: Any = spark.sparkContext
+    return context._jsc.hadoopConfiguration()
+
+
+def access(spark: SparkSession, bucket: str) -> Access:
+    """The access to a bucket with the settings of this session. Raises UnlikeError when only S3A has it."""
+    settings = hadoop_settings(spark)
+
+    def setting(name: str) -> str:
+        if name.endswith((".key", ".token")):
+            # Also from Hadoop's stores of credentials.
+            found = settings.getPassword(name)
+            return "" if found is None else "".join(found)
+        return str(settings.get(name) or "")
+
+    found = access_of(bucket, setting, dict(os.environ))
+    if found is None:
+        raise UnlikeError("the settings of S3A name a source of credentials, or an encryption, of its own")
+    return found
+
+
+def stand_in(spark: SparkSession, source: str, format: str, options: Mapping[str, str]) -> tuple[str, Bucket]:
+    """The local path that stands for a source on S3, and its bucket. The files stay until the bucket is collected.
+
+    Raises:
+        UnlikeError: only S3A can show this source. InvalidError: there is no such bucket or file. FatalError: no credentials, or
+        not allowed. RetryError: S3 does not answer.
+    """
+    kind = format.lower()
+    known = {name.lower(): value for name, value in options.items()}
+    if kind not in _FORMATS or known.keys() & {"path", "paths", "basepath", "mergeschema"}:
+        raise UnlikeError(f"Spark lists such a source on S3 itself. format=`{format}`")
+    if not is_local(str(spark.sparkContext.master)):
+        raise UnlikeError("executors elsewhere do not see the driver's files")
+    name = bucket_of(source)
+    key = source.partition("://")[2].partition("/")[2]
+    try:
+        made = Bucket(name, tempfile.mkdtemp(prefix="headgate-s3-"), access(spark, name))
+        weakref.finalize(made, shutil.rmtree, made.root, ignore_errors=True)
+        objects = _objects(made, key)
+        if not objects:
+            raise InvalidError(Reason.NOT_FOUND, f"source cannot be read: there is nothing at this path. source=`{source}`")
+        whole = kind == "json" or known.get("inferschema", "false").lower() == "true"
+        total = sum(one.size for one in objects)
+        if whole and total > COPIED_BYTES_MAX:
+            raise UnlikeError(
+                f"Spark finds the types of text by reading all of it, here {total >> 20} MiB, and the driver copies "
+                f"{COPIED_BYTES_MAX >> 20} MiB at most"
+            )
+        _make(made, objects)
+        local = os.path.join(made.root, name, key)
+        if kind == "parquet":
+            # Spark takes the schema of the first file.
+            listed = spark.read.format("binaryFile").options(**dict(options)).load(local).inputFiles()
+            first = min(map(local_path, listed), default=None)
+            objects = [one for one in objects if os.path.join(made.root, one.path) == first]
+        with ThreadPoolExecutor(THREADS, "headgate-s3") as pool:
+            list(pool.map(lambda one: _fill(made, one, kind, whole=whole), objects))
+    except (OSError, ValueError) as error:
+        raise refused(error, source) from error
+    return local, made
+
+
+def _objects(bucket: Bucket, key: str) -> list[Any]:
+    """All objects at a path, with what lies below it, and for a pattern all below the directory in front of it."""
+    glob = next((place for place, character in enumerate(key) if character in _GLOB), None)
+    fixed = key.rstrip("/") if glob is None else key[:glob].rpartition("/")[0]
+    where = f"{bucket.name}/{fixed}".rstrip("/")
+    files = system(bucket.access)
+    found = [] if fixed == "" else [one for one in files.get_file_info([where]) if one.type == fs.FileType.File]
+    found = found or [
+        one
+        for one in files.get_file_info(fs.FileSelector(where, recursive=True, allow_not_found=True))
+        if one.type == fs.FileType.File
+    ]
+    if len(found) > FILES_MAX:
+        raise UnlikeError(f"the path has more than {FILES_MAX} objects")
+    return found
+
+
+def _make(bucket: Bucket, objects: list[Any]) -> None:
+    for one in objects:
+        path = os.path.join(bucket.root, one.path)
+        if os.path.normpath(path) != path:
+            raise UnlikeError(f"an object's key is no path of a file. key=`{one.path}`")
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.truncate(one.size)
+        except OSError as error:
+            raise UnlikeError(f"an object's key is no path of a file: {error.strerror} key=`{one.path}`") from error
+        os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
+
+
+def _fill(bucket: Bucket, one: Any, kind: str, *, whole: bool) -> None:
+    """Copy the part of an object that Spark reads to learn the columns."""
+    handle, state = opened(one.path, bucket.access)
+    with handle, open(os.path.join(bucket.root, one.path), "r+b") as file:
+        begin, size = 0, state.size_bytes if whole else min(HEAD_BYTES, state.size_bytes)
+        if kind == "parquet":
+            try:
+                size = len(footer_of(handle, state.size_bytes))
+            except InvalidError:
+                return  # not of this format, as Spark finds out
+            begin = state.size_bytes - size
+        file.seek(begin)
+        file.write(handle.read_at(size, begin))
+        file.truncate(state.size_bytes)
