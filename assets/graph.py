@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from headgate.assets.checks import Outcome, lag, results, specs
+from headgate.assets.counts import count_ahead
 from headgate.assets.ending import clear_end
 from headgate.assets.kept import Loaded
 from headgate.assets.metadata import (
@@ -25,6 +26,7 @@ from headgate.assets.metadata import (
     against_always_on,
     cluster_page,
     members_table,
+    memory_metadata,
     number,
     plan_metadata,
     short_keys,
@@ -146,10 +148,13 @@ def _plan(flood: Flood) -> dg.OpDefinition:
         description="What comes, and what it will take: rows and bytes from the source's metadata, brokers and time from earlier "
         "runs.",
     )
-    def plan(context: dg.OpExecutionContext, cluster: ClusterResource) -> None:
+    def plan(context: dg.OpExecutionContext, cluster: ClusterResource, spark: SparkResource) -> None:
         run = Run(flood, context, cluster)
-        with clear_end(run, "planning", holds=False):
-            made = make_plan(run)
+        with clear_end(run, "planning", holds=False) as follow:
+            made = count_ahead(run, spark, make_plan(run), follow)
+            need = spark.need(made.size_bytes)
+        if need.short is not None:
+            context.log.warning(need.short)
         complete, text = covered(flood, made.partitions)
         if not complete:
             context.log.warning(text)
@@ -159,7 +164,7 @@ def _plan(flood: Flood) -> dg.OpDefinition:
         if own is not None:
             for one in made.partitions:
                 context.log_event(dg.AssetObservation(own, partition=one.key, metadata=size_metadata(one)))
-        context.add_output_metadata(plan_metadata(made))
+        context.add_output_metadata({**plan_metadata(made), **memory_metadata(need)})
 
     return plan
 
@@ -270,7 +275,9 @@ def _loaded(
 
     follow.at("starting Spark")
     began = time.monotonic()
-    with spark.flood(run.flood, pending, run.cluster.address, partitions, run.max_run_s(), follow, links, listen) as backfill:
+    with spark.flood(
+        run.flood, pending, run.cluster.address, partitions, run.max_run_s(), run.kept.count, follow, links, listen
+    ) as backfill:
         for span in pending:
             certificate = backfill(span)
             found[span.key] = certificate

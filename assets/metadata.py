@@ -14,6 +14,7 @@ from headgate.pipelines.floods.plan import PartitionSize, Plan
 
 if TYPE_CHECKING:
     from headgate.assets.resources import ClusterResource
+    from headgate.pipelines.columns.memory import Need
 
 ROWS = "rows"
 SIZE = "bytes"
@@ -68,7 +69,7 @@ def size_metadata(size: PartitionSize) -> dict[str, Any]:
         "dagster/partition_row_count": size.rows,
         ROWS: size.rows,
         SIZE: size.size_bytes,
-        "counted": "exactly, from metadata" if size.exact else "estimated",
+        "counted": "exactly" if size.exact else "estimated",
     }
 
 
@@ -89,6 +90,14 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
         "plan": dg.MetadataValue.json(plan.to_json()),
         **({"partitions": table(rows, {"partition": "string", "rows": "int", "bytes": "int", "exact": "bool"})} if rows else {}),
     }
+
+
+def memory_metadata(need: Need) -> dict[str, Any]:
+    """The memory that Spark's Python workers need, if the flood works on columns."""
+    found: dict[str, Any] = {"memory of a task (MiB)": need.task_bytes >> 20}
+    if need.tasks is not None:
+        found["tasks at a time"] = need.tasks
+    return found
 
 
 def members_table(cluster: ClusterResource) -> Any:

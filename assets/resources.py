@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headgate.broker.client import Gate, TopicDescription
     from headgate.broker.client.control import ClusterView, DesiredBrokers, Reservation
     from headgate.pipelines.certificate import Certificate
+    from headgate.pipelines.columns.memory import Need
     from headgate.pipelines.floods.model import Flood
     from headgate.pipelines.floods.spans import TimeSpan
     from headgate.pipelines.progress import Progress
@@ -180,9 +181,31 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def session(self) -> SparkSession:
         """The session of this process, started if there is none. Raises FatalError when Spark does not start."""
+        return self._spark().start(self.master, self.driver_memory, self.conf)
+
+    @staticmethod
+    def _spark() -> Any:
+        """The module of floods on Spark, imported when it is first needed."""
         from headgate.assets import spark
 
-        return spark.start(self.master, self.driver_memory, self.conf)
+        return spark
+
+    def need(self, source_bytes: int) -> Need:
+        """The memory that the tasks of a flood need.
+
+        Args:
+            source_bytes: of its rows.
+
+        Raises InvalidError for a setting that cannot be.
+        """
+        found: Need = self._spark().need(self.master, self.driver_memory, self.conf, source_bytes)
+        return found
+
+    def count(self, flood: Flood, span: TimeSpan, partitions: int) -> tuple[int, Mapping[str, Any]] | None:
+        """The number of a partition's rows, and their count for `flood` to take. None when only Spark's rows can do this source.
+        Raises as `flood` does."""
+        found: tuple[int, Mapping[str, Any]] | None = self._spark().count(self.session(), flood, span, partitions)
+        return found
 
     @contextmanager
     def flood(
@@ -192,6 +215,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         cluster: str,
         partitions: int,
         most_s: float,
+        known: Callable[[str], Mapping[str, Any] | None],
         follow: Follower,
         links: Callable[[Mapping[str, str]], None],
         listen: Callable[[TimeSpan, Progress], None],
@@ -203,16 +227,15 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         Args:
             most_s: longest time that gates are renewed, in seconds.
+            known: the count of a partition by an earlier step, by its key; it is taken if the source is unchanged.
             follow: is told what happens before the first partition is loaded.
             links: receives the addresses of pages about this work, by name.
             listen: receives the progress of each partition, also from other threads.
         """
-        from headgate.assets import spark
-
         started = self.session()
         page = getattr(started.sparkContext, "uiWebUrl", None) if hasattr(started, "_jsparkSession") else None
         links({"Spark's page (while it runs)": str(page)} if page else {})
-        with spark.loader(started, flood, spans, cluster, partitions, most_s, follow, listen) as load:
+        with self._spark().loader(started, flood, spans, cluster, partitions, most_s, known, follow, listen) as load:
             yield load
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headgate.assets.progress import Follower
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.ahead import Ahead
 from headgate.pipelines.backfill import Backfill, floods
 from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.columns.kept import KeptCount
+from headgate.pipelines.columns.memory import Machine, Need, need_of, size_of
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
+from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.progress import Progress
-from headgate.pipelines.session import session, warm
+from headgate.pipelines.session import activate, heap_bytes, memory_bytes, session, warm
+from headgate.pipelines.work import counted_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +45,23 @@ def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSess
     return spark
 
 
+def need(master: str, driver_memory: str, conf: Mapping[str, str], source_bytes: int) -> Need:
+    """The memory that the tasks of a flood need in a session with these settings. Raises InvalidError for a setting that cannot
+    be."""
+    heap = size_of(driver_memory or conf.get("spark.driver.memory", "")) or heap_bytes()
+    return need_of(master, conf, Machine(os.cpu_count() or 1, memory_bytes(), heap), source_bytes)
+
+
+def count(spark: SparkSession, flood: Flood, span: TimeSpan, partitions: int) -> tuple[int, dict[str, Any]] | None:
+    """The number of a partition's rows, and their count for `loader`. None when columns cannot read this source. Raises
+    HeadgateError."""
+    job = job_of(flood, span, "", partitions)
+    with own_words(spark, flood, job), spark_errors("the source cannot be counted."):
+        activate(spark)
+        found = counted_ahead(spark, job.rows(spark, time.time_ns() // 1_000_000), partitions)
+    return None if found is None else (found[0].total, found[1].to_json())
+
+
 @contextmanager
 def loader(
     spark: SparkSession,
@@ -48,6 +70,7 @@ def loader(
     cluster: str,
     partitions: int,
     most_s: float,
+    known: Callable[[str], Mapping[str, Any] | None],
     follow: Follower,
     listen: Callable[[TimeSpan, Progress], None],
 ) -> Iterator[Callable[[TimeSpan], Certificate]]:
@@ -58,12 +81,15 @@ def loader(
     opened and did not fill. A partition that is there already adds nothing. Raises HeadgateError.
 
     Args:
+        known: the count of a partition by an earlier step, by its key; it is taken if the source is unchanged.
         follow: is told what happens before the first partition is loaded.
         listen: receives the progress of each partition, also from other threads.
     """
     jobs = {span: job_of(flood, span, cluster, partitions) for span in spans}
     with floods(spark, cluster, f"headgate-{uuid.uuid4().hex}", follow.say, most_s) as add:
         runs = {span: add(job) for span, job in jobs.items()}
+        for span, run in runs.items():
+            run.known = KeptCount.read(known(span.key))
 
         def open_ahead(span: TimeSpan) -> bool:
             with own_words(spark, flood, jobs[span]):

@@ -191,10 +191,15 @@ def make_plan(run: Run) -> Plan:
     began = datetime.fromtimestamp(started, UTC) if started else now
     plan = forecast(flood, sizes, past_runs(run), now, deadline_at(flood, began))
     run.kept.keep_plan(plan)
+    check_deadline(plan, now)
+    return plan
+
+
+def check_deadline(plan: Plan, now: datetime) -> None:
+    """Raise InvalidError when the deadline of a plan cannot be kept."""
     late = too_late(plan, now)
     if late is not None:
         raise InvalidError(Reason.POLICY_VIOLATION, late)
-    return plan
 
 
 def check_topic(flood: Flood, cluster: ClusterResource) -> int | None:

@@ -39,6 +39,7 @@ from headgate.pipelines.session import activate, while_ending
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headgate.pipelines.columns.kept import KeptCount
     from headgate.pipelines.work import Work
 
 TTL_MS = 600_000
@@ -256,6 +257,8 @@ class FloodRun:
         self._connection = connection
         self._gates = gates
         self._reports = reports
+        self.known: KeptCount | None = None
+        """An earlier count of the source, which the run takes if the source is unchanged."""
         self._listener: Listener | None = None
         self._name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
         """Name of this run's Spark jobs."""
@@ -307,7 +310,7 @@ class FloodRun:
         counts = self._source[1]
         if counts.total == 0:
             self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
-            return self._certificate(partitions=_empty(len(counts.rows)))
+            return self._certificate(partitions=tuple(map(PartitionCertificate.without_rows, range(len(counts.rows)))))
         return self._verified(self._commit(counts))
 
     def _count(self) -> None:
@@ -321,7 +324,7 @@ class FloodRun:
         with self._phase(Phase.COUNTING):
             rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
             with self._job():
-                work, counts = counted(self._spark, rows, partitions)
+                work, counts = counted(self._spark, rows, partitions, self.known)
             self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
@@ -593,9 +596,3 @@ class FloodRun:
         self._reports.tell(self._backfill.topic, self._flood_id, progress)
         if self._listener is not None:
             self._listener(progress)
-
-
-def _empty(partitions: int) -> tuple[PartitionCertificate, ...]:
-    return tuple(
-        PartitionCertificate(partition=number, base_offset=0, end_offset=0, source=Tally()) for number in range(partitions)
-    )

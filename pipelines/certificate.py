@@ -53,6 +53,11 @@ class PartitionCertificate:
     duplicate_rows: int | None = None
     disordered_rows: int | None = None
 
+    @classmethod
+    def without_rows(cls, partition: int) -> PartitionCertificate:
+        """A partition to which a source without rows added nothing."""
+        return cls(partition=partition, base_offset=0, end_offset=0, source=Tally())
+
     def problems(self) -> list[str]:
         """The problems of this partition, one sentence each."""
         found = []

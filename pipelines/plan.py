@@ -361,9 +361,12 @@ def _collect(frame: DataFrame, what: str) -> list[Any]:
 
 _INVALID = f"{InvalidError.__module__}.{InvalidError.__name__}: "
 """Start of a Python worker's message when a task refused its rows."""
-_FAILS_AGAIN = re.compile(r"SQLSTATE: (22|42|P0)\w{3}\b|\.CANNOT_READ_FILE_FOOTER\]")
+_FAILS_AGAIN = re.compile(
+    r"SQLSTATE: (22|42|P0)\w{3}\b|\.CANNOT_READ_FILE_FOOTER\]|\.PARQUET_COLUMN_DATA_TYPE_MISMATCH\]|is not a Parquet file"
+)
 """Spark's messages for errors that a retry does not cure. SQLSTATE classes of ISO 9075: 22, a value cannot be cast, parsed or
-divided; 42, an unknown name; and P0, an expression raised an error. A file without a footer has another format."""
+divided; 42, an unknown name; and P0, an expression raised an error. A file without a footer has another format, and a file whose
+column is of another type than in the others keeps it."""
 _LACKING = re.compile(
     r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop\.fs\.|\[DATA_SOURCE_NOT_FOUND\]|_NOT_ENABLED\]"
     r"|java\.sql\.SQLException: No suitable driver"

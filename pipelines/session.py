@@ -210,7 +210,7 @@ def local_settings(master: str) -> dict[str, str]:
     """Settings that depend on the master: a job on this machine alone needs no interface other than the loopback."""
     settings = {}
     if is_local(master):
-        settings["spark.driver.memory"] = f"{min(max(_memory_bytes() // 4, 1 << 30), 4 << 30) >> 20}m"
+        settings["spark.driver.memory"] = f"{heap_bytes() >> 20}m"
         # Spark puts these in front of the options of a user.
         settings["spark.driver.defaultJavaOptions"] = " ".join(JAVA_OPTIONS)
         # Hadoop reads S3 as s3a:// and reserves s3://, the usual scheme, for readers of vendors.
@@ -235,7 +235,13 @@ def _sockets() -> dict[str, str]:
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": directory}
 
 
-def _memory_bytes() -> int:
+def heap_bytes() -> int:
+    """The heap of a local master that is not told its size."""
+    return min(max(memory_bytes() // 4, 1 << 30), 4 << 30)
+
+
+def memory_bytes() -> int:
+    """The memory of this machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

@@ -7,8 +7,10 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
+from headgate.pipelines.columns.kept import KeptCount
 from headgate.pipelines.extents import FORMAT, ExtentSink, SinkJob, Written
 from headgate.pipelines.murmur2 import has_jvm
 from headgate.pipelines.plan import SPARK, Counts, Job, Rows, count, placed, spark_errors
@@ -39,26 +41,48 @@ class Work(Protocol):
         """Write the files. Returns the output by partition, in the order of offsets. Raises InvalidError, RetryError."""
 
 
-def counted(spark: SparkSession, rows: Rows, partitions: int) -> tuple[Work, Counts]:
-    """Choose the way for these rows and count them."""
+def counted(spark: SparkSession, rows: Rows, partitions: int, known: KeptCount | None = None) -> tuple[Work, Counts]:
+    """Choose the way for these rows and count them, unless `known` is their count on columns."""
     try:
         if not has_jvm(spark):
             raise UnlikeError("Spark Connect shows no plan")
         columns = _Columns(spark, rows, partitions)
-        return columns, columns.count()
+        return columns, columns.count(known)
     except UnlikeError as error:
-        moved = RowWork(spark, rows.for_spark(str(error)), partitions, str(error))
+        why = str(error)
+    moved = RowWork(spark, rows.for_spark(why), partitions, why)
+    try:
         return moved, moved.count()
+    except HeadgateError as error:
+        if "file=`" not in why:
+            raise
+        # Spark may read a file that is not like the others as nulls, and then not name it.
+        raise type(error)(error.reason, f"{error.message} Found earlier: {why}") from error
+
+
+def counted_ahead(spark: SparkSession, rows: Rows, partitions: int) -> tuple[Counts, KeptCount] | None:
+    """The count of these rows, for a later step to take. None when a later step could not see that it still holds: columns cannot
+    read these rows, or the count is too large to keep. Raises InvalidError, RetryError."""
+    if not has_jvm(spark):
+        return None
+    try:
+        work = ColumnWork(spark, read_source(rows), rows.ties, partitions)
+        counts, kept = work.count(), work.kept
+    except UnlikeError:
+        return None
+    return (counts, kept) if kept.is_small else None
 
 
 class _Columns:
     """Work on columns, and on Spark's rows after all if a task meets a value that Arrow treats in another way."""
 
     def __init__(self, spark: SparkSession, rows: Rows, partitions: int) -> None:
-        self._work: ColumnWork | RowWork = ColumnWork(spark, read_source(rows), rows.ties, partitions)
+        self._columns = ColumnWork(spark, read_source(rows), rows.ties, partitions)
+        self._work: ColumnWork | RowWork = self._columns
         self._spark = spark
         self._rows = rows
         self._partitions = partitions
+        self._keyless = False
 
     @property
     def engine(self) -> str:
@@ -72,14 +96,17 @@ class _Columns:
     def way(self) -> str:
         return self._work.way
 
-    def count(self) -> Counts:
-        return self._work.count()
+    def count(self, known: KeptCount | None = None) -> Counts:
+        counts = self._columns.count(known)
+        self._keyless = counts.keyless > 0
+        return counts
 
     def write(self, job: Job) -> list[Written]:
         try:
             return self._work.write(job)
         except UnlikeError as error:
-            self._work = RowWork(self._spark, self._rows.for_spark(str(error)), self._partitions, str(error))
+            rows = self._rows.for_spark(str(error))
+            self._work = RowWork(self._spark, rows, self._partitions, str(error), keyless=self._keyless)
             return self._work.write(job)
 
 
@@ -88,13 +115,14 @@ class RowWork:
 
     engine = SPARK
 
-    def __init__(self, spark: SparkSession, rows: Rows, partitions: int, why: str) -> None:
+    def __init__(self, spark: SparkSession, rows: Rows, partitions: int, why: str, *, keyless: bool = False) -> None:
+        """`keyless`: some rows are known to have no key. `count` finds that too."""
         self.why = why
         self.way = f"Spark moves the rows: {why}"
         self._spark = spark
         self._rows = rows
         self._partitions = partitions
-        self._keyless = False
+        self._keyless = keyless
 
     def count(self) -> Counts:
         counts = count(self._spark, self._rows, self._partitions)

@@ -15,19 +15,18 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
 from headgate.pipelines.columns.files import Access, local_path
+from headgate.pipelines.columns.kept import KeptCount, digest
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
+from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
+from headgate.pipelines.columns.orc import read_stripes
 from headgate.pipelines.columns.plan import (
-    MEMORY_BYTES_MAX,
-    MEMORY_BYTES_MIN,
-    PYTHON_BYTES,
     SORT_BYTES,
     Limits,
     Stretch,
@@ -37,7 +36,7 @@ from headgate.pipelines.columns.plan import (
     task_bytes,
     writers,
 )
-from headgate.pipelines.columns.stand_ins import SCHEMES, Bucket, access
+from headgate.pipelines.columns.stand_ins import SCHEMES, Bucket, access, hadoop_settings, java_classes
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
@@ -55,15 +54,13 @@ _SETTINGS = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.jsonGenerator.ignoreNullFields": "true",
     "spark.sql.legacy.timeParserPolicy": "corrected",
+    "spark.sql.orc.impl": "native",
+    "spark.sql.orc.mergeSchema": "false",
     "spark.sql.parquet.fieldId.read.enabled": "false",
 }
 """Settings that change what Spark reads or prints, with the values that have the meaning of columns."""
 _IN_PATHS = frozenset((*INTEGERS, "date", "string"))
 """Types that Spark gives to columns in paths, as far as columns know them."""
-MEMORY_SETTING = "spark.headgate.taskMemory"
-"""Setting of a Spark session: memory of the rows of one task in its Python worker, such as ``512m``."""
-_SIZE = re.compile(r"(\d{1,12})([kmg])b?")
-_SHIFTS = {"k": 10, "m": 20, "g": 30}
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
 _UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
@@ -72,8 +69,11 @@ _FORMATS = {
     "ParquetFileFormat": frozenset[str](),
     "CSVFileFormat": frozenset(("header", "sep", "delimiter", "inferschema")),
     "JsonFileFormat": frozenset[str](),
+    "OrcFileFormat": frozenset[str](),
 }
 """Spark's classes of the formats that columns know, and the options that they know."""
+_ORC = "OrcFileFormat"
+_ORC_SETTINGS = ("orc.force.positional.evolution", "orc.skip.corrupt.data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ class Source:
     pieces: tuple[Piece, ...]
     limits: Limits
     lines: Lines | None = None
+    is_orc: bool = False
 
 
 def read_source(rows: Rows) -> Source:
@@ -108,6 +109,9 @@ def read_source(rows: Rows) -> Source:
         raise UnlikeError(f"a text is a time in the session's zone: {zone}")
     _check_floats(frame.sparkSession, query)
     files = _listed(frame.sparkSession, relation, query, partial(_place, frame.sparkSession, bucket=rows.bucket))
+    if relation.fileFormat().getClass().getSimpleName() == _ORC:
+        _check_orc(frame.sparkSession)
+        return Source(query, rows.has_key, tuple(read_stripes(files, query, limits.task_bytes)), limits, is_orc=True)
     if lines is None:
         return Source(query, rows.has_key, tuple(read_layout(files, query)), limits)
     paths = {str(name) for name in relation.partitionSchema().fieldNames()}
@@ -132,15 +136,16 @@ def _with_pairs(rows: list[Any], plan: Any) -> list[Any]:
 
 
 def _lines(spark: SparkSession, relation: Any, limits: Limits) -> Lines | None:
-    """The format of a relation: None is Parquet. Raises UnlikeError for other formats, and for options that change what is read."""
+    """The format of a relation of lines; None for Parquet and ORC. Raises UnlikeError for other formats, and for options that
+    change what is read."""
     kind = relation.fileFormat().getClass().getSimpleName()
     if kind not in _FORMATS:
-        raise UnlikeError(f"the source is not Parquet, CSV or JSON: {kind}")
+        raise UnlikeError(f"the source is not Parquet, CSV, JSON or ORC: {kind}")
     options = {str(pair._1()).lower(): str(pair._2()) for pair in _scala(relation.options())}
     unknown = options.keys() - _LISTING - _FORMATS[kind]
     if unknown:
         raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(unknown))}")
-    if kind == "ParquetFileFormat":
+    if kind in ("ParquetFileFormat", _ORC):
         return None
     names = tuple(map(str, relation.dataSchema().fieldNames()))
     if spark.conf.get("spark.sql.columnNameOfCorruptRecord") in names:
@@ -151,6 +156,16 @@ def _lines(spark: SparkSession, relation: Any, limits: Limits) -> Lines | None:
     if len(names) < 2 or len(set(names)) < len(names) or len(separator) != 1 or separator in '"\\\n\r\0 ':
         raise UnlikeError("the CSV has one column, columns of the same name, or another kind of separator")
     return Lines(limits.lines_bytes, names, separator, options.get("header", "false").lower() == "true")
+
+
+def _check_orc(spark: SparkSession) -> None:
+    """Raise UnlikeError if Spark reads ORC in a way of its own: by the places of columns, around damage, or with other times."""
+    settings = hadoop_settings(spark)
+    if named := [name for name in _ORC_SETTINGS if str(settings.get(name) or "false").lower() != "false"]:
+        raise UnlikeError(f"the session has a setting of its own: {', '.join(named)}")
+    zone = str(java_classes(spark).java.util.TimeZone.getDefault().getID())
+    if zone not in UTC:
+        raise UnlikeError(f"Spark reads the times of ORC in Java's zone: {zone}")
 
 
 def _listed(spark: SparkSession, relation: Any, query: Query, place: Callable[[str], tuple[str, Access | None]]) -> list[Listed]:
@@ -205,15 +220,7 @@ def _check_floats(spark: SparkSession, query: Query) -> None:
 
 def task_limits(spark: SparkSession) -> Limits:
     """The memory of a task, from the session's settings. Raises InvalidError for a size that cannot be."""
-    text = spark.conf.get(MEMORY_SETTING, None)
-    if text is None:
-        return Limits()
-    found = _SIZE.fullmatch(text.strip().lower())
-    memory = int(found.group(1)) << _SHIFTS[found.group(2)] if found else 0
-    if not MEMORY_BYTES_MIN <= memory <= MEMORY_BYTES_MAX:
-        span = f"{MEMORY_BYTES_MIN >> 20}m to {MEMORY_BYTES_MAX >> 30}g"
-        raise InvalidError(Reason.INVALID_CONFIG, f"the memory of a flood's task is {span}. {MEMORY_SETTING}=`{text}`")
-    return Limits(memory)
+    return limits_of(spark.conf.get(MEMORY_SETTING, None))
 
 
 def _scala(things: Any) -> Iterator[Any]:
@@ -244,41 +251,64 @@ class ColumnWork:
     def __init__(self, spark: SparkSession, source: Source, ties: tuple[str, ...], partitions: int) -> None:
         self._context: Any = spark.sparkContext
         rows = sum(piece.rows for piece in source.pieces)
-        self._spec = Spec(source.query, partitions, ties, max(rows // SAMPLES, 1), not source.has_key, source.lines, source.limits)
+        self._spec = Spec(
+            source.query,
+            partitions,
+            ties,
+            max(rows // SAMPLES, 1),
+            spreads=not source.has_key,
+            lines=source.lines,
+            is_orc=source.is_orc,
+            limits=source.limits,
+        )
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
         self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), self._context.defaultParallelism, source.limits)
         self._unit_bytes = min(self._task_bytes, SORT_BYTES)
         self._stretches = stretches(pieces, self._task_bytes)
         self._spans_known = all((piece.low_us, piece.high_us) != ALWAYS for piece in pieces)
+        self.way = way(str(self._context.master), source.limits)
         self._counted: list[Counted] = []
+        self._digest = ""
+        """Of what was counted, before the count itself changed it."""
 
-    @property
-    def way(self) -> str:
-        """What the tasks do, and on a cluster what they need of it: its manager ends containers that take more memory."""
-        said = "tasks work on columns, with Arrow"
-        if is_local(self._context.master):
-            return said
-        needed = (PYTHON_BYTES + self._spec.limits.memory_bytes) >> 20
-        return f"{said}; each task at a time needs up to {needed} MiB of its executor's spark.executor.memoryOverhead"
+    def count(self, known: KeptCount | None = None) -> Counts:
+        """The rows of each partition.
 
-    def count(self) -> Counts:
-        """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do."""
-        keyless = self._count()
-        if keyless and not self._spec.spreads:
+        Args:
+            known: an earlier count, which is taken if the source and the query are the same.
+
+        Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do.
+        """
+        self._digest = digest(self._spec, self._stretches)
+        if known is not None and known.of == self._digest:
+            self._spec = replace(self._spec, spreads=known.spreads)
+            self._take(self._readings(), list(known.counted))
+            self.way = f"counted by the plan; {self.way}"
+        elif self._count() and not self._spec.spreads:
             # Another pass, for their content says where these rows go.
             self._spec = replace(self._spec, spreads=True)
             self._count()
         spec = self._spec
+        keyless = sum(one.keyless for one in self._counted)
         totals = tuple(map(sum, zip(*(one.rows for one in self._counted), strict=True))) or (0,) * spec.partitions
         check_nulls(sum(one.nulls for one in self._counted), sum(totals))
         lows = [one.low_us // 1000 for one in self._counted if one.low_us is not None]
         highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
         return Counts(totals, keyless, min(lows, default=None), max(highs, default=None))
 
+    @property
+    def kept(self) -> KeptCount:
+        """The count, for a later step."""
+        return KeptCount(self._digest, self._spec.spreads, tuple(self._counted))
+
+    def _readings(self) -> list[tuple[int, tuple[Piece, ...]]]:
+        """The tasks of the count: each reads some pieces of a stretch."""
+        return [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
+
     def _count(self) -> int:
         """Count the rows. Returns the number of those without a key."""
-        work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
+        work = self._readings()
         spec, each = self._spec, not self._spans_known
 
         def count(task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
@@ -286,9 +316,13 @@ class ColumnWork:
             return [tasks.count(spec, number, (piece,)) for piece in pieces] if each else [tasks.count(spec, number, pieces)]
 
         with spark_errors("source cannot be counted"):
-            self._counted = _collected(self._tasks(work).flatMap(count))
-        keyless = sum(one.keyless for one in self._counted)
-        if each and (spec.spreads or not keyless):
+            return self._take(work, _collected(self._tasks(work).flatMap(count)))
+
+    def _take(self, work: list[tuple[int, tuple[Piece, ...]]], counted: list[Counted]) -> int:
+        """Take the result of the tasks `work`. Returns the number of rows without a key."""
+        self._counted = counted
+        keyless = sum(one.keyless for one in counted)
+        if not self._spans_known and (self._spec.spreads or not keyless):
             self._divide_again([piece for _, pieces in work for piece in pieces])
         return keyless
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,14 +112,29 @@ ALWAYS = (-(1 << 63), (1 << 63) - 1)
 def read_layout(files: Iterable[Listed], query: Query) -> list[Piece]:
     """The row groups of these files that can have rows of the query. Raises UnlikeError when Arrow may read a file, or print a time
     of it, as Spark does not."""
+    pieces = from_footers(files, query, lambda one, columns: _pieces(one, columns, query))
+    return numbered(pieces) if query.is_by_row else pieces
+
+
+def from_footers(files: Iterable[Listed], query: Query, read: Callable[[Listed, dict[str, str]], list[Piece]]) -> list[Piece]:
+    """The pieces of these files, by path, without files whose path shows that no row passes.
+
+    Args:
+        read: reads the footer of one file, in one of several threads. It gets the columns that the query reads from inside the
+            file, with Spark's names of their types.
+    """
     columns = {name: query.source[name] for name in query.columns(*query.outputs)}
     unclear = sorted(name for name in columns if "." in name)
     if unclear:
         raise UnlikeError(f"a column has a dot in its name. column=`{unclear[0]}`")
+
+    def of_file(listed: Listed) -> list[Piece]:
+        given = dict(listed.values)
+        return read(listed, {name: kind for name, kind in columns.items() if name not in given and name != ROW})
+
     wanted = sorted((one for one in files if _may_pass(one, query)), key=lambda one: one.path)
     with ThreadPoolExecutor(FOOTER_THREADS, "headgate-footers") as pool:
-        pieces = [piece for found in pool.map(lambda one: _pieces(one, columns, query), wanted) for piece in found]
-    return _numbered(pieces) if query.is_by_row else pieces
+        return [piece for found in pool.map(of_file, wanted) for piece in found]
 
 
 def read_lines(files: Iterable[Listed], query: Query, piece_bytes: int) -> list[Piece]:
@@ -161,7 +176,7 @@ def _may_pass(listed: Listed, query: Query) -> bool:
     return passed is None or passed[0].as_py() is True
 
 
-def _numbered(pieces: Iterable[Piece]) -> list[Piece]:
+def numbered(pieces: Iterable[Piece]) -> list[Piece]:
     """The pieces with the numbers of their rows in place of their times."""
     found = []
     first = 0
@@ -215,10 +230,8 @@ def unreadable(error: Exception, file: Listed | SourceFile, what: str) -> Except
     return UnlikeError(f"{what} cannot be read: {error} file=`{file.path}`")
 
 
-def _pieces(listed: Listed, all_columns: Mapping[str, str], query: Query) -> list[Piece]:
-    arrow: Any = pa
-    path, given = listed.path, dict(listed.values)
-    columns = {name: kind for name, kind in all_columns.items() if name not in given and name != ROW}
+def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Piece]:
+    path = listed.path
     time = query.outputs["timestamp"]
     printed = frozenset[str]().union(*(one.printed_times() for one in query.outputs.values()))
     try:
@@ -235,7 +248,6 @@ def _pieces(listed: Listed, all_columns: Mapping[str, str], query: Query) -> lis
     read = [index for index, name in enumerate(paths) if name.partition(".")[0] in columns]
     if any(metadata.schema.column(index).physical_type == "INT96" for index in read):
         raise UnlikeError(f"a column has times of 96 bits. file=`{path}`")
-    in_path = {name: arrow.repeat(given[name], 2) for name in time.columns() & given.keys()}
     pieces = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -248,13 +260,10 @@ def _pieces(listed: Listed, all_columns: Mapping[str, str], query: Query) -> lis
             low, high = _ends(group.column(paths.index(name)).statistics, columns[name])
             if not YEAR_1_US <= low <= high < YEAR_10000_US:
                 raise UnlikeError(f"a footer does not say that times are in the years 1 to 9999. column=`{name}` file=`{path}`")
-        span = ALWAYS
-        if len(in_path) == len(time.columns()):
-            span = _times(time, in_path)
-        elif len(time.columns()) == 1:
-            (name,) = time.columns()
-            span = _span(group.column(paths.index(name)).statistics, columns[name], time)
-        pieces.append(Piece(file, number, group.num_rows, raw, repeats, *span))
+        timed = time.columns() & columns.keys()
+        known = {name: _raw_ends(group.column(paths.index(name)).statistics, columns[name]) for name in timed}
+        ends = {name: one for name, one in known.items() if one != ALWAYS}
+        pieces.append(Piece(file, number, group.num_rows, raw, repeats, *span_of(time, query.source, listed, ends)))
     return pieces
 
 
@@ -287,21 +296,34 @@ def _is_kind(found: Any, kind: str) -> bool:
     return bool(found == arrow_type(kind))
 
 
-def _span(statistics: Any, kind: str, time: Node) -> tuple[int, int]:
-    """The first and the last event time that the rows can have: every expression of a time grows with its column."""
-    if not _grows(time):
-        return ALWAYS
-    if kind in INTEGERS:
-        ends = None if statistics is None or not statistics.has_min_max else [statistics.min_raw, statistics.max_raw]
-    else:
-        ends = list(_ends(statistics, kind))
-    if ends is None or tuple(ends) == ALWAYS:
-        return ALWAYS
+def span_of(time: Node, kinds: Mapping[str, str], listed: Listed, ends: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """The first and the last event time that some rows of a file can have; `ALWAYS` if that is not known. An event time of one
+    column grows with it.
+
+    Args:
+        kinds: Spark's names of the types of all columns.
+        ends: the least and the greatest value of columns, integers or microseconds since 1970.
+    """
     arrow: Any = pa
-    values = arrow.array(ends, pa.int64())
+    names = time.columns()
+    given = dict(listed.values)
+    if names <= given.keys():
+        return _times(time, {name: arrow.repeat(given[name], 2) for name in names})
+    if len(names) != 1 or not names <= ends.keys() or not _grows(time):
+        return ALWAYS
+    (name,) = names
+    kind = kinds[name]
+    values = arrow.array(ends[name], pa.int64())
     if kind not in INTEGERS:
         values = values.cast(KINDS["timestamp"] if kind == "date" else KINDS[kind])
-    return _times(time, dict.fromkeys(time.columns(), values.cast(KINDS[kind])))
+    return _times(time, {name: values.cast(KINDS[kind])})
+
+
+def _raw_ends(statistics: Any, kind: str) -> tuple[int, int]:
+    """The least and the greatest value of a column, integers or microseconds since 1970; `ALWAYS` if the footer does not say."""
+    if kind not in INTEGERS:
+        return _ends(statistics, kind)
+    return ALWAYS if statistics is None or not statistics.has_min_max else (statistics.min_raw, statistics.max_raw)
 
 
 def _times(time: Node, columns: Mapping[str, Any]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.files import Access, access_of, footer_of, fs, local_path, opened, refused, system
+from headgate.pipelines.columns.files import Access, access_of, footer_of, fs, local_path, opened, orc_tail_of, refused, system
 from headgate.pipelines.session import is_local
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ HEAD_BYTES = 64 << 10
 COPIED_BYTES_MAX = 256 << 20
 """A source of text whose types Spark finds by reading all of it is copied up to this size."""
 _GLOB = frozenset("*?[{\\")
-_FORMATS = frozenset(("parquet", "csv", "json"))
+_FORMATS = frozenset(("parquet", "csv", "json", "orc"))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -66,6 +66,12 @@ def hadoop_settings(spark: SparkSession) -> Any:
     """The settings of Hadoop in a session: an object of Java's, which `get`, `set` and `unset` change."""
     context: Any = spark.sparkContext
     return context._jsc.hadoopConfiguration()
+
+
+def java_classes(spark: SparkSession) -> Any:
+    """The classes of a session's JVM, by their names."""
+    context: Any = spark.sparkContext
+    return context._jvm
 
 
 def access(spark: SparkSession, bucket: str) -> Access:
@@ -163,9 +169,10 @@ def _fill(bucket: Bucket, one: Any, kind: str, *, whole: bool) -> None:
     handle, state = opened(one.path, bucket.access)
     with handle, open(os.path.join(bucket.root, one.path), "r+b") as file:
         begin, size = 0, state.size_bytes if whole else min(HEAD_BYTES, state.size_bytes)
-        if kind == "parquet":
+        if kind in ("parquet", "orc"):
+            end = footer_of if kind == "parquet" else orc_tail_of
             try:
-                size = len(footer_of(handle, state.size_bytes))
+                size = len(end(handle, state.size_bytes))
             except InvalidError:
                 return  # not of this format, as Spark finds out
             begin = state.size_bytes - size

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.columns import headers
+from headgate.pipelines.columns import headers, orc
 from headgate.pipelines.columns.batches import joined
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, arrow_type, passes
-from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, open_file, open_lines, unreadable
+from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.xxhash64 import spread
@@ -32,6 +32,8 @@ ARROW_VERSION_MIN = 23
 SAMPLED_PIECES = 8
 SAMPLED_ROWS = 256
 """Row groups, and rows of each, that show the size of a row."""
+SAMPLED_STRIPES = 2
+"""Stripes that show it: each is read as a whole."""
 ROWS_MAX = 1 << 16
 ROWS_IF_REPEATED = 1 << 12
 """Rows that are decoded at once, and that many when values may be far larger than their encoding."""
@@ -43,7 +45,7 @@ class Spec:
 
     `ties`: outputs that order records of equal times. `sample_rows`: one of so many rows shows how the rows lie in time.
     `spreads`: some rows have no key; their content spreads them over the partitions. `lines`: the format of files that are not
-    Parquet. `limits`: shares of the memory of each task.
+    Parquet; `is_orc`: they are ORC. `limits`: shares of the memory of each task.
     """
 
     query: Query
@@ -52,6 +54,7 @@ class Spec:
     sample_rows: int
     spreads: bool = False
     lines: Lines | None = None
+    is_orc: bool = False
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -87,12 +90,15 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a chunk of rows begins."""
+    """Where a chunk of rows begins. `part`: the row group, the stripe, or the first byte of the lines, as a message names it."""
 
     path: str
-    group: int
+    part: str
     first: int
-    """Number of the first row in its row group."""
+    """Number of the first row in that part."""
+
+    def __str__(self) -> str:
+        return f"file=`{self.path}` {self.part} row=`{self.first}`"
 
 
 # -- reading
@@ -109,19 +115,31 @@ def check_arrow() -> None:
 
 
 def chunks(spec: Spec, pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
-    """Rows of some pieces, of at most about `Limits.chunk_bytes` at a time. Each file is opened once."""
+    """Rows of some pieces, of at most about `Limits.chunk_bytes` at a time. Each file is opened once.
+
+    Raises UnlikeError when Arrow cannot read a file; RetryError when a file has changed, or a bucket does not answer.
+    """
     check_arrow()
     for source, groups in groupby(sorted(pieces, key=lambda one: (one.file.path, one.group)), lambda one: one.file):
-        if spec.lines is not None:
-            with open_lines(source) as lines:
-                for piece in groups:
-                    yield Place(source.path, piece.group, 0), _of_lines(lines, spec, piece, columns, spec.lines.piece_bytes)
-        else:
-            with open_file(source, spec.limits.task_bytes) as file:
-                for piece in groups:
-                    for first, batch in _of_group(file, piece, columns, spec.limits.chunk_bytes):
-                        yield Place(source.path, piece.group, first), batch
+        try:
+            yield from _of_file(spec, source, groups, columns)
+        except (OSError, pa.ArrowException) as error:
+            source.check()
+            raise unreadable(error, source, "a file") from error
         source.check()
+
+
+def _of_file(spec: Spec, source: SourceFile, pieces: Iterable[Piece], columns: list[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    if spec.lines is not None:
+        with open_lines(source) as lines:
+            for piece in pieces:
+                part = f"from_byte=`{piece.group * spec.lines.piece_bytes}`"
+                yield Place(source.path, part, 0), _of_lines(lines, spec, piece, columns, spec.lines.piece_bytes)
+        return
+    with _opened(spec, source) as file:
+        for piece in pieces:
+            for first, batch in _of_group(file, piece, columns, spec.limits.chunk_bytes):
+                yield Place(source.path, f"{'stripe' if spec.is_orc else 'row_group'}=`{piece.group}`", first), batch
 
 
 def _of_lines(handle: Any, spec: Spec, piece: Piece, columns: list[str], size: int) -> pa.RecordBatch:
@@ -139,6 +157,11 @@ def _of_lines(handle: Any, spec: Spec, piece: Piece, columns: list[str], size: i
     return _with_given(piece, columns, arrays, piece.first_row, table.num_rows)
 
 
+def _opened(spec: Spec, file: SourceFile) -> Any:
+    """A file of row groups or stripes, as a context."""
+    return orc.open_stripes(file) if spec.is_orc else open_file(file, spec.limits.task_bytes)
+
+
 def _with_given(piece: Piece, columns: list[str], arrays: dict[str, Any], first_row: int, rows: int) -> pa.RecordBatch:
     """A batch of `columns`: those read from the file, those in its path, and the rows' numbers."""
     values = dict(piece.file.values)
@@ -150,7 +173,7 @@ def _with_given(piece: Piece, columns: list[str], arrays: dict[str, Any], first_
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str], chunk_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_group(file: Any, piece: Piece, columns: list[str], chunk_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the first row in its row group, rows) of one piece."""
     most = ROWS_IF_REPEATED if piece.repeats else ROWS_MAX
     rows = min(max(chunk_bytes * piece.rows // max(piece.raw_bytes, 1), 1), most)
@@ -167,13 +190,17 @@ def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str], chunk_byte
         yield first, joined(waiting)
 
 
-def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(file: Any, piece: Piece, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
     """The rows of one piece, `rows` at a time."""
     inside = [name for name in columns if name != ROW and name not in dict(piece.file.values)]
     first = piece.first_row
     # A batch without columns would not know its rows.
-    some = inside or file.schema_arrow.names[:1]
-    for batch in file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False):
+    if isinstance(file, pq.ParquetFile):
+        some = inside or file.schema_arrow.names[:1]
+        found = file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False)
+    else:
+        found = orc.batches(file, piece, inside or file.schema.names[:1], rows)
+    for batch in found:
         yield _with_given(piece, columns, {name: batch.column(name) for name in inside}, first, batch.num_rows)
         first += batch.num_rows
 
@@ -204,15 +231,14 @@ def _made(spec: Spec, names: Iterable[str], place: Place, batch: pa.RecordBatch)
             # A part has the error too, and the first row that has it is the one to name.
             _made(spec, names, place, batch.slice(0, half))
             _made(spec, names, replace(place, first=place.first + half), batch.slice(half))
-        at = f"file=`{place.path}` row_group=`{place.group}` row=`{place.first}`"
-        raise InvalidError(error.reason, f"{error.message} {at}") from error
+        raise InvalidError(error.reason, f"{error.message} {place}") from error
 
 
 def _sample(spec: Spec, piece: Piece, columns: list[str]) -> pa.RecordBatch:
     if spec.lines is not None:
         with open_lines(piece.file) as lines:
             return _of_lines(lines, spec, piece, columns, min(LINES_SAMPLE_BYTES, spec.lines.piece_bytes))
-    with open_file(piece.file, spec.limits.task_bytes) as file:
+    with _opened(spec, piece.file) as file:
         return next(_batches(file, piece, columns, SAMPLED_ROWS))
 
 
@@ -221,13 +247,14 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
     there, and JSON repeats the names of the columns."""
     size = rows = 0
     names = spec.query.columns(*spec.outputs)
-    for piece in pieces[:: max(len(pieces) // SAMPLED_PIECES, 1)]:
+    some = SAMPLED_STRIPES if spec.is_orc else SAMPLED_PIECES
+    for piece in pieces[:: max(len(pieces) // some, 1)]:
         try:
             batch = _sample(spec, piece, names)
         except (OSError, pa.ArrowException) as error:
             raise unreadable(error, piece.file, "a row group") from error
         try:
-            made, count = _made(spec, spec.outputs, Place(piece.file.path, piece.group, 0), batch)
+            made, count = _made(spec, spec.outputs, Place(piece.file.path, "", 0), batch)
         except InvalidError:
             continue  # the task that reads the row reports it
         if count:

@@ -24,6 +24,7 @@ from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
+from headgate.pipelines.columns.memory import MEMORY_SETTING
 from headgate.pipelines.columns.plan import Bucket, Buckets
 from headgate.pipelines.extents import Written
 from headgate.pipelines.plan import ARROW, SPARK, Counts, Job, Rows, load, records
@@ -244,7 +245,7 @@ def test_text_that_is_not_utf_8_takes_rows_after_all(spark: SparkSession, tmp_pa
     times = pa.array(range(len(texts)), pa.timestamp("us", tz="UTC"))
     write(
         tmp_path / "lake" / "a.parquet",
-        user=pa.array(["a"] * len(texts)), payload=pa.array([b"1"] * len(texts)), at=times, text=bad,
+        user=pa.array(["a", None] * (len(texts) // 2) + ["b"]), payload=pa.array([b"1"] * len(texts)), at=times, text=bad,
     )  # fmt: skip
     rows = rows_of(spark, tmp_path / "lake", value=None)
     work, counts = counted(spark, rows, PARTITIONS)
@@ -348,14 +349,14 @@ def test_more_rows_of_one_time_than_a_task_sorts(
 
 @pytest.mark.parametrize("text", ["15m", "9g", "much", "1"])
 def test_a_memory_that_cannot_be(spark: SparkSession, text: str) -> None:
-    spark.conf.set(columns_job.MEMORY_SETTING, text)
+    spark.conf.set(MEMORY_SETTING, text)
     try:
         with pytest.raises(InvalidError, match=f"16m to 8g.*taskMemory=`{text}`"):
             columns_job.task_limits(spark)
-        spark.conf.set(columns_job.MEMORY_SETTING, "64MB")
+        spark.conf.set(MEMORY_SETTING, "64MB")
         assert columns_job.task_limits(spark).memory_bytes == 64 << 20
     finally:
-        spark.conf.unset(columns_job.MEMORY_SETTING)
+        spark.conf.unset(MEMORY_SETTING)
 
 
 @pytest.mark.parametrize(

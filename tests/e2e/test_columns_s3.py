@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyarrow.orc as orc
 import pytest
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
@@ -125,6 +126,15 @@ def test_lines_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: str
         upload(s3_server, bucket, path, f"{place.name}/")
         changed = {"options": options, "event_time": time, "value": "payload"}
         same_as_on_disk(spark, f"s3a://{bucket}/{place.name}", str(path), place, format, **changed)
+
+
+def test_orc_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
+    for day in ("2024-01-01", "2024-01-02"):
+        path = tmp_path / "orc" / f"day={day}" / "a.orc"
+        path.parent.mkdir(parents=True)
+        orc.write_table(pa.table({"user": ["a", "b"], "payload": [b"1", b"2"], "at": pa.array([2, 1], pa.timestamp("us"))}), path)
+    upload(s3_server, bucket, tmp_path)
+    same_as_on_disk(spark, f"s3a://{bucket}/orc", str(tmp_path / "orc"), tmp_path / "to", "orc", value="to_json(struct(day, at))")
 
 
 def test_what_needs_rows_asks_for_the_package(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from headgate.pipelines.java import java_home
+from headgate.pipelines.plan import ARROW
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import events, expected, write
@@ -34,6 +35,7 @@ TIMEOUT_S = 500
 _DRIVER = """
 import json, os, signal, sys
 from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.columns import job
 from headgate.pipelines.progress import Phase
 from headgate.pipelines.session import session
 master, cluster, source, victim = sys.argv[1:]
@@ -41,13 +43,14 @@ spark = session(master, conf={
     "spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.cores.max": "2", "spark.speculation": "true",
     "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3", "spark.speculation.minTaskRuntime": "1ms",
 })
+job.task_bytes = lambda *_: 64 << 10  # many tasks, which exchange rows through Spark's shuffle
 killed = []
 def listen(seen):
     if seen.phase in (Phase.SHUFFLING, Phase.WRITING) and seen.rows_done and not killed:
         killed.append(os.kill(int(victim), signal.SIGKILL))
 done = run(Backfill(cluster=cluster, topic="t", source=source, key="user", value="payload", event_time="at", partitions=6,
                     file_bytes=64 << 10, verify=True), spark, progress=listen)
-print(json.dumps({"verified": done.verified, "added": done.added_rows, "problems": done.problems()}))
+print(json.dumps({"engine": done.engine, "verified": done.verified, "added": done.added_rows, "problems": done.problems()}))
 """
 
 
@@ -109,7 +112,9 @@ def test_executors_that_die_and_tasks_that_run_twice(tmp_path: Path) -> None:
             cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
-        assert json.loads(done.stdout.splitlines()[-1]) == {"verified": True, "added": len(rows), "problems": []}
+        assert json.loads(done.stdout.splitlines()[-1]) == {
+            "engine": ARROW, "verified": True, "added": len(rows), "problems": [],
+        }  # fmt: skip
         assert workers[0].poll() == -signal.SIGKILL, "one worker was killed"
         found = CLIENTS["confluent"].consume(broker.bootstrap, "t", range(PARTITIONS))
         broker.kill()
