@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from headgate.assets.metadata import BROKERS, LAG, P99, PLANNED, ROWS, SECONDS, SIZE, number, table
+from headgate.assets.metadata import ADDED, BROKERS, LAG, P99, PLANNED, ROWS, SECONDS, SIZE, number, table
 from headgate.assets.names import topic_key
 from headgate.assets.progress import Follower
 from headgate.assets.recorder import Recording, peak
@@ -94,7 +94,7 @@ def results(flood: Flood, outcome: Outcome) -> Iterator[dg.AssetCheckResult]:
     yield check(
         "certificate_complete", not problems, "\n".join(problems) or f"{added:,} rows{note}",
         figures={
-            ROWS: read, "rows added": added, SIZE: size, SECONDS: number(outcome.seconds), "problems": len(problems),
+            ROWS: read, ADDED: added, SIZE: size, SECONDS: number(outcome.seconds), "problems": len(problems),
             BROKERS: peak(outcome.recording.samples), **({} if p99_ms is None else {P99: number(p99_ms)}),
         },
     )  # fmt: skip

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from headgate.assets.owners import HOLD_UNTIL_TAG
 from headgate.assets.progress import Follower
 from headgate.assets.resources import SparkResource
-from headgate.assets.steps import Run, check_deadline, check_topic, past_runs
+from headgate.assets.steps import Run, check_deadline, past_runs
 from headgate.pipelines.floods.plan import Plan, forecast
 from headgate.pipelines.floods.spans import span_of
 
@@ -24,9 +24,13 @@ def count_ahead(run: Run, spark: SparkResource, plan: Plan, follow: Follower) ->
     the deadline cannot be kept.
     """
     flood = run.flood
-    large = [one.key for one in plan.partitions if one.size_bytes >= COUNT_BYTES_MIN]
-    partitions = (check_topic(flood, run.cluster) or flood.topic_partitions) if large else None
-    if partitions is None or HOLD_UNTIL_TAG in run.context.run.tags:
+    # A partition that is in the topic is not counted again, and of its late rows only the load knows which ones are missing.
+    large = [one.key for one in plan.partitions if one.size_bytes >= COUNT_BYTES_MIN and not one.loaded]
+    if not large or HOLD_UNTIL_TAG in run.context.run.tags:
+        return plan
+    topic = run.topic()
+    partitions = flood.topic_partitions if topic is None else topic.partitions
+    if partitions is None:
         return plan
     rows: dict[str, int] = {}
     for number, key in enumerate(large, 1):

@@ -77,9 +77,9 @@ def _state(run: Run, holds: bool) -> str:
         return f"{brokers}, at the latest when their time is over"
     if not added:
         return f"{brokers}, and nothing was added"
-    for key in added:
+    for key, rows in added.items():
         # Dagster shows these partitions as loaded, although the run did not succeed.
-        run.context.log_event(dg.AssetMaterialization(run.topic_key, partition=key, metadata=run.figures(key)))
+        run.context.log_event(dg.AssetMaterialization(run.topic_key, partition=key, metadata=run.figures(key, rows)))
     each = (
         f"{len(added)} of {len(run.keys)} partitions were added and stay"
         if len(run.keys) > 1

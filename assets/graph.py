@@ -16,6 +16,7 @@ from headgate.assets.counts import count_ahead
 from headgate.assets.ending import clear_end
 from headgate.assets.kept import Loaded
 from headgate.assets.metadata import (
+    ADDED,
     BROKER_SECONDS,
     BROKERS,
     LAG,
@@ -151,12 +152,18 @@ def _plan(flood: Flood) -> dg.OpDefinition:
     def plan(context: dg.OpExecutionContext, cluster: ClusterResource, spark: SparkResource) -> None:
         run = Run(flood, context, cluster)
         with clear_end(run, "planning", holds=False) as follow:
-            made = count_ahead(run, spark, make_plan(run), follow)
+
+            def analyse(flood: Flood, span: TimeSpan) -> None:
+                follow.at(f"letting Spark judge the expressions on {span.key}")
+                spark.analyse(flood, span)
+
+            made = count_ahead(run, spark, make_plan(run, analyse), follow)
             need = spark.need(made.size_bytes)
         if need.short is not None:
             context.log.warning(need.short)
-        complete, text = covered(flood, made.partitions)
-        if not complete:
+        for text in made.stands:
+            run.say(text)
+        for text in made.notes:
             context.log.warning(text)
         context.log.info(
             f"planned: {made.rows:,} rows, {made.size_bytes:,} bytes, {made.brokers} brokers, {made.seconds:g} s ({made.basis})"
@@ -227,8 +234,9 @@ def _load(flood: Flood) -> dg.OpDefinition:
         with clear_end(run, "comparing the source with the topic") as follow:
             plan = run.plan()
             pending, loaded = run.pending(), run.loaded()
+            late = {span.key for span in pending if span.late}
             otherwise = run.loaded_otherwise(loaded)
-            counted, unknown = run.counted(loaded)
+            counted, unknown = run.counted([one for one in loaded if one[0].key not in late])
             if plan.rows:
                 hold(run, plan.brokers)
             began = time.monotonic()
@@ -241,7 +249,7 @@ def _load(flood: Flood) -> dg.OpDefinition:
             certificates=certificates,
             otherwise=otherwise,
             cover=covered(flood, [*plan.partitions, *counted.values()]),
-            changed=changed_since(loaded, counted),
+            changed=changed_since(run.rows(), counted),
             unknown=unknown,
             seconds=seconds,
             recording=RECORDERS.so_far(run.owner.reservation_id),
@@ -299,7 +307,7 @@ def _release(flood: Flood) -> dg.OpDefinition:
     def release(context: dg.AssetExecutionContext, cluster: ClusterResource, fleet: FleetResource) -> None:
         run = Run(flood, context, cluster)
         with clear_end(run, "giving brokers back") as follow:
-            gates = {span.key: gate.rows for span, gate in run.loaded()}
+            rows_now = run.rows()
             # Renewals stop before the release: a late renewal would open the reservation again.
             RESERVATIONS.drop(run.owner.reservation_id)
             released = release_if_last(run)
@@ -311,7 +319,7 @@ def _release(flood: Flood) -> dg.OpDefinition:
         used, most = broker_seconds(samples), peak(samples)
         plan = run.kept.plan()
         planned = {} if plan is None else {one.key: one.rows for one in plan.partitions}
-        figures = {key: run.figures(key) for key in run.keys}
+        figures = {key: run.figures(key, rows_now.get(key, 0)) for key in run.keys}
         seconds = sum(float(str(one[SECONDS].value)) for one in figures.values() if one)
         shared = {
             **(
@@ -333,11 +341,11 @@ def _release(flood: Flood) -> dg.OpDefinition:
         context.add_asset_metadata(shared, asset_key=run.topic_key)
         for key, one in figures.items():
             if not one:
-                rows = gates.get(key, 0)
+                rows = rows_now.get(key, 0)
                 own: dict[str, Any] = {
                     "dagster/partition_row_count": rows,
                     ROWS: rows,
-                    "rows added": 0,
+                    ADDED: 0,
                     "in the topic before": True,
                 }
             else:

@@ -10,13 +10,14 @@ import dagster as dg
 
 from headgate.assets.kept import Loaded
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.pipelines.floods.plan import PartitionSize, Plan
+from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize, Plan
 
 if TYPE_CHECKING:
     from headgate.assets.resources import ClusterResource
     from headgate.pipelines.columns.memory import Need
 
 ROWS = "rows"
+ADDED = "rows added"
 SIZE = "bytes"
 SECONDS = "seconds"
 RATE = "rows per second"
@@ -33,19 +34,23 @@ def number(value: float) -> dg.FloatMetadataValue:
     return dg.MetadataValue.float(round(float(value), 3))
 
 
-def loaded_metadata(loaded: Loaded, path: str) -> dict[str, Any]:
-    """The figures of one partition that a run loaded. `path`: the file of its certificate."""
+def loaded_metadata(loaded: Loaded, rows: int, path: str) -> dict[str, Any]:
+    """The figures of one partition that a run loaded.
+
+    Args:
+        rows: all rows of the partition that are in the topic.
+        path: the file of its certificate.
+    """
     certificate = loaded.certificate
     source = certificate.get("source") or {}
-    rows = int(certificate["rows"])
     return {
         "dagster/partition_row_count": rows,
         ROWS: rows,
-        "rows added": int(certificate["added_rows"]),
+        ADDED: int(certificate["added_rows"]),
         SIZE: int(certificate["size_bytes"]),
         "files": int(certificate["files"]),
         SECONDS: number(loaded.seconds),
-        RATE: number(rows / loaded.seconds if loaded.seconds else 0.0),
+        RATE: number(int(certificate["rows"]) / loaded.seconds if loaded.seconds else 0.0),
         "gate": str(certificate["gate_id"]),
         "complete": bool(certificate["complete"]),
         "read back": bool(certificate["verified"]),
@@ -65,10 +70,11 @@ def work_of(certificate: Mapping[str, Any]) -> str:
 
 def size_metadata(size: PartitionSize) -> dict[str, Any]:
     """What the source has for one partition."""
+    rows = size.rows + size.loaded
     return {
-        "dagster/partition_row_count": size.rows,
-        ROWS: size.rows,
-        SIZE: size.size_bytes,
+        "dagster/partition_row_count": rows,
+        ROWS: rows,
+        SIZE: round(size.size_bytes * rows / size.rows) if size.loaded and size.rows else size.size_bytes,
         "counted": "exactly" if size.exact else "estimated",
     }
 
@@ -87,6 +93,9 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
         "planned broker-seconds": number(plan.broker_seconds),
         "forecast rests on": plan.basis,
         "deadline": plan.deadline.isoformat(timespec="seconds"),
+        "order": dg.MetadataValue.md("\n".join(f"- {one}" for one in plan.stands) or "not known"),
+        **({"notes": dg.MetadataValue.md("\n".join(f"- {one}" for one in plan.notes))} if plan.notes else {}),
+        **({"left out": "; ".join(f"{key}: {why}" for key, why in plan.left_out[:SAID_MAX])} if plan.left_out else {}),
         "plan": dg.MetadataValue.json(plan.to_json()),
         **({"partitions": table(rows, {"partition": "string", "rows": "int", "bytes": "int", "exact": "bool"})} if rows else {}),
     }

@@ -181,7 +181,8 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def session(self) -> SparkSession:
         """The session of this process, started if there is none. Raises FatalError when Spark does not start."""
-        return self._spark().start(self.master, self.driver_memory, self.conf)
+        started: SparkSession = self._spark().start(self.master, self.driver_memory, self.conf)
+        return started
 
     @staticmethod
     def _spark() -> Any:
@@ -206,6 +207,12 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises as `flood` does."""
         found: tuple[int, Mapping[str, Any]] | None = self._spark().count(self.session(), flood, span, partitions)
         return found
+
+    def analyse(self, flood: Flood, span: TimeSpan) -> None:
+        """Judge the expressions of a flood that only Spark can judge, on one partition's source. Raises InvalidError."""
+        from headgate.pipelines.floods.analysis import analyse
+
+        analyse(self.session(), flood, span)
 
     @contextmanager
     def flood(

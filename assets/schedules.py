@@ -1,15 +1,18 @@
 """When a flood comes: Dagster's schedule of a cron expression, and the sensor that raises brokers ahead and starts fixed times."""
 
 # Dagster reads annotations at run time, so they are not postponed here.
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 
 from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
+from headgate.assets.resources import ClusterResource
+from headgate.assets.steps import filled_keys
+from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.floods.spans import Occurrence, newest_key, occurrences
+from headgate.pipelines.floods.spans import Occurrence, last_occurrence, newest_key, occurrences
 
 EXPECT_EVERY_S = 30
 LOOK_BACK = timedelta(hours=1)
@@ -35,6 +38,9 @@ def schedule_of(flood: Flood, job: Any) -> dg.ScheduleDefinition | None:
         partition = newest_key(flood.partitions, at)
         if partition is None:
             yield dg.SkipReason("no partition is over yet")
+            return
+        if (last := last_occurrence(flood)) is not None and at > last:
+            yield dg.SkipReason(f"the last partition was due at {last.isoformat()}")
             return
         yield dg.RunRequest(
             run_key=Occurrence(at, partition).run_key(flood.name, "start"),
@@ -66,20 +72,32 @@ def _sensor(flood: Flood, name: str, job: str, description: str) -> dg.SensorDef
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=description,
     )
-    def expected(context: dg.SensorEvaluationContext) -> list[dg.RunRequest]:
-        return [one for one in expected_runs(flood, datetime.now(UTC)) if one.job_name == job]
+    def expected(context: dg.SensorEvaluationContext, cluster: ClusterResource) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        now = datetime.now(UTC)
+        due = {one.partition_key for one in expected_runs(flood, now) if one.job_name == job and one.partition_key is not None}
+        if not due:
+            return
+        try:
+            loaded = filled_keys(flood, sorted(due), cluster.gates(flood.topic))
+        except HeadgateError as error:
+            yield dg.SkipReason(f"the cluster does not say which partitions are loaded: {error.message}")
+            return
+        if loaded == due:
+            yield dg.SkipReason(f"in the topic already: {', '.join(sorted(loaded))}")
+        yield from (one for one in expected_runs(flood, now, loaded) if one.job_name == job)
 
     return expected
 
 
-def expected_runs(flood: Flood, now: datetime) -> list[dg.RunRequest]:
-    """The runs that are due: preparations of floods within the lead time, and floods whose fixed time has come.
+def expected_runs(flood: Flood, now: datetime, loaded: Collection[str] = ()) -> list[dg.RunRequest]:
+    """The runs that are due: preparations of floods within the lead time, and floods whose fixed time has come; none for loaded
+    partitions.
 
     The same occurrence always yields the same run keys, and Dagster starts each once. Dagster's scheduler starts floods of a
     cron schedule.
     """
     requests = []
-    for one in occurrences(flood, now - LOOK_BACK, now + timedelta(milliseconds=flood.lead_time_ms)):
+    for one in occurrences(flood, now - LOOK_BACK, now + timedelta(milliseconds=flood.lead_time_ms), loaded):
         tags = {OCCURRENCE_TAG: occurrence_id(one.at)}
         if one.at > now:
             requests.append(

@@ -11,7 +11,6 @@ import dagster as dg
 from headgate.assets.metadata import number, size_metadata
 from headgate.assets.names import source_key
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.pipelines.floods.measure import listing, measure
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan, newest_key, span_of
 
@@ -74,6 +73,8 @@ def observations(
     Returns:
         Observations of the partitions whose files changed; the files that are seen now; and why partitions cannot be read.
     """
+    from headgate.pipelines.floods.measure import listing, measure
+
     events: list[dg.AssetObservation] = []
     seen: dict[str, Any] = {}
     problems: list[str] = []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import dagster as dg
 
 from headgate.assets.kept import Kept
-from headgate.assets.metadata import BROKER_SECONDS, ROWS, SECONDS, SIZE, loaded_metadata, short_keys
+from headgate.assets.metadata import ADDED, BROKER_SECONDS, SECONDS, SIZE, loaded_metadata, short_keys
 from headgate.assets.names import topic_key
 from headgate.assets.owners import HOLD_UNTIL_TAG, Owner
 from headgate.assets.progress import Follower
@@ -26,14 +26,15 @@ from headgate.assets.recorder import RECORDERS
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.pipelines.floods.measure import can_count, measure
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS, Flood
-from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
+from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, too_late
 from headgate.pipelines.floods.spans import TimeSpan, deadline_at, gate_id, gates_of, source_path, spans_of
 from headgate.pipelines.floods.spread import Part, next_merge, next_split
+from headgate.pipelines.floods.standing import Topic, check_topic, loaded_rows, topic_of
 
 if TYPE_CHECKING:
     from headgate.broker.client import Gate
+    from headgate.pipelines.floods.planning import Analyse
 
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 POLL_S = 0.5
@@ -51,8 +52,8 @@ class Run:
     flood: Flood
     context: Context
     cluster: ClusterResource
-    filled_before: frozenset[str] | None = None
-    """The partitions that were in the topic when the step looked first; None before that."""
+    rows_before: Mapping[str, int] | None = None
+    """The rows of each partition that were in the topic when the step looked first; None before that."""
 
     @property
     def owner(self) -> Owner:
@@ -83,23 +84,37 @@ class Run:
         """A line in the run's log."""
         self.context.log.info(text)
 
+    def topic(self) -> Topic | None:
+        """The topic as the flood finds it; None if it does not exist."""
+        found = self.cluster.topic(self.flood.topic)
+        return None if found is None else topic_of(found, self.cluster.gates(self.flood.topic).values())
+
     def pending(self) -> list[TimeSpan]:
-        """The partitions that are not in the topic yet, oldest first."""
-        filled = filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic))
-        if self.filled_before is None:
-            self.filled_before = frozenset(filled)
-        return spans_of(self.flood.partitions, [key for key in self.keys if key not in filled])
+        """The partitions of which rows are missing in the topic, oldest first. Raises HeadgateError."""
+        from headgate.pipelines.floods.planning import pending
 
-    def newly_filled(self) -> list[str]:
-        """The partitions that entered the topic since this step looked first. Raises HeadgateError."""
-        if self.filled_before is None:
-            return []
-        return sorted(filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic)) - self.filled_before)
+        topic = self.topic()
+        if self.rows_before is None:
+            self.rows_before = self._rows(topic)
+        return pending(self.flood, self.keys, topic, datetime.now(UTC))
 
-    def figures(self, key: str) -> dict[str, Any]:
-        """The metadata of a partition that this run loaded; empty for any other."""
+    def rows(self) -> dict[str, int]:
+        """The rows of each partition that are in the topic, with the late ones, by key."""
+        return self._rows(self.topic())
+
+    def _rows(self, topic: Topic | None) -> dict[str, int]:
+        return {} if topic is None else {key: loaded_rows(self.flood, key, topic) for key in self.keys}
+
+    def newly_filled(self) -> dict[str, int]:
+        """The partitions that got rows since this step looked first, each with all its rows in the topic. Raises HeadgateError."""
+        before = self.rows_before
+        return {} if before is None else {key: rows for key, rows in self.rows().items() if rows > before.get(key, 0)}
+
+    def figures(self, key: str, rows: int) -> dict[str, Any]:
+        """The metadata of a partition that this run loaded; empty for any other. `rows`: all those of the partition in the topic,
+        of which this run may have added only the late ones."""
         loaded = self.kept.loaded(key)
-        return {} if loaded is None else loaded_metadata(loaded, str(self.kept.certificate_path(key)))
+        return {} if loaded is None else loaded_metadata(loaded, rows, str(self.kept.certificate_path(key)))
 
     def loaded(self) -> list[tuple[TimeSpan, Gate]]:
         """The partitions that are in the topic already, oldest first, with their gates."""
@@ -124,6 +139,8 @@ class Run:
     def counted(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
         """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
         tell."""
+        from headgate.pipelines.floods.measure import can_count, measure
+
         found: dict[str, PartitionSize] = {}
         unknown: dict[str, list[str]] = {}
         for _, group in groupby((span for span, _ in loaded), partial(source_path, self.flood)):
@@ -154,20 +171,23 @@ class Run:
         return float(self.context.run.tags.get("dagster/max_runtime", _MAX_RUN_S))
 
 
-def changed_since(loaded: Sequence[tuple[TimeSpan, Gate]], counted: Mapping[str, PartitionSize]) -> list[str]:
-    """Messages about partitions whose source now has more or fewer rows than were loaded."""
+def changed_since(rows: Mapping[str, int], counted: Mapping[str, PartitionSize]) -> list[str]:
+    """Messages about partitions whose source now has more or fewer rows than were loaded.
+
+    Args:
+        rows: what was loaded, by key.
+    """
     changed: dict[str, list[str]] = {}
-    for span, gate in loaded:
-        size = counted.get(span.key)
-        if size is not None and size.rows != gate.rows:
-            what = _LATE if size.rows > gate.rows else _GONE
-            changed.setdefault(what, []).append(f"{span.key}: {abs(size.rows - gate.rows)}")
+    for key, size in sorted(counted.items()):
+        if size.rows != rows.get(key, 0):
+            what = _LATE if size.rows > rows.get(key, 0) else _GONE
+            changed.setdefault(what, []).append(f"{key}: {abs(size.rows - rows.get(key, 0))}")
     return [f"{what} rows=`{', '.join(each[:SAID_MAX])}` partitions=`{len(each)}`" for what, each in changed.items()]
 
 
 _LATE = (
-    "the source has rows that came after their partition was loaded, and they are not in the topic. To add them, declare a flood "
-    "of another name into it, with a `where` that only they meet."
+    "the source has rows that came after their partition was loaded, and they are not in the topic. To add them, declare `late` "
+    "with a condition that only they meet, and load their partition again."
 )
 _GONE = "the source has fewer rows than were loaded. The topic keeps them."
 
@@ -180,16 +200,24 @@ def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> 
 # -- plan
 
 
-def make_plan(run: Run) -> Plan:
-    """Measure the source and forecast. Raises HeadgateError: no source, a topic of another shape."""
+def make_plan(run: Run, analyse: Analyse | None = None) -> Plan:
+    """Judge the source and forecast.
+
+    Args:
+        analyse: judges expressions with Spark; None leaves them to the load.
+
+    Raises:
+        HeadgateError: no source, columns that do not fit, a topic of another shape, too little time.
+    """
+    from headgate.pipelines.floods import planning
+
     flood = run.flood
     now = datetime.now(UTC)
-    check_topic(flood, run.cluster)
-    pending = run.pending()
-    sizes = measure(flood, pending, now) if pending else []
     started = run.context.instance.get_run_stats(run.context.run.run_id).launch_time
     began = datetime.fromtimestamp(started, UTC) if started else now
-    plan = forecast(flood, sizes, past_runs(run), now, deadline_at(flood, began))
+    plan = planning.make_plan(
+        flood, run.keys, run.topic(), now, deadline=deadline_at(flood, began), past=past_runs(run), analyse=analyse
+    )
     run.kept.keep_plan(plan)
     check_deadline(plan, now)
     return plan
@@ -202,27 +230,6 @@ def check_deadline(plan: Plan, now: datetime) -> None:
         raise InvalidError(Reason.POLICY_VIOLATION, late)
 
 
-def check_topic(flood: Flood, cluster: ClusterResource) -> int | None:
-    """The number of the topic's partitions, None without a topic. Raises InvalidError when the topic differs from the
-    declaration."""
-    found = cluster.topic(flood.topic)
-    if found is None:
-        return None
-    partitions = len(found.partitions)
-    if flood.topic_partitions is not None and partitions != flood.topic_partitions:
-        raise InvalidError(
-            Reason.INVALID_PARTITIONS,
-            f"the topic has another number of partitions than the flood says. topic=`{flood.topic}` partitions=`{partitions}` "
-            f"topic_partitions=`{flood.topic_partitions}`",
-        )
-    if flood.place == "front" and not any(entry.name == ROOM and entry.value != "0" for entry in found.config):
-        raise InvalidError(
-            Reason.INVALID_CONFIG,
-            f"no room in front: a topic gets it when it is created, with {ROOM}, as a flood does it. topic=`{flood.topic}`",
-        )
-    return partitions
-
-
 def past_runs(run: Run) -> list[PastRun]:
     """The figures of earlier runs of this flood, the newest first: the sums over their partitions."""
     found: dict[str, list[PastRun]] = {}
@@ -231,7 +238,7 @@ def past_runs(run: Run) -> list[PastRun]:
         values = {} if materialization is None else {name: one.value for name, one in materialization.metadata.items()}
         with suppress(KeyError, ValueError):  # an event of another version, or of a partition that was in the topic before
             past = PastRun(
-                rows=int(str(values[ROWS])),
+                rows=int(str(values[ADDED])),
                 size_bytes=int(str(values[SIZE])),
                 seconds=float(str(values[SECONDS])),
                 broker_seconds=float(str(values[BROKER_SECONDS])),
@@ -255,14 +262,15 @@ def ensure_topic(run: Run) -> int:
     """Create the topic if it does not exist. Returns its number of partitions. Raises InvalidError when it differs from the
     declaration."""
     flood = run.flood
-    partitions = check_topic(flood, run.cluster)
-    if partitions is None:
-        config = {ROOM: str(ROOM_OFFSETS)} if flood.place == "front" else {}
-        run.cluster.create_topic(flood.topic, flood.topic_partitions, config)
+    topic = run.topic()
+    if topic is None:
+        run.cluster.create_topic(flood.topic, flood.topic_partitions, {ROOM: str(ROOM_OFFSETS)})
         run.say(f"topic {flood.topic} was made")
-        partitions = check_topic(flood, run.cluster)
-        assert partitions is not None, "it was just made"
-    return partitions
+        topic = run.topic()
+        assert topic is not None, "it was just made"
+    # Another client may have made it meanwhile.
+    check_topic(flood, topic)
+    return topic.partitions
 
 
 def hold(run: Run, brokers: int) -> int:

@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,9 @@ from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
+from headgate.pipelines.late import Loaded, missing
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, rows_of, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
@@ -78,6 +80,8 @@ class Backfill:
         partitions: number of partitions with which a missing topic is created.
         file_bytes: target size of a Parquet file.
         ttl_ms: time that the gate outlives a dead driver.
+        late_behind: for rows that came late: what of their partition is in the topic. The flood is refused unless its rows are
+            exactly the missing ones.
         verify: read everything back as a client does and compare; the certificate then has both sides.
     """
 
@@ -97,6 +101,7 @@ class Backfill:
     partitions: int | None = None
     file_bytes: int = FILE_BYTES
     ttl_ms: int = TTL_MS
+    late_behind: Loaded | None = None
     verify: bool = False
 
     def id(self) -> str:
@@ -309,7 +314,8 @@ class FloodRun:
             return self._verified(self._filled_before())
         counts = self._source[1]
         if counts.total == 0:
-            self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
+            why = "the source has no rows" if self._backfill.late_behind is None else "the topic lacks no row of the source"
+            self._tell(Progress(phase=Phase.DONE, message=f"{why}: nothing was added"))
             return self._certificate(partitions=tuple(map(PartitionCertificate.without_rows, range(len(counts.rows)))))
         return self._verified(self._commit(counts))
 
@@ -325,6 +331,9 @@ class FloodRun:
             rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
             with self._job():
                 work, counts = counted(self._spark, rows, partitions, self.known)
+                if (behind := self._backfill.late_behind) is not None:
+                    whole = replace(self._backfill, where=behind.where).rows(self._spark, time.time_ns() // 1_000_000)
+                    counts = missing(behind, whole.frame.count(), counts, self._flood_id)
             self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
@@ -351,7 +360,7 @@ class FloodRun:
 
     def _create(self, partitions: int) -> None:
         try:
-            self._connection.call(self._connection.admin.create_topic(self._backfill.topic, partitions))
+            self._connection.call(self._connection.admin.create_topic(self._backfill.topic, partitions, {ROOM: str(ROOM_OFFSETS)}))
         except InvalidError as error:
             if error.reason is not Reason.TOPIC_EXISTS:
                 raise

@@ -200,7 +200,8 @@ def _timestamp(frame: DataFrame, event_time: str | None, now_ms: int) -> Column:
         if not isinstance(found, T.TimestampType | T.TimestampNTZType | T.DateType):
             raise InvalidError(
                 Reason.INVALID_REQUEST,
-                "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers. "
+                "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers, "
+                "timestamp_micros(... div 1000) of nanoseconds. "
                 f"event_time=`{event_time}` type=`{found.simpleString()}`",
             )
         return expression(frame, event_time).cast(T.TimestampType()).alias("timestamp")

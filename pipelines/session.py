@@ -40,6 +40,8 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # Dates without a zone, and the meaning of a record's timestamp, must not depend on the machine of the job.
     "spark.sql.session.timeZone": "UTC",
+    # Times in nanoseconds, which pandas writes, are numbers then; Spark itself refuses the whole file.
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
     # Spark passes filters to the data source only with this setting.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

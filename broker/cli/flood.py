@@ -283,6 +283,7 @@ def quiet() -> Iterator[Path]:
     before = sys.stderr
     os.dup2(handle, 2)
     os.close(handle)
+    _open_loggers()
     sys.stderr = os.fdopen(own, "w", buffering=1)
     logs = logging.FileHandler(name)
     logging.getLogger().addHandler(logs)
@@ -303,6 +304,15 @@ def quiet() -> Iterator[Path]:
         sys.stderr = before
         if not failed or os.path.getsize(name) == 0:
             os.unlink(name)
+
+
+def _open_loggers() -> None:
+    """Make PySpark's loggers of failed queries. They keep the stream that is `sys.stderr` at that moment, and print JSON with a
+    stack trace for each error that we report in a line."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name)
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Five cron fields: minute, hour, day of the month, month, day of the week. Pure: no clock.
+"""Five cron fields: minute, hour, day of the month, month, day of the week; or a name for them such as `@daily`. Pure: no clock.
 
 As in crontab(5): lists, ranges, steps, names; when neither day field is `*`, either may match (`*/2` too, as in Dagster); 7 is
 Sunday too. A local time that does not exist (the clock is put forward) has no occurrence; a time that exists twice has one, the
@@ -15,6 +15,15 @@ from zoneinfo import ZoneInfo
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 _LOOKAHEAD_DAYS = 366 * 8
 """Search limit in years: 29 February may be eight years away."""
 
@@ -33,10 +42,11 @@ class Cron:
 
     @classmethod
     def parse(cls, text: str) -> Cron:
-        """Parse five fields. Raises ValueError with the expected form."""
+        """Parse five fields or a name; `text` is then the five fields. Raises ValueError with the expected form."""
+        text = _NAMED.get(text.strip().lower(), text)
         fields = text.split()
         if len(fields) != 5:
-            raise ValueError("five fields (minute hour day month weekday)")
+            raise ValueError("five fields (minute hour day month weekday), such as `0 6 * * *`, or `@hourly`, `@daily`, `@weekly`")
         minutes = _field(fields[0], "minute", 0, 59)
         hours = _field(fields[1], "hour", 0, 23)
         days = _field(fields[2], "day of the month", 1, 31)

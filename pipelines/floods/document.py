@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import yaml
 
@@ -290,10 +291,15 @@ def duration_ms(text: str) -> int | None:
     return sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(r"(\d+)(ms|s|m|h|d)", text))
 
 
-def moment(text: str) -> datetime | None:
-    """A date or a time of ISO 8601, in UTC unless it names a zone; None for any other text."""
+def moment(text: str, zone: str = "UTC") -> datetime | None:
+    """A date or a time of ISO 8601, in UTC; without a zone of its own it is local in `zone`. None for any other text, and for a
+    local time that the clock skips there."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    if found.tzinfo is not None:
+        return found.astimezone(UTC)
+    place = ZoneInfo(zone)
+    instant = found.replace(tzinfo=place).astimezone(UTC)
+    return instant if instant.astimezone(place).replace(tzinfo=None) == found else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headgate.broker.client.gate_admin import Place
 from headgate.pipelines.backfill import Backfill
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan, gate_id, predicate, source_path
+from headgate.pipelines.late import Loaded
 
 
 def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backfill:
@@ -19,8 +22,10 @@ def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backf
         key=flood.key,
         value=flood.value,
         event_time=flood.event_time,
+        headers=flood.headers,
         where=predicate(flood, span),
-        flood_id=gate_id(flood, span.key),
+        flood_id=gate_id(flood, span.key, late=span.late),
+        late_behind=Loaded(predicate(flood, replace(span, late=False)), span.loaded) if span.late else None,
         place=Place(flood.place),
         partitions=partitions,
         ttl_ms=flood.gate_ttl_ms,

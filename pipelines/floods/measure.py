@@ -7,23 +7,30 @@ size.
 
 from __future__ import annotations
 
+import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from headgate.pipelines.floods.columns import has_header, nearest, of_sample, of_schema
+from headgate.pipelines.floods.judge import Columns, drift, problems, time_column
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.floods.plan import PartitionSize
+from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize
 from headgate.pipelines.floods.spans import TimeSpan, partitions_per_path, path_span, source_path
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.fs as pafs
 
 FILES_MAX = 100_000
 SAMPLE_BYTES = 1 << 20
+TEXT_BYTES_MAX = 64 << 20
+"""Bytes of a sample after decompression."""
 EXACT_ROWS_MAX = 5_000_000
 """Up to this number of rows, the event-time column is read and counted."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -35,21 +42,151 @@ def can_count(flood: Flood) -> bool:
     return flood.where is None and flood.source.format.lower() == "parquet"
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the metadata of a source tell about some partitions.
+
+    `columns`: of each path that was looked at, None where only Spark knows them. `missing`: keys of partitions without a source.
+    `notes`: what a person should know, and no mistake.
+    """
+
+    sizes: tuple[PartitionSize, ...]
+    columns: Mapping[str, Columns | None]
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 def measure(flood: Flood, spans: Sequence[TimeSpan], now: datetime) -> list[PartitionSize]:
-    """Rows and bytes of each partition's source. Rows that cannot be assigned to a partition are shared out among the partitions
-    up to `now`.
+    """Rows and bytes of each partition's source. Arguments and errors are those of `look`."""
+    return list(look(flood, spans, now).sizes)
+
+
+def look(flood: Flood, spans: Sequence[TimeSpan], now: datetime, *, skip_missing: bool = False) -> Look:
+    """Look at the source of some partitions: sizes, columns, mistakes. Rows that cannot be assigned to a partition are shared out
+    among the partitions up to `now`.
+
+    Args:
+        skip_missing: leave out partitions without a source, instead of raising an error.
 
     Raises:
-        InvalidError: nothing exists at the path, its format differs from `format`, or it lacks the event-time column.
-        FatalError: no credentials, or not allowed. RetryError: the file system does not answer.
+        InvalidError: nothing exists at the path, its format differs from `format`, or its columns do not fit the flood.
+        FatalError: no credentials, or not allowed. RetryError: the file system does not answer, or the source changed meanwhile.
     """
     by_path: dict[str, list[TimeSpan]] = {}
     for span in spans:
         by_path.setdefault(source_path(flood, span), []).append(span)
-    found: list[PartitionSize] = []
+    looks: list[_PathLook] = []
+    missing: list[str] = []
     for path, wanted in by_path.items():
-        found += _measure_path(flood, path, wanted, max(partitions_per_path(flood, now), len(wanted)))
-    return sorted(found, key=lambda one: one.key)
+        one = _PathLook(flood, path, wanted, max(partitions_per_path(flood, now), len(wanted)))
+        try:
+            one.run()
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND or not skip_missing:
+                raise
+            missing += [span.key for span in wanted]
+            continue
+        looks.append(one)
+    for one in looks:
+        one.check_unchanged()
+    sizes = sorted((size for one in looks for size in one.sizes), key=lambda size: size.key)
+    return Look(tuple(sizes), {one.path: one.columns for one in looks}, tuple(sorted(missing)), tuple(_notes(sizes, looks)))
+
+
+def _notes(sizes: Sequence[PartitionSize], looks: Sequence[_PathLook]) -> Iterator[str]:
+    empty = [one.key for one in sizes if one.exact and not one.rows]
+    if empty:
+        yield f"without rows, so nothing is added for them: {', '.join(empty[:SAID_MAX])}{', ...' if len(empty) > SAID_MAX else ''}"
+    seen = [columns for one in looks for columns in one.seen]
+    for before, after in pairwise(seen):
+        if (text := drift(before, after)) is not None:
+            yield text
+            return
+
+
+class _PathLook:
+    """A look at one path of a source. `held`: approximate number of partitions at the path. `seen`: its columns, once for each form
+    that they have. `lines`: the first ones of the largest file of CSV or JSON."""
+
+    def __init__(self, flood: Flood, path: str, spans: Sequence[TimeSpan], held: int) -> None:
+        self.path = path
+        self.sizes: list[PartitionSize] = []
+        self.seen: list[Columns] = []
+        self.columns: Columns | None = None
+        self.lines: tuple[str, bytes] | None = None
+        self._flood = flood
+        self._spans = spans
+        self._held = held
+        self._system: Any = None
+        self._files: Sequence[pafs.FileInfo] = ()
+
+    def run(self) -> None:
+        """Fill the attributes. Raises as `look`."""
+
+        flood = self._flood
+        self._system, self.path, self._files = _opened(flood, self.path)
+        try:
+            if flood.source.format.lower() == "parquet":
+                self.sizes = _parquet(flood, self._system, self._files, self._spans, self.path, self._held, self._see)
+            else:
+                self.sizes = self._estimate()
+        except pa.ArrowInvalid as error:
+            self.check_unchanged()
+            raise InvalidError(
+                Reason.INVALID_CONFIG, f"the source is not {flood.source.format}: {_short(error)}. path=`{self.path}`"
+            ) from error
+        except OSError as error:
+            self.check_unchanged()
+            raise _refused(error, self.path) from error
+
+    def check_unchanged(self) -> None:
+        """Raise RetryError when a file was written or removed since `run` listed it."""
+        now = {one.path: one for one in self._system.get_file_info([one.path for one in self._files])}
+        for before in self._files:
+            after = now[before.path]
+            if (after.type, after.size, after.mtime_ns) != (before.type, before.size, before.mtime_ns):
+                raise RetryError(
+                    Reason.NOT_FOUND,
+                    "the source changed while it was planned: plan again when its files are complete. "
+                    f"file=`{before.path}` size=`{before.size}` now=`{after.size}`",
+                )
+
+    def _see(self, columns: Columns) -> None:
+        """Judge columns, and keep them. Raises InvalidError with all their mistakes."""
+        if any(columns.kinds == one.kinds for one in self.seen):
+            return
+        if found := problems(self._flood, columns):
+            raise InvalidError(Reason.INVALID_CONFIG, "\n".join(found))
+        self.seen.append(columns)
+        self.columns = self.seen[0]
+
+    def _estimate(self) -> list[PartitionSize]:
+        """Sizes, and rows estimated from the density of lines."""
+        flood, files, total = self._flood, self._files, sum(int(one.size or 0) for one in self._files)
+        per_row, growth = 100.0, 1.0
+        format = flood.source.format.lower()
+        if format in _LINE_FORMATS and total:
+            first = max(files, key=lambda one: int(one.size or 0))
+            stored, text = _sample(self._system, first)
+            whole = text if stored == first.size else text[: text.rfind(b"\n") + 1]
+            self.lines = (str(first.path), whole) if whole else None
+            columns = of_sample(text, stored == first.size, format, flood.source.options, str(first.path))
+            if columns is not None:
+                self._see(columns)
+            per_row, growth = max(len(text) / max(text.count(b"\n"), 1), 1.0), len(text) / max(stored, 1)
+        size = total * growth / self._held
+        names = len(files) if format == "csv" and has_header(flood.source.options) else 0
+        rows, exact = max(round(size / per_row - names / self._held), 0), total == 0
+        return [PartitionSize(key=one.key, rows=rows, size_bytes=round(size), exact=exact) for one in self._spans]
+
+
+def _nearest(system: pafs.FileSystem, base: str) -> str:
+    """A hint at what stands beside a path that does not exist."""
+
+    parent = os.path.dirname(base.rstrip("/"))
+    if not parent or system.get_file_info(parent).type != pafs.FileType.Directory:
+        return ""
+    return nearest(base, (one.base_name for one in system.get_file_info(pafs.FileSelector(parent))[:FILES_MAX]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +210,6 @@ def listing(flood: Flood, span: TimeSpan) -> Listing:
 
 def _opened(flood: Flood, path: str) -> tuple[pafs.FileSystem, str, list[pafs.FileInfo]]:
     """The file system of a path, the path for messages, and its files: at least one."""
-    import pyarrow as pa
-    import pyarrow.fs as pafs
-
     url = path.replace("s3a://", "s3://", 1)
     try:
         if "://" in url:
@@ -90,30 +224,12 @@ def _opened(flood: Flood, path: str) -> tuple[pafs.FileSystem, str, list[pafs.Fi
     except OSError as error:
         raise _refused(error, path) from error
     if not files:
-        raise InvalidError(Reason.NOT_FOUND, f"the source is not there. flood=`{flood.name}` path=`{path}`")
+        raise InvalidError(Reason.NOT_FOUND, f"the source is not there{_nearest(system, base)}. flood=`{flood.name}` path=`{path}`")
     return system, path, files
-
-
-def _measure_path(flood: Flood, path: str, spans: Sequence[TimeSpan], held: int) -> list[PartitionSize]:
-    """`held`: approximate number of partitions at the path."""
-    import pyarrow as pa
-
-    system, path, files = _opened(flood, path)
-    try:
-        if flood.source.format.lower() == "parquet":
-            return _parquet(flood, system, files, spans, path, held)
-        return _estimate(flood, system, files, spans, held)
-    except pa.ArrowInvalid as error:
-        raise InvalidError(
-            Reason.INVALID_CONFIG, f"the source is not {flood.source.format}: {_short(error)}. path=`{path}`"
-        ) from error
-    except OSError as error:
-        raise _refused(error, path) from error
 
 
 def _files(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
     """The data files under a path by Spark's rule: names that begin with `_` or `.` are not data."""
-    import pyarrow.fs as pafs
 
     if any(character in base for character in "*?["):
         return [one for one in _globbed(system, base) if one.size]
@@ -130,9 +246,6 @@ def _files(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
 
 
 def _globbed(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
-    import fnmatch
-
-    import pyarrow.fs as pafs
 
     fixed = base[: min(base.index(character) for character in "*?[" if character in base)].rpartition("/")[0] or "."
     if system.get_file_info(fixed).type != pafs.FileType.Directory:
@@ -146,37 +259,35 @@ def _globbed(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
 
 
 def _parquet(
-    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[TimeSpan], path: str, held: int
+    flood: Flood,
+    system: pafs.FileSystem,
+    files: Sequence[pafs.FileInfo],
+    spans: Sequence[TimeSpan],
+    path: str,
+    held: int,
+    see: Callable[[Columns], None],
 ) -> list[PartitionSize]:
-    import pyarrow.parquet as pq
 
     rows = dict.fromkeys(spans, 0.0)
     sizes = dict.fromkeys(spans, 0.0)
     exact = can_count(flood)
+    by_path = flood.partition_by == "path"
     budget = EXACT_ROWS_MAX
-    named = path_span(flood, spans[0]) if exact else None
+    named = path_span(flood, spans[0]) if exact and not by_path else None
     elsewhere = 0.0
     for info in files:
         with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:
-            schema = file.schema_arrow
-            column = flood.event_time.strip("`")
-            if column not in schema.names:
-                if column.isidentifier():
-                    raise InvalidError(
-                        Reason.INVALID_CONFIG,
-                        f"the source has no such column. event_time=`{column}` columns=`{', '.join(schema.names)}` path=`{path}`",
-                    )
-                column = ""  # an expression: only Spark can evaluate it
-            elif not _is_time(kind := schema.field(column).type):
-                raise InvalidError(
-                    Reason.INVALID_CONFIG,
-                    "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers. "
-                    f"event_time=`{column}` type=`{kind}` path=`{path}`",
-                )
+            columns = of_schema(file.schema_arrow, str(info.path))
+            see(columns)
+            column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
+            column = next((name for name in file.schema_arrow.names if name.casefold() == column.casefold()), "")
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
                 per_row = group.total_byte_size / max(group.num_rows, 1)
-                counts, sure, read = _group(file, number, group, column, spans, budget, held)
+                if by_path:
+                    counts, sure, read = dict.fromkeys(spans, float(group.num_rows)), True, 0
+                else:
+                    counts, sure, read = _group(file, number, group, column, spans, budget, held)
                 budget -= read
                 exact = exact and sure
                 if named is not None:
@@ -228,15 +339,7 @@ def _bounds(group: Any, column: str) -> tuple[datetime | None, datetime | None]:
     return None, None
 
 
-def _is_time(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-
-
 def _counted(column: pa.ChunkedArray[Any], spans: Sequence[TimeSpan]) -> dict[TimeSpan, float]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind = pa.timestamp("us", tz="UTC")
     values = pc.cast(column, kind, safe=False)
@@ -247,36 +350,20 @@ def _counted(column: pa.ChunkedArray[Any], spans: Sequence[TimeSpan]) -> dict[Ti
     return counts
 
 
-def _estimate(
-    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[TimeSpan], held: int
-) -> list[PartitionSize]:
-    """Sizes, and rows estimated from the density of lines."""
-    total = sum(int(one.size or 0) for one in files)
-    per_row, growth = 100.0, 1.0
-    if flood.source.format.lower() in _LINE_FORMATS:
-        first = max(files, key=lambda one: int(one.size or 0))
-        with system.open_input_file(str(first.path)) as stored:
-            sample = stored.read(SAMPLE_BYTES)
-        length, lines = _decompressed(sample, str(first.path))
-        per_row, growth = max(length / max(lines, 1), 1.0), length / max(len(sample), 1)
-    size = total * growth / held
-    return [PartitionSize(key=one.key, rows=round(size / per_row), size_bytes=round(size), exact=False) for one in spans]
+def _sample(system: pafs.FileSystem, file: pafs.FileInfo) -> tuple[int, bytes]:
+    """The number of stored bytes of a file's sample, and the sample, decompressed. The name tells the codec, as in Spark."""
 
-
-def _decompressed(sample: bytes, path: str) -> tuple[int, int]:
-    """Bytes and lines at the beginning of a file. The name tells the codec, as in Spark."""
-    import pyarrow as pa
-
-    length = lines = 0
-    codec: Any = _CODECS.get(os.path.splitext(path)[1])
-    with pa.input_stream(pa.py_buffer(sample), compression=codec) as stream:
+    with system.open_input_file(str(file.path)) as handle:
+        stored = handle.read(SAMPLE_BYTES)
+    found = bytearray()
+    codec: Any = _CODECS.get(os.path.splitext(str(file.path))[1])
+    with pa.input_stream(pa.py_buffer(stored), compression=codec) as stream:
         try:
-            while piece := stream.read(SAMPLE_BYTES):
-                length += len(piece)
-                lines += piece.count(b"\n")
+            while len(found) < TEXT_BYTES_MAX and (piece := stream.read(SAMPLE_BYTES)):
+                found += piece
         except OSError:
             pass  # the sample ends inside a compressed block
-    return length, lines
+    return len(stored), bytes(found)
 
 
 def _aware(value: datetime) -> datetime:
@@ -299,3 +386,11 @@ def _refused(error: OSError, path: str) -> Exception:
     if isinstance(error, FileNotFoundError):
         return InvalidError(Reason.NOT_FOUND, f"the source is not there. path=`{path}`")
     return RetryError(Reason.STORE_UNAVAILABLE, f"the source cannot be read now: {text} path=`{path}`")
+
+
+def sample_file(flood: Flood, span: TimeSpan) -> tuple[str, bytes] | None:
+    """The path of a partition's largest file, and its first lines, decompressed and whole; None when they have no end. Raises as
+    `look`."""
+    one = _PathLook(flood, source_path(flood, span), [span], 1)
+    one.run()
+    return one.lines

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
@@ -14,9 +14,24 @@ import yaml
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
-from headgate.pipelines.floods.model import HOUR_MS, Asset, Brokers, By, Flood, Occurrences, Partitions, Place, Source
+from headgate.pipelines.floods.model import (
+    HOUR_MS,
+    MINUTE_MS,
+    Asset,
+    Brokers,
+    By,
+    Flood,
+    Occurrences,
+    PartitionBy,
+    Partitions,
+    Place,
+    Source,
+)  # fmt: skip
+from headgate.pipelines.floods.spans import names_partition
 
 FLOODS_MAX = 1000
+LATE_NAME_CHARS_MAX = 49
+"""Length of the name of a flood with late rows. A gate's id has 80 characters: name, partition and `.late-` with eight digits."""
 AT_MAX = 1000
 BROKERS_MAX = 64
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
@@ -30,16 +45,19 @@ KINDS_MAX = 3
 CONDITIONS = ("upstream", "eager", "on_missing")
 ON_CRON = re.compile(r"on_cron\((.*)\)")
 _TTL_MS_MIN = 10_000
+_DEADLINE_MS_MIN = MINUTE_MS
+"""Shortest deadline, in ms: Spark and the brokers need a part of it to start."""
 _DEFAULTS = Flood(name="", topic="", source=Source(path=""), event_time="", partitions=Partitions(start=datetime.min))
 """The values of optional fields that a file does not have: the defaults of `floods/model.py`."""
 
 
-def parse(text: str, file: str, taken: Mapping[str, str] | None = None) -> list[Flood]:
+def parse(text: str, file: str, taken: Mapping[str, str] | None = None, others: Sequence[Flood] = ()) -> list[Flood]:
     """The floods of one file.
 
     Args:
         file: its name, for messages.
         taken: names of other floods, each with its place.
+        others: those floods.
 
     Raises:
         DocumentError: all mistakes of the file.
@@ -59,6 +77,13 @@ def parse(text: str, file: str, taken: Mapping[str, str] | None = None) -> list[
             continue
         if flood.name in names:
             notes.add(node, f"{path}.name", f"expected a name of its own, found `{flood.name}`, which {names[flood.name]} has too")
+        elif (other := _same_rows(flood, [*others, *floods])) is not None:
+            notes.add(
+                node,
+                path,
+                f"expected rows of its own, found those of flood `{other.name}`: the same source, `where` and days into "
+                f"`{flood.topic}`, where each row would be twice. Give them different `where`, or `partitions` that do not overlap",
+            )
         names.setdefault(flood.name, path)
         floods.append(flood)
     root.close()
@@ -109,7 +134,7 @@ def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
     owners: dict[str, str] = {}
     for text, file in documents:
         try:
-            found = parse(text, file, owners)
+            found = parse(text, file, owners, floods)
         except DocumentError as error:
             problems += error.problems
             continue
@@ -118,6 +143,18 @@ def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
     if problems:
         raise DocumentError(problems)
     return floods
+
+
+def _same_rows(flood: Flood, others: Sequence[Flood]) -> Flood | None:
+    """A flood that brings the same rows into the same topic; None without one."""
+    return next((one for one in others if one.topic == flood.topic and one.where == flood.where and _overlap(one, flood)), None)
+
+
+def _overlap(left: Flood, right: Flood) -> bool:
+    ends = [one.partitions.end for one in (left, right)]
+    starts = [one.partitions.start for one in (left, right)]
+    apart = any(end is not None and end <= start for end, start in ((ends[0], starts[1]), (ends[1], starts[0])))
+    return left.source == right.source and not apart
 
 
 def _flood(section: Section) -> Flood | None:
@@ -134,11 +171,16 @@ def _flood(section: Section) -> Flood | None:
     key = section.text("key")
     value = section.text("value") or default.value
     event_time = section.text("event_time", "the column that says when it happened")
+    headers = section.text("headers")
     where = section.text("where")
+    late = section.text("late")
+    if late is not None and name is not None and len(name) > LATE_NAME_CHARS_MAX:
+        section.wrong("name", f"at most {LATE_NAME_CHARS_MAX} characters, because `late` makes the names of gates longer")
+    partition_by = _partition_by(section, source, partitions)
     topic_partitions = section.integer("topic_partitions", 1, 10_000, None)
-    occurrences = _occurrences(section)
+    occurrences = _occurrences(section, "UTC" if partitions is None else partitions.timezone)
     lead_time_ms = section.duration_ms("lead_time", default.lead_time_ms, high=6 * 24 * HOUR_MS)
-    deadline = _deadline(section)
+    deadline = _deadline(section, occurrences.timezone)
     catch_up_ms = section.duration_ms("catch_up", default.catch_up_ms, low=1000)
     brokers = _brokers(section)
     place = cast(Place, section.choice("place", ("now", "front"), default.place))
@@ -152,8 +194,9 @@ def _flood(section: Section) -> Flood | None:
         return None
     assert name and topic and source and event_time and partitions, "what is missing was noted"
     return Flood(
-        name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, where=where,
-        topic_partitions=topic_partitions, partitions=partitions, occurrences=occurrences, lead_time_ms=lead_time_ms,
+        name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, headers=headers, where=where,
+        late=late, partition_by=partition_by, topic_partitions=topic_partitions, partitions=partitions,
+        occurrences=occurrences, lead_time_ms=lead_time_ms,
         deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place,
         reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms, verify=verify, groups=groups, asset=asset,
     )  # fmt: skip
@@ -199,26 +242,38 @@ def _partitions(parent: Section) -> Partitions | None:
     return None if start is None else Partitions(by=by, start=start, end=end, timezone=zone)
 
 
-def _occurrences(parent: Section) -> Occurrences:
-    section = parent.section("schedule")
-    if section is None:
-        return Occurrences()
-    zone = _zone(section)
-    cron = None
+def _partition_by(section: Section, source: Source | None, partitions: Partitions | None) -> PartitionBy:
+    found = cast(PartitionBy, section.choice("partition_by", ("event_time", "path"), _DEFAULTS.partition_by))
+    if found == "path" and source is not None and partitions is not None and not names_partition(source.path, partitions.by):
+        form = "%Y-%m-%d" if partitions.by == "day" else "%Y-%m-%d/%H"
+        section.notes.add(
+            section.take("source"),
+            section.at("source"),
+            f"expected a path that names each {partitions.by}, such as `/lake/clicks/{form}`, because `partition_by` is `path`, "
+            f"found `{source.path}`",
+        )
+    return found
+
+
+def _occurrences(parent: Section, partitions_zone: str) -> Occurrences:
+    """The times of a flood, in their own zone or else that of the partitions."""
+    node = parent.take("schedule")
+    if node is None:
+        return Occurrences(timezone=partitions_zone)
+    if isinstance(node, yaml.ScalarNode):
+        return Occurrences(cron=_cron(parent, "schedule"), timezone=partitions_zone)
+    section = Section(node, parent.at("schedule"), parent.notes)
+    zone = _zone(section, partitions_zone)
     text = section.text("cron")
-    if text is not None:
-        try:
-            cron = Cron.parse(text)
-        except ValueError as error:
-            section.wrong("cron", str(error))
+    cron = None if text is None else _cron(section, "cron")
     at: list[datetime] = []
     listed = section.items("at", None)
     for path, node in listed[:AT_MAX]:
-        when = moment(node.value) if isinstance(node, yaml.ScalarNode) else None
+        when = moment(node.value, zone) if isinstance(node, yaml.ScalarNode) else None
         if when is None:
             section.notes.add(node, path, f"expected a time such as `2026-12-01T06:00:00Z`, found {describe(node)}")
             continue
-        at.append(when.astimezone(UTC))
+        at.append(when)
     if len(listed) > AT_MAX:
         section.wrong("at", f"at most {AT_MAX} times")
     if text is None and not section.has("at"):
@@ -229,17 +284,27 @@ def _occurrences(parent: Section) -> Occurrences:
     return Occurrences(cron=cron, at=tuple(sorted(set(at))), timezone=zone)
 
 
-def _deadline(section: Section) -> int | datetime:
+def _cron(section: Section, name: str) -> Cron | None:
+    try:
+        return Cron.parse(section.text(name) or "")
+    except ValueError as error:
+        section.wrong(name, str(error))
+        return None
+
+
+def _deadline(section: Section, zone: str) -> int | datetime:
     text = section.text("deadline")
     if text is None:
         return _DEFAULTS.deadline
-    if duration_ms(text) is not None:
-        return section.duration_ms("deadline", 0, low=1000)
-    when = moment(text)
+    if (found_ms := duration_ms(text)) is not None:
+        if found_ms < _DEADLINE_MS_MIN:
+            section.wrong("deadline", "at least `1m`, because Spark and the brokers take a part of it to start")
+        return section.duration_ms("deadline", 0)
+    when = moment(text, zone)
     if when is None:
         section.wrong("deadline", "a duration such as `2h`, or a time such as `2026-12-01T08:00:00Z`")
         return 0
-    return when.astimezone(UTC)
+    return when
 
 
 def _brokers(parent: Section) -> Brokers:
@@ -304,8 +369,8 @@ def _condition(section: Section, text: str) -> str | None:
     return text
 
 
-def _zone(section: Section) -> str:
-    text = section.text("timezone") or "UTC"
+def _zone(section: Section, default: str = "UTC") -> str:
+    text = section.text("timezone") or default
     try:
         ZoneInfo(text)
     except (KeyError, ValueError, OSError):

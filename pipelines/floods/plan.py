@@ -32,7 +32,8 @@ class PartitionSize:
     """The content of one partition's source.
 
     `exact`: counted, not estimated. `elsewhere`: rows at the partition's path whose time differs from the path's, so that no
-    partition takes them; None when unknown, or when the path names no time.
+    partition takes them; None when unknown, or when the path names no time. `loaded`: rows that are in the topic already and are
+    not among `rows`, when only the late ones come.
     """
 
     key: str
@@ -40,6 +41,7 @@ class PartitionSize:
     size_bytes: int
     exact: bool
     elsewhere: int | None = None
+    loaded: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +70,12 @@ class Plan:
     deadline: datetime
     basis: str
     """The basis of the forecast, for a person."""
+    stands: tuple[str, ...] = ()
+    """What will stand before and behind the history, and how to change it."""
+    notes: tuple[str, ...] = ()
+    """What a person should know, and no mistake."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Partitions that are not loaded, each with the reason."""
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values."""
@@ -76,8 +84,14 @@ class Plan:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """The plan that `to_json` wrote. Raises KeyError, TypeError, ValueError for anything else."""
-        partitions = tuple(PartitionSize(**one) for one in data["partitions"])
-        return cls(**{**data, "partitions": partitions, "deadline": datetime.fromisoformat(data["deadline"])})
+        texts = {name: tuple(data.get(name, ())) for name in ("stands", "notes")}
+        return cls(**{
+            **data,
+            **texts,
+            "partitions": tuple(PartitionSize(**one) for one in data["partitions"]),
+            "left_out": tuple((key, why) for key, why in data.get("left_out", ())),
+            "deadline": datetime.fromisoformat(data["deadline"]),
+        })  # fmt: skip
 
 
 def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRun], now: datetime, deadline: datetime) -> Plan:
@@ -119,6 +133,8 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
 
 def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:
     """Whether partitions take all rows at their paths, as far as that is known; and the message about it."""
+    if flood.partition_by == "path":
+        return True, "each partition takes all rows at its path"
     outside = {source_path(flood, span_of(flood.partitions, one.key)): one.elsewhere for one in sizes if one.elsewhere}
     if outside:
         each = ", ".join(f"{path}: {rows}" for path, rows in sorted(outside.items())[:SAID_MAX])

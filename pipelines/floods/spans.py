@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -15,15 +16,20 @@ KEY_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H:%M"}
 """Dagster's own formats of partition keys."""
 KEYS_MAX = 366 * 24
 _HELD = {"%Y": timedelta(days=365), "%m": timedelta(days=30), "%d": timedelta(days=1), "%H": timedelta(hours=1)}
+LATE = ".late-"
+"""In the id of a gate: behind the partition's key, before the digest of the condition of its late rows."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimeSpan:
-    """One partition: its key, and the span [start, end) of event times, in UTC."""
+    """One partition: its key, and the span [start, end) of event times, in UTC. `late`: only the rows that came after it was
+    loaded, which are as many as the source has more than `loaded` rows."""
 
     start: datetime
     end: datetime
     key: str
+    late: bool = False
+    loaded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +75,9 @@ def newest_key(partitions: Partitions, by: datetime) -> str | None:
     return first.strftime(KEY_FORMATS[partitions.by])
 
 
-def occurrences(flood: Flood, after: datetime, until: datetime, most: int = 100) -> list[Occurrence]:
-    """The occurrences in (after, until], in order, at most `most`, without those that have no partition yet."""
+def occurrences(flood: Flood, after: datetime, until: datetime, loaded: Collection[str] = (), most: int = 100) -> list[Occurrence]:
+    """The occurrences in (after, until], in order, at most `most`, up to the last one, without those whose partition does not exist
+    yet or is loaded."""
     declared = flood.occurrences
     times: Iterator[datetime]
     if declared.cron is not None:
@@ -78,13 +85,25 @@ def occurrences(flood: Flood, after: datetime, until: datetime, most: int = 100)
     else:
         times = islice((one for one in declared.at if one > after), most)
     found = []
+    last = last_occurrence(flood)
     for at in times:
-        if at > until:
+        if at > until or (last is not None and at > last):
             break
         key = newest_key(flood.partitions, at)
-        if key is not None:
+        if key is not None and key not in loaded:
             found.append(Occurrence(at, key))
     return found
+
+
+def last_occurrence(flood: Flood) -> datetime | None:
+    """The time at which the last partition is due: later ones bring nothing new. None for a flood without end or without times."""
+    end, declared = flood.partitions.end, flood.occurrences
+    if end is None:
+        return None
+    before = end.astimezone(UTC) - timedelta(microseconds=1)
+    if declared.cron is not None:
+        return next(declared.cron.after(before, declared.timezone))
+    return next((one for one in declared.at if one > before), None)
 
 
 def deadline_at(flood: Flood, started: datetime) -> datetime:
@@ -94,12 +113,14 @@ def deadline_at(flood: Flood, started: datetime) -> datetime:
     return started + timedelta(milliseconds=flood.deadline)
 
 
-def predicate(flood: Flood, span: TimeSpan) -> str:
-    """Spark SQL: the rows of a partition."""
+def predicate(flood: Flood, span: TimeSpan) -> str | None:
+    """Spark SQL: the rows of a partition. `partition_by: path`: all rows at its path, which may be no condition at all."""
+    conditions = [f"({one})" for one in (flood.where, flood.late if span.late else None) if one]
+    if flood.partition_by == "path":
+        return " and ".join(conditions) or None
     column = flood.event_time if flood.event_time.isidentifier() else f"({flood.event_time})"
     start, end = (f"timestamp '{at:%Y-%m-%d %H:%M:%S}+00:00'" for at in (span.start, span.end))
-    rows = f"{column} >= {start} and {column} < {end}"
-    return f"({flood.where}) and {rows}" if flood.where else rows
+    return " and ".join([*conditions, f"{column} >= {start} and {column} < {end}"])
 
 
 def source_path(flood: Flood, span: TimeSpan) -> str:
@@ -140,9 +161,16 @@ def partitions_per_path(flood: Flood, now: datetime) -> int:
     return max(1, min(held, until - partitions.start) // (timedelta(days=1) if partitions.by == "day" else timedelta(hours=1)))
 
 
-def gate_id(flood: Flood, key: str) -> str:
-    """The gate of a partition: always the same id, so that the same history never enters twice."""
-    return f"{flood.name}.{key.replace(':', '.')}"
+def names_partition(path: str, by: str) -> bool:
+    """True when a path with time in it is another one for each partition."""
+    return all(name in path for name in ("%Y", "%m", "%d", *(["%H"] if by == "hour" else [])))
+
+
+def gate_id(flood: Flood, key: str, *, late: bool = False) -> str:
+    """The gate of a partition, or of its late rows under the present condition: always the same id, so that the same history never
+    enters twice."""
+    name = f"{flood.name}.{key.replace(':', '.')}"
+    return f"{name}{LATE}{hashlib.sha256((flood.late or '').encode()).hexdigest()[:8]}" if late else name
 
 
 def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
@@ -158,6 +186,6 @@ def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
 
 
 def gates_of(flood: Flood, keys: Sequence[str], gates: Iterable[str]) -> dict[str, str]:
-    """The gates that belong to partitions of a flood, as gate to key."""
+    """The gates that belong to partitions of a flood, as gate to key; not those of late rows."""
     names = {gate_id(flood, key): key for key in keys}
     return {gate: names[gate] for gate in gates if gate in names}

@@ -12,10 +12,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from headgate.assets.build import flood_definitions
@@ -23,6 +27,7 @@ from headgate.assets.definitions import load
 from headgate.assets.example import counts_after
 from headgate.assets.resources import ClusterResource, SparkResource
 from headgate.assets.topics import Message, TopicsResource
+from headgate.pipelines.floods.model import Flood
 from tests.support.broker_process import BrokerProcess
 from tests.support.busy import Traffic
 from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill
@@ -46,11 +51,11 @@ def test_two_days_through_spark(tmp_path: Path) -> None:
         world.start_brokers(2)
         (declared,) = load(str(tmp_path / "floods.yaml"))
         counts = counts_after(declared)
-        definitions = dg.Definitions.merge(flood_definitions([declared], cluster=world.cluster), dg.Definitions(assets=[counts]))
-        job = definitions.resolve_job_def("flights_flood")
 
-        def run() -> dg.ExecuteInProcessResult:
+        def run(flood: Flood = declared) -> dg.ExecuteInProcessResult:
             tags = {"dagster/asset_partition_range_start": "2013-06-10", "dagster/asset_partition_range_end": "2013-06-11"}
+            definitions = dg.Definitions.merge(flood_definitions([flood], cluster=world.cluster), dg.Definitions(assets=[counts]))
+            job = definitions.resolve_job_def("flights_flood")
             return job.execute_in_process(instance=instance, tags=tags)
 
         with Traffic(f"127.0.0.1:{world.ports['kafka']}", {"live": 20}):
@@ -75,6 +80,22 @@ def test_two_days_through_spark(tmp_path: Path) -> None:
         assert [one["rows added"] for one in materialized(again).values()] == [0, 0]
         unchanged = next(one for one in again.get_asset_check_evaluations() if one.check_name == "source_unchanged")
         assert (unchanged.passed, unchanged.description) == (True, "2 partitions were in the topic before")
+        add_late_flights(tmp_path / "history.parquet")
+        for added in (5, 0):
+            late = run(replace(declared, late="carrier = 'LATE'"))
+            assert {one.check_name for one in late.get_asset_check_evaluations() if one.passed} == CHECKS
+            found = materialized(late)
+            assert [(one["rows added"], one["rows"]) for one in found.values()] == [
+                (added, world.rows["2013-06-10"] + 5), (0, world.rows["2013-06-11"])
+            ]  # fmt: skip
+
+
+def add_late_flights(path: Path) -> None:
+    """Add five flights of the tenth of June to the history."""
+    table = pq.read_table(path)
+    day = table.filter(pc.equal(pc.strftime(table["time_hour"], "%Y-%m-%d"), pa.scalar("2013-06-10"))).slice(0, 5)
+    late = day.set_column(day.schema.get_field_index("carrier"), "carrier", pa.array(["LATE"] * 5))
+    pq.write_table(pa.concat_tables([table, late]), path)
 
 
 @pytest.mark.timeout(600)

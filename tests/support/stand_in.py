@@ -139,7 +139,8 @@ class StandInCluster(ClusterResource):
         if partitions is None:
             return None
         config = tuple(SimpleNamespace(name=key, value=value) for key, value in self._book.configs.get(name, {}).items())
-        return SimpleNamespace(partitions=tuple(range(partitions)), config=config)
+        empty = [SimpleNamespace(number=number, log_start=0, high_watermark=0) for number in range(partitions)]
+        return SimpleNamespace(partitions=tuple(empty), config=config)
 
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
         self._book.calls.append(("create_topic", name, partitions, dict(config)))
@@ -173,6 +174,9 @@ class StandInSpark(SparkResource):
         book.calls.append(("count", span.key, partitions, book.live()))
         return (book.rows[span.key], {"of": span.key}) if span.key in book.rows else None
 
+    def analyse(self, flood: Flood, span: TimeSpan) -> None:
+        BOOKS[self.name].calls.append(("analyse", flood.name, span.key))
+
     @contextmanager
     def flood(
         self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float,
@@ -189,12 +193,13 @@ class StandInSpark(SparkResource):
                 listen(span, Progress(phase=Phase.WRITING, rows_done=1, rows_total=2))
                 raise book.spark_error
             time.sleep(0.01)
-            rows = book.rows.get(span.key, 0)
+            rows = book.rows.get(span.key, 0) - span.loaded
             tally = Tally(rows=rows, data_bytes=rows * 100, checksum=rows)
             if rows:
                 definition = job_of(flood, span, cluster, partitions).definition()
-                book.gates[flood.topic, gate_id(flood, span.key)] = SimpleNamespace(
-                    state="filled", definition=definition, rows=rows
+                gate = gate_id(flood, span.key, late=span.late)
+                book.gates[flood.topic, gate] = SimpleNamespace(
+                    id=gate, state="filled", definition=definition, rows=rows, windows=()
                 )
             return Certificate(
                 cluster=cluster, topic=flood.topic, place="now", flood_id=gate_id(flood, span.key),

@@ -126,3 +126,42 @@ def flood_verify(
 
     output.check_reachable(cluster)
     raise typer.Exit(verify_flood(cluster, topic, flood_id, certificate, write, json))
+
+
+Floods = Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file with the floods.")]
+
+
+@app.command("check")
+def flood_check(file: Floods = Path("floods.yaml"), json: Json = False) -> None:
+    """Judge the floods of a file, without a cluster: the file itself, and the columns of each source. Exit code 0: no mistake."""
+    from headgate.broker.cli.floods import check
+
+    raise typer.Exit(check(file, json))
+
+
+@app.command("plan")
+def flood_plan(
+    file: Floods = Path("floods.yaml"),
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", "-p", metavar="KEY", help="A partition, or FIRST..LAST; may be repeated. Default: all."),
+    ] = None,
+    flood: Annotated[list[str] | None, typer.Option("--flood", metavar="NAME", help="Only this flood; may be repeated.")] = None,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    json: Json = False,
+) -> None:
+    """Plan the floods of a file: rows, bytes, brokers, time, the order in the topic, and what is left out. Exit code 0: all can
+    run."""
+    from headgate.broker.cli.floods import plan
+
+    output.check_reachable(cluster)
+    raise typer.Exit(plan(file, flood or (), partition or (), cluster, json))
+
+
+@app.command("list")
+def flood_list(file: Floods = Path("floods.yaml"), cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+    """List the floods of a file and their state in the cluster."""
+    from headgate.broker.cli.floods import show
+
+    output.check_reachable(cluster)
+    raise typer.Exit(show(file, cluster, json))

@@ -237,10 +237,48 @@ def test_rows_that_came_late_are_told_of(world: World, source: str) -> None:
     result = world.run()
     assert result.success and not late(result)[0]
     assert late(result)[1] == (
-        "the source has rows that came after their partition was loaded, and they are not in the topic. To add them, declare a "
-        f"flood of another name into it, with a `where` that only they meet. rows=`{DAYS[1]}: 3` partitions=`1`"
+        "the source has rows that came after their partition was loaded, and they are not in the topic. To add them, declare "
+        f"`late` with a condition that only they meet, and load their partition again. rows=`{DAYS[1]}: 3` partitions=`1`"
     )
     assert all(passed for name, passed in checks(result).items() if name != "source_unchanged")
+
+
+def test_rows_that_came_late_are_added_once(world: World, source: str, instance: dg.DagsterInstance) -> None:
+    assert world.run(DAYS[0], DAYS[1]).success
+    add_rows(source, DAYS[1], 3)
+    declared = World(source, instance, late="user = 'late'")
+    declared.book.gates, declared.book.topics = world.book.gates, world.book.topics
+    declared.book.rows = {**ROWS, DAYS[1]: 23}
+    result = declared.run(DAYS[0], DAYS[1])
+    assert added(result) == 3 and all(checks(result).values()), late(result)
+    assert {day: one["rows"] for day, one in partitions(result).items()} == {DAYS[0]: 10, DAYS[1]: 23}
+    assert {str(one.partition): one.metadata["rows"].value for one in observed(result, "clicks_source")} == {DAYS[1]: 23}
+    assert f"late rows stand behind the other rows of their days ({DAYS[1]})" in step(result, "plan")["order"]
+    declared.book.calls.clear()
+    assert added(declared.run(DAYS[0], DAYS[1])) == 0 and not declared.called("spark")
+    add_rows(source, DAYS[1], 2)
+    again = declared.run(DAYS[1], DAYS[1])
+    assert added(again) == 0 and f"rows=`{DAYS[1]}: 2`" in late(again)[1], "they need a condition of their own"
+
+
+def test_a_mistake_in_a_column_is_found_before_brokers_are_asked_for(source: str, instance: dg.DagsterInstance) -> None:
+    world = World(source, instance, key="usr")
+    result = world.run()
+    assert failure(result).startswith("the source has no such column: did you mean `user`? key=`usr` columns=`at, user`")
+    assert told(result).endswith("No brokers were asked for, and nothing was added: correct it and run the same days again.")
+    assert not any(map(world.called, ("analyse", "create_topic", "reserve", "spark")))
+
+
+def test_spark_judges_expressions_before_brokers_are_asked_for(source: str, instance: dg.DagsterInstance) -> None:
+    world = World(source, instance, key="concat('u-', user)")
+    assert world.run().success
+    assert [call[0] for call in world.book.calls][:3] == ["analyse", "create_topic", "reserve"]
+
+
+def test_the_plan_says_where_the_history_will_stand(world: World) -> None:
+    assert "the history stands first" in step(world.run(DAYS[1], DAYS[1]), "plan")["order"]
+    later = step(world.run(DAYS[0], DAYS[0]), "plan")["order"]
+    assert f"later days are in the topic and stand before it ({DAYS[1]})" in later
 
 
 def test_rows_that_no_partition_takes_are_told_of(source: str, instance: dg.DagsterInstance) -> None:
@@ -330,7 +368,7 @@ def test_days_that_were_added_before_the_end_stay_and_are_shown(world: World, in
 
 
 def test_a_run_that_is_cancelled_while_it_plans_held_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("headgate.assets.graph.make_plan", interrupt)

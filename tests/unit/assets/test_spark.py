@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     ("event_time", "where", "text"),
     [
         ("clicked", None, "event time is no expression of this source. event_time=`clicked` columns=`at, n, its time`"),
-        ("n", None, "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers."),
+        (
+            "n",
+            None,
+            "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers, ",
+        ),
         ("its time", None, "event time is a column whose name is no word: it needs backquotes around it. event_time=`its time`"),
         ("at", "n > > 1", "where is not a condition on this source. where=`n > > 1` spark="),
     ],

@@ -69,7 +69,7 @@ def test_ten_lines_are_enough() -> None:
 
 
 def test_several_floods_and_several_files(tmp_path: Path) -> None:
-    second = GOOD.replace("name: clicks", "name: views")
+    second = GOOD.replace("name: clicks", "name: views").replace("topic: web.clicks", "topic: web.views")
     both = GOOD + second.removeprefix("floods:\n")
     assert [flood.name for flood in parse(both, "f.yaml")] == ["clicks", "views"]
     (tmp_path / "a.yaml").write_text(GOOD)
@@ -90,13 +90,41 @@ def test_several_floods_and_several_files(tmp_path: Path) -> None:
 def test_fixed_times_are_sorted_and_in_utc() -> None:
     text = GOOD.replace('{cron: "0 6 * * mon-fri", timezone: Europe/Berlin}', "{at: [2026-12-02, '2026-12-01T06:00:00+01:00']}")
     (flood,) = parse(text, "f.yaml")
-    assert flood.occurrences.at == (datetime(2026, 12, 1, 5, tzinfo=UTC), datetime(2026, 12, 2, tzinfo=UTC))
+    # A time without a zone is local where the partitions are, unless the schedule names a zone.
+    assert flood.occurrences.at == (datetime(2026, 12, 1, 5, tzinfo=UTC), datetime(2026, 12, 1, 23, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "cron", "zone"),
+    [
+        ('"0 6 * * *"', "0 6 * * *", "Europe/Berlin"),
+        ('"@daily"', "0 0 * * *", "Europe/Berlin"),
+        ('{cron: "@Weekly", timezone: UTC}', "0 0 * * 0", "UTC"),
+    ],
+)
+def test_schedules_in_short(schedule: str, cron: str, zone: str) -> None:
+    (flood,) = parse(GOOD.replace('{cron: "0 6 * * mon-fri", timezone: Europe/Berlin}', schedule), "f.yaml")
+    assert flood.occurrences.cron is not None and flood.occurrences.cron.text == cron
+    assert flood.occurrences.timezone == zone
+
+
+def test_two_floods_with_the_same_rows() -> None:
+    second = GOOD.removeprefix("floods:\n").replace("name: clicks", "name: views")
+    said = "f.yaml:13: floods[1]: expected rows of its own, found those of flood `clicks`"
+    (found,) = problems(GOOD + second)
+    assert found.startswith(said)
+    assert parse(GOOD + second + "    where: late\n", "f.yaml")
+    ended = GOOD.replace("start: 2026-01-01T00:00", "start: 2025-01-01T00:00, end: 2026-01-01T00:00")
+    assert parse(ended + second, "f.yaml")
+    with pytest.raises(DocumentError, match=r"b.yaml:2: floods\[0\]: expected rows of its own"):
+        parse_all([(GOOD, "a.yaml"), ("floods:\n" + second, "b.yaml")])
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
         ("name: clicks", "name: web clicks", "2: floods[0].name: expected letters, digits and `_`, a letter first, at most 63, found `web clicks`"),
+        ("name: clicks", f"name: {'c' * 50}\n    late: arrived", f"2: floods[0].name: expected at most 49 characters, because `late` makes the names of gates longer, found `{'c' * 50}`"),
         ("    topic: web.clicks\n", "", "2: floods[0].topic: expected the topic's name, found nothing"),
         ("topic: web.clicks", "topic: a/b", "3: floods[0].topic: expected a Kafka topic name: letters, digits, `.`, `_`, `-`, at most 249, found `a/b`"),
         ("topic: web.clicks", "topic: [a]", "3: floods[0].topic: expected the topic's name, found a list"),
@@ -112,14 +140,18 @@ def test_fixed_times_are_sorted_and_in_utc() -> None:
         ("start: 2026-01-01T00:00", "start: 2026-01-01T00:30", "7: floods[0].partitions.start: expected a whole hour, found `2026-01-01T00:30`"),
         ("timezone: Europe/Berlin}\n    sch", "timezone: Mars}\n    sch", "7: floods[0].partitions.timezone: expected a time zone such as `Europe/Berlin`, found `Mars`"),
         ("0 6 * * mon-fri", "0 25 * * *", "8: floods[0].schedule.cron: expected hour between 0 and 23 (`*`, `5`, `1-5`, `*/15`, lists with commas), found `0 25 * * *`"),
-        ("0 6 * * mon-fri", "@daily", "8: floods[0].schedule.cron: expected five fields (minute hour day month weekday), found `@daily`"),
+        ("0 6 * * mon-fri", "@reboot", "8: floods[0].schedule.cron: expected five fields (minute hour day month weekday), such as `0 6 * * *`, or `@hourly`, `@daily`, `@weekly`, found `@reboot`"),
         ('cron: "0 6 * * mon-fri"', "at: [soon]", "8: floods[0].schedule.at[0]: expected a time such as `2026-12-01T06:00:00Z`, found `soon`"),
         ('cron: "0 6 * * mon-fri", ', "", "8: floods[0].schedule: expected `cron` or `at`, found neither"),
         ("lead_time: 15m", "lead_time: 15 minutes", "9: floods[0].lead_time: expected a duration such as `90s`, `15m` or `2h`, found `15 minutes`"),
         ("lead_time: 15m", "lead_time: 30d", "9: floods[0].lead_time: expected a duration between 0 s and 518400 s, found `30d`"),
         ("deadline: 1h30m", "deadline: never", "10: floods[0].deadline: expected a duration such as `2h`, or a time such as `2026-12-01T08:00:00Z`, found `never`"),
-        ("deadline: 1h30m", "deadline: 999999999d", "10: floods[0].deadline: expected a duration between 1 s and 31622400 s, found `999999999d`"),
-        ("deadline: 1h30m", "deadline: 0s", "10: floods[0].deadline: expected a duration between 1 s and 31622400 s, found `0s`"),
+        ("deadline: 1h30m", "deadline: 999999999d", "10: floods[0].deadline: expected a duration between 0 s and 31622400 s, found `999999999d`"),
+        ("deadline: 1h30m", "deadline: 1s", "10: floods[0].deadline: expected at least `1m`, because Spark and the brokers take a part of it to start, found `1s`"),
+        ("deadline: 1h30m", "deadline: 2026-03-29T02:30", "10: floods[0].deadline: expected a duration such as `2h`, or a time such as `2026-12-01T08:00:00Z`, found `2026-03-29T02:30`"),
+        ('{cron: "0 6 * * mon-fri", timezone: Europe/Berlin}', "daily", "8: floods[0].schedule: expected five fields (minute hour day month weekday), such as `0 6 * * *`, or `@hourly`, `@daily`, `@weekly`, found `daily`"),
+        ("%Y-%m-%d-%H.json, format: json", "%Y-%m-%d.json, format: json}\n    partition_by: path #", "4: floods[0].source: expected a path that names each hour, such as `/lake/clicks/%Y-%m-%d/%H`, because `partition_by` is `path`, found `s3://lake/clicks/%Y-%m-%d.json`"),
+        ("place: front", "partition_by: arrival", "12: floods[0].partition_by: expected `event_time` or `path`, found `arrival`"),
         ("min: 2", "min: 0", "11: floods[0].brokers.min: expected a whole number between 1 and 64, found `0`"),
         ("max: 5", "max: 1", "11: floods[0].brokers.max: expected at least `min`, which is 2, found `1`"),
         ("max: 5", "max: 999999999999999999999", "11: floods[0].brokers.max: expected a whole number between 1 and 64, found `999999999999999999999`"),

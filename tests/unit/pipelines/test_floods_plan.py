@@ -27,6 +27,7 @@ from tests.support import floods
 from tests.support.s3_server import S3Server
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+CSV = {"header": "true", "inferSchema": "true"}
 LATER = NOW + timedelta(hours=1)
 
 
@@ -120,7 +121,8 @@ def test_parquet_is_counted_exactly(tmp_path: Path, unit: str, group: int) -> No
     write(tmp_path / "a.parquet", times(1, 20) + times(2, 30), unit, group)
     write(tmp_path / "b.parquet", times(2, 5), unit, group)
     (tmp_path / "_SUCCESS").touch()
-    one = flood(str(tmp_path))
+    # Spark reads nanoseconds as numbers.
+    one = flood(str(tmp_path), event_time="timestamp_micros(at div 1000)" if unit == "ns" else "at")
     assert rows_of(one, "2026-01-01", "2026-01-02", "2026-01-03") == {"2026-01-01": 20, "2026-01-02": 35, "2026-01-03": 0}
     assert all(size.exact for size in measure(one, spans_of(one.partitions, ["2026-01-02"]), NOW))
 
@@ -178,7 +180,7 @@ def test_lines_are_estimated(tmp_path: Path, name: str, share: int) -> None:
     """The rows of a file that covers many partitions are divided among all partitions up to now, whichever the caller asks for."""
     pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 6000)]}), tmp_path / name)
     path = str(tmp_path / name.replace("2026-01-01", "%Y-%m-%d").replace("2026-01", "%Y-%m"))
-    one = flood(source=Source(path=path, format="csv"))
+    one = flood(source=Source(path=path, format="csv", options=CSV))
     (size,) = measure(one, spans_of(one.partitions, ["2026-01-01"]), NOW)
     assert not size.exact and abs(size.rows - 6000 / share) <= 1
 
@@ -187,7 +189,10 @@ def test_lines_are_estimated(tmp_path: Path, name: str, share: int) -> None:
 def test_compressed_lines_are_estimated(tmp_path: Path, codec: str) -> None:
     with pa.output_stream(tmp_path / f"a.csv.{codec}", compression="detect") as file:
         pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 60_000)]}), file)
-    one = flood(source=Source(path=f"{tmp_path}/a.csv.{codec}", format="csv"), partitions=Partitions(start=NOW - timedelta(days=1)))
+    one = flood(
+        source=Source(path=f"{tmp_path}/a.csv.{codec}", format="csv", options=CSV),
+        partitions=Partitions(start=NOW - timedelta(days=1)),
+    )
     (size,) = measure(one, spans_of(one.partitions, ["2026-01-01"]), NOW)
     assert abs(size.rows / 60_000 - 1) < 0.2 and abs(size.size_bytes / (60_000 * 28) - 1) < 0.2
 
@@ -207,9 +212,9 @@ def test_an_event_time_that_is_an_expression_is_estimated(tmp_path: Path) -> Non
         (lambda path: pq.write_table(pa.table({"b": [1]}), path), "the source has no such column. event_time=`at` columns=`b`"),
         (
             lambda path: pq.write_table(pa.table({"at": [1]}), path),
-            "event time must be timestamp or date: .* event_time=`at` type=`int64`",
+            "event time must be timestamp or date: .* event_time=`at` type=`number`",
         ),
-        (lambda path: pq.write_table(pa.table({"at": ["x"]}), path), "event time must be timestamp or date: .* type=`string`"),
+        (lambda path: pq.write_table(pa.table({"at": ["x"]}), path), "event time must be timestamp or date: .* type=`text`"),
     ],
 )
 def test_sources_that_are_none(tmp_path: Path, make: object, text: str) -> None:

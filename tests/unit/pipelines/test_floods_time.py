@@ -167,3 +167,15 @@ def test_floods_at_fixed_times_are_begun_by_the_sensor() -> None:
 def test_nothing_comes_before_the_first_partition_is_over() -> None:
     one = flood(occurrences=Occurrences(cron=Cron.parse("0 6 * * *")))
     assert occurrences(one, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)) == []
+
+
+def test_a_schedule_stops_with_its_last_partition() -> None:
+    """Before, the last day was prepared again at every tick."""
+    ended = replace(flood().partitions, end=datetime(2026, 1, 4, tzinfo=UTC))
+    times = Occurrences(cron=Cron.parse("0 6 * * *"))
+    until = datetime(2026, 2, 1, tzinfo=UTC)
+    found = occurrences(flood(occurrences=times, partitions=ended), datetime(2026, 1, 1, tzinfo=UTC), until)
+    assert [(one.at.day, one.partition) for one in found] == [(2, "2026-01-01"), (3, "2026-01-02"), (4, "2026-01-03")]
+    fixed = Occurrences(at=tuple(datetime(2026, 1, day, 6, tzinfo=UTC) for day in (3, 9, 10)))
+    found = occurrences(flood(occurrences=fixed, partitions=ended), datetime(2026, 1, 1, tzinfo=UTC), until)
+    assert [(one.at.day, one.partition) for one in found] == [(3, "2026-01-02"), (9, "2026-01-03")]

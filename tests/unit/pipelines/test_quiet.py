@@ -37,3 +37,24 @@ def test_a_call_that_an_ending_jvm_breaks_off_is_not_printed() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "x\n", "py4j's answer for an error"
     assert done.stderr == ""
+
+
+FAILED_QUERY = """
+from pyspark.logger import PySparkLogger
+
+from headgate.broker.cli.flood import quiet
+
+with quiet() as log:
+    try:
+        raise ValueError("no such column")
+    except ValueError:
+        # As PySpark does when the analysis of a query fails.
+        PySparkLogger.getLogger("SQLQueryContextLogger").exception("no such column", file="a.py", line="1")
+    assert "no such column" in log.read_text()
+"""
+
+
+def test_the_log_of_a_failed_query_is_not_printed() -> None:
+    """PySpark prints it as JSON with a stack trace; the command reports the error in one line."""
+    done = subprocess.run([sys.executable, "-c", FAILED_QUERY], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

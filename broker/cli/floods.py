@@ -1,0 +1,272 @@
+"""`headgate flood check|plan|list`: the floods of a YAML file, judged, planned and compared with the cluster, without Dagster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.broker.cli import output
+from headgate.broker.cli.flood import quiet
+from headgate.broker.client.gate_admin import Gate
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.connection import Connection
+from headgate.pipelines.floods.measure import listing
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.parse import parse_all
+from headgate.pipelines.floods.plan import Plan, too_late
+from headgate.pipelines.floods.planning import Analyse, make_plan
+from headgate.pipelines.floods.spans import KEYS_MAX, LATE, TimeSpan, deadline_at, gates_of, keys_between, newest_key, span_of
+from headgate.pipelines.floods.standing import Topic, topic_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHOWN_MAX = 50
+"""Partitions of one flood that the table shows."""
+CALL_MS = 10_000
+"""Longest wait for one answer of the cluster, with its retries: these commands only read."""
+LOOK_BACK = 31
+"""Partitions that `check` looks back for one whose source is there: the newest one may not have arrived."""
+
+
+def read(path: Path) -> list[Flood]:
+    """The floods of a file. Raises InvalidError with each mistake and its line."""
+    try:
+        return parse_all([(path.read_text(), str(path))])
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(Reason.INVALID_REQUEST, f"floods cannot be read: {error}. file=`{path}`") from error
+
+
+def check(path: Path, as_json: bool) -> int:
+    """Judge floods on the source of the newest partition that has one, without a cluster. Returns the exit code: 0 without
+    mistakes."""
+    now = datetime.now(UTC)
+    rows: list[dict[str, Any]] = []
+    with _analyst() as analyse:
+        for flood in read(path):
+            rows.append({"flood": flood.name, "topic": flood.topic, **_judged(flood, now, analyse)})
+    if as_json:
+        output.print_json(rows)
+    else:
+        shown = [(one["flood"], one["topic"], ", ".join(one["partitions"]), "no" if one["problem"] else "yes") for one in rows]
+        output.print_table(("flood", "topic", "looked at", "fits"), shown)
+        for one in rows:
+            for note in one["notes"]:
+                output.print_line(f"{one['flood']}: {note}")
+    return _told(rows)
+
+
+def _judged(flood: Flood, now: datetime, analyse: Analyse | None) -> dict[str, Any]:
+    keys: list[str] = []
+    try:
+        keys = _newest_there(flood, now)
+        plan = make_plan(flood, keys, None, now, deadline=deadline_at(flood, now), analyse=analyse)
+    except HeadgateError as error:
+        return {"partitions": keys, "problem": error.message, "notes": []}
+    return {"partitions": keys, "problem": None, "notes": list(plan.notes)}
+
+
+def _newest_there(flood: Flood, now: datetime) -> list[str]:
+    """The newest partition whose source is there, or the newest one of all; none for a flood that begins later."""
+    keys = _keys(flood, (), now)[-LOOK_BACK:]
+    for key in reversed(keys):
+        try:
+            listing(flood, span_of(flood.partitions, key))
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            continue
+        return [key]
+    return keys[-1:]
+
+
+def plan(path: Path, names: Sequence[str], partitions: Sequence[str], cluster: str, as_json: bool) -> int:
+    """Plan floods against the cluster and show the plans. Returns the exit code: 0 if all of them can run."""
+    now = datetime.now(UTC)
+    rows: list[dict[str, Any]] = []
+    floods = _named(read(path), names)
+    with Connection(cluster, timeout_ms=CALL_MS) as connection, _analyst() as analyse:
+        for flood in floods:
+            keys = _keys(flood, partitions, now)
+            row: dict[str, Any] = {"flood": flood.name, "topic": flood.topic, "problem": None, "plan": None}
+            try:
+                made = make_plan(
+                    flood, keys, _topic(connection, flood.topic), now, deadline=deadline_at(flood, now), analyse=analyse,
+                    skip_missing=not partitions,
+                )  # fmt: skip
+                row |= {"plan": made.to_json(), "problem": too_late(made, now)}
+            except HeadgateError as error:
+                row["problem"] = error.message
+            rows.append(row)
+    if as_json:
+        output.print_json(rows)
+    else:
+        for row in rows:
+            if row["plan"] is not None:
+                _print(Plan.from_json(row["plan"]))
+    return _told(rows)
+
+
+def _print(made: Plan) -> None:
+    shown = [
+        (one.key, f"{one.rows:,}", output.size(one.size_bytes), "counted" if one.exact else "estimated")
+        for one in made.partitions[:SHOWN_MAX]
+    ]
+    if len(made.partitions) > SHOWN_MAX:
+        shown.append((f"... {len(made.partitions) - SHOWN_MAX} more", "", "", ""))
+    title = f"{made.flood} into {made.topic}"
+    output.print_table(("partition", "rows", "size", "how"), shown, title=title, numeric=("rows", "size"))
+    facts = [
+        ("rows", f"{made.rows:,}"),
+        ("size", output.size(made.size_bytes)),
+        ("brokers", str(made.brokers)),
+        ("minutes", f"{made.seconds / 60:.1f} ({made.basis})"),
+        ("broker-seconds", f"{made.broker_seconds:,.0f}"),
+        ("deadline", made.deadline.isoformat(timespec="seconds")),
+    ]
+    facts += [("order", text) for text in made.stands]
+    facts += [("note", text) for text in made.notes]
+    why: dict[str, list[str]] = {}
+    for key, reason in made.left_out:
+        why.setdefault(reason, []).append(key)
+    facts += [("left out", f"{reason}: {', '.join(_short(keys))}") for reason, keys in why.items()]
+    output.print_table(("what", "plan"), facts)
+
+
+def _short(keys: Sequence[str]) -> list[str]:
+    return list(keys) if len(keys) < 4 else [f"{keys[0]} ... {keys[-1]} ({len(keys)})"]
+
+
+def show(path: Path, cluster: str, as_json: bool) -> int:
+    """Show floods and their state in the cluster. Returns the exit code 0."""
+    now = datetime.now(UTC)
+    rows: list[dict[str, Any]] = []
+    with Connection(cluster, timeout_ms=CALL_MS) as connection:
+        for flood in read(path):
+            gates = {one.id: one for one in _gates(connection, flood.topic)}
+            keys = _keys(flood, (), now)
+            own = {key: gates[gate] for gate, key in gates_of(flood, keys, gates).items()}
+            loaded = sorted(key for key, gate in own.items() if str(gate.state) == "filled")
+            open_now = sorted(key for key, gate in own.items() if str(gate.state) == "open")
+            names = {own[key].id for key in loaded}
+            filled = [one for one in gates.values() if str(one.state) == "filled" and one.id.partition(LATE)[0] in names]
+            rows.append({
+                "flood": flood.name,
+                "topic": flood.topic,
+                "state": "loading" if open_now else "loaded" if keys and len(loaded) == len(keys) else "waiting",
+                "loaded": len(loaded),
+                "partitions": len(keys),
+                "first": loaded[0] if loaded else None,
+                "last": loaded[-1] if loaded else None,
+                "open": open_now,
+                "rows": sum(one.rows for one in filled),
+                "bytes": sum(one.size_bytes for one in filled),
+            })  # fmt: skip
+    if as_json:
+        output.print_json(rows)
+        return 0
+    shown = [
+        (
+            *(one[name] for name in ("flood", "topic", "state")),
+            f"{one['loaded']} of {one['partitions']}",
+            one["last"] or "-",
+            f"{one['rows']:,}",
+            output.size(one["bytes"]),
+        )
+        for one in rows
+    ]
+    output.print_table(("flood", "topic", "state", "loaded", "last", "rows", "size"), shown, numeric=("rows", "size"))
+    return 0
+
+
+def _keys(flood: Flood, asked: Sequence[str], now: datetime) -> list[str]:
+    """The partitions that are asked for, each a key or FIRST..LAST; without any, all until now. Raises InvalidError."""
+    newest = newest_key(flood.partitions, now)
+    first = newest_key(flood.partitions, flood.partitions.start + timedelta(days=1 if flood.partitions.by == "day" else 1 / 24))
+    if not asked:
+        return [] if newest is None or first is None else keys_between(flood.partitions, first, newest)[-KEYS_MAX:]
+    found: set[str] = set()
+    for text in asked:
+        begin, dots, end = text.partition("..")
+        try:
+            found.update(keys_between(flood.partitions, begin, end if dots else begin))
+            spans = [span_of(flood.partitions, key) for key in found]
+        except ValueError:
+            form = "2026-01-31" if flood.partitions.by == "day" else "2026-01-31-23:00"
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"expected a partition such as {form}, or FIRST..LAST. option=`--partition` value=`{text}` flood=`{flood.name}`",
+            ) from None
+        if any(span.start < flood.partitions.start.astimezone(UTC) for span in spans):
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"the flood begins later. option=`--partition` value=`{text}` start=`{flood.partitions.start.isoformat()}` "
+                f"flood=`{flood.name}`",
+            )
+    return sorted(found)
+
+
+def _named(floods: list[Flood], names: Sequence[str]) -> list[Flood]:
+    unknown = sorted(set(names) - {one.name for one in floods})
+    if unknown:
+        known = ", ".join(one.name for one in floods)
+        raise InvalidError(
+            Reason.INVALID_REQUEST, f"the file has no such flood. option=`--flood` value=`{unknown[0]}` floods=`{known}`"
+        )
+    return [one for one in floods if not names or one.name in names]
+
+
+def _topic(connection: Connection, name: str) -> Topic | None:
+    try:
+        found = connection.call(connection.admin.describe_topic(name))
+    except InvalidError as error:
+        if error.reason is not Reason.UNKNOWN_TOPIC:
+            raise
+        return None
+    return topic_of(found, _gates(connection, name))
+
+
+def _gates(connection: Connection, topic: str) -> list[Gate]:
+    try:
+        return connection.call(connection.gates.list(topic))
+    except InvalidError as error:
+        if error.reason is not Reason.UNKNOWN_TOPIC:
+            raise
+        return []
+
+
+@contextmanager
+def _analyst() -> Iterator[Analyse | None]:
+    """Spark as a judge of expressions, started at the first one; None where it is not installed."""
+    if find_spec("pyspark") is None:
+        yield None
+        return
+    from headgate.pipelines.floods.analysis import analyse
+    from headgate.pipelines.session import end, session
+
+    with ExitStack() as held:
+        started: list[SparkSession] = []
+
+        def judge(flood: Flood, span: TimeSpan) -> None:
+            doing = "judges" if started else "starts, to judge"
+            output.fail(f"{flood.name}: Spark {doing} its expressions on {span.key}", "headgate flood")
+            if not started:
+                held.enter_context(quiet())
+                started.append(session(f"local[{min(os.cpu_count() or 1, 2)}]", app_name="headgate flood check"))
+                held.callback(end, started[0])
+            analyse(started[0], flood, span)
+
+        yield judge
+
+
+def _told(rows: Sequence[dict[str, Any]]) -> int:
+    """Tell the problems on stderr. Returns the exit code."""
+    for row in rows:
+        for line in (row["problem"] or "").splitlines():
+            output.fail(f"{row['flood']}: {line}", "headgate flood")
+    return output.EXIT_FAILED if any(row["problem"] for row in rows) else 0

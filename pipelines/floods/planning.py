@@ -1,0 +1,109 @@
+"""The plan of a flood against its source and its topic: what is missing in the topic, whether the source fits, where it will stand.
+
+It connects to nothing: the caller brings the topic, earlier runs, and Spark as a judge of expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.judge import Columns, needs_spark
+from headgate.pipelines.floods.measure import can_count, look
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, forecast
+from headgate.pipelines.floods.spans import TimeSpan, gate_id, source_path, spans_of
+from headgate.pipelines.floods.standing import Topic, check_topic, doubles, filled_keys, loaded_rows, other_keys, parts_of, stands
+
+Analyse = Callable[[Flood, TimeSpan], None]
+"""Judges expressions with Spark; raises InvalidError (`analysis.analyse`)."""
+
+
+def pending(flood: Flood, keys: Sequence[str], topic: Topic | None, now: datetime) -> list[TimeSpan]:
+    """The partitions of which rows are missing in the topic, oldest first: those that are not loaded, and, for a flood that
+    declares `late`, those whose source has more rows by now.
+
+    Only Spark can count some sources: their late rows are pending until a run has loaded some. Raises as `look`.
+    """
+    filled = filled_keys(flood, keys, topic)
+    found = spans_of(flood.partitions, [key for key in keys if key not in filled])
+    if flood.late is None or topic is None:
+        return found
+    states = {one.id: one.state for one in topic.gates}
+    loaded = spans_of(flood.partitions, [key for key in sorted(filled) if states.get(gate_id(flood, key, late=True)) != "filled"])
+    sizes = look(flood, loaded, now, skip_missing=True).sizes if loaded and can_count(flood) else ()
+    counted = {one.key: one.rows for one in sizes if one.exact}
+    for span in loaded:
+        rows = loaded_rows(flood, span.key, topic)
+        if counted.get(span.key, rows + 1) > rows:
+            found.append(replace(span, late=True, loaded=rows))
+    return sorted(found)
+
+
+def make_plan(
+    flood: Flood,
+    keys: Sequence[str],
+    topic: Topic | None,
+    now: datetime,
+    *,
+    deadline: datetime,
+    past: Sequence[PastRun] = (),
+    analyse: Analyse | None = None,
+    skip_missing: bool = False,
+) -> Plan:
+    """Judge the source of these partitions and forecast.
+
+    Args:
+        analyse: judges what metadata cannot; None leaves it unjudged, and a note says so.
+        skip_missing: partitions without a source are left out, instead of being an error.
+
+    Raises:
+        InvalidError: the source or the topic does not fit; the rows are in the topic already under another name. FatalError,
+            RetryError: the source cannot be read.
+    """
+    check_topic(flood, topic)
+    spans = pending(flood, keys, topic, now)
+    definitions = {span.key: parts_of(job_of(flood, span, cluster="", partitions=1).definition()) for span in spans}
+    if (reason := doubles(flood, spans, definitions, topic)) is not None:
+        raise InvalidError(Reason.GATE_CONFLICT, reason)
+    found = look(flood, spans, now, skip_missing=skip_missing)
+    there = [span for span in spans if span.key not in found.missing]
+    notes = [*found.notes, *check_expressions(flood, there, found.columns, analyse)]
+    if there and (note := other_keys(flood, definitions[there[0].key], topic)) is not None:
+        notes.append(note)
+    complete, text = covered(flood, found.sizes)
+    if not complete:
+        notes.append(text)
+    behind = {span.key: span.loaded for span in there if span.late}
+    plan = forecast(flood, [_late(one, behind[one.key]) if one.key in behind else one for one in found.sizes], past, now, deadline)
+    filled = filled_keys(flood, keys, topic) - {span.key for span in spans}
+    left_out = [
+        *((key, "in the topic already") for key in sorted(filled)),
+        *((key, "the source is not there") for key in found.missing),
+    ]
+    return replace(plan, stands=tuple(stands(flood, there, topic)), notes=tuple(notes), left_out=tuple(left_out))
+
+
+def _late(size: PartitionSize, loaded: int) -> PartitionSize:
+    """Only the rows that the topic lacks."""
+    rows = max(size.rows - loaded, 0)
+    return replace(size, rows=rows, size_bytes=round(size.size_bytes * rows / max(size.rows, 1)), loaded=loaded)
+
+
+def check_expressions(
+    flood: Flood, spans: Sequence[TimeSpan], columns: Mapping[str, Columns | None], analyse: Analyse | None
+) -> list[str]:
+    """Let Spark judge the expressions that metadata cannot, on the first and the last partition. Returns notes about what is left
+    unjudged. Raises InvalidError."""
+    first = next(iter(columns.values()), None)
+    left = needs_spark(flood, first) if spans else []
+    if not left:
+        return []
+    if analyse is None:
+        return [f"not judged, for want of Spark: {', '.join(left)}"]
+    for span in {source_path(flood, span): span for span in (*spans[:1], *spans[-1:])}.values():
+        analyse(flood, span)
+    return []

@@ -1,0 +1,286 @@
+"""Mistakes that a plan finds from metadata, before brokers and without Spark: each with its message.
+
+A row is a change to a flood that fits its source, and a part of the message. A mismatch means that a mistake starts Spark and
+brokers, and fails after minutes, or that a good flood is refused.
+"""
+
+# Rows of a table of messages are as long as the messages.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.broker.cli import floods as cli
+from headgate.broker.cli.app import run
+from headgate.broker.runtime.errors import InvalidError, RetryError
+from headgate.pipelines.floods import measure
+from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.model import Flood, Source
+from headgate.pipelines.floods.planning import make_plan, pending
+from headgate.pipelines.floods.spans import gate_id, span_of
+from headgate.pipelines.floods.standing import Held, Topic, parts_of
+from headgate.pipelines.late import Loaded
+from tests.support import floods
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+DAYS = ["2026-01-01", "2026-01-02"]
+HEADER = {"header": "true"}
+
+
+def write(path: Path, rows: int = 3, day: int = 1, **columns: Any) -> None:
+    times = pa.array([datetime(2026, 1, day, 1, n % 60, tzinfo=UTC) for n in range(rows)], pa.timestamp("us", tz="UTC"))
+    table = {
+        "at": times, "user_id": ["u"] * rows, "amount": [1.5] * rows, "paid": [True] * rows, "tags": [["a"]] * rows,
+        "place": [{"x": 1}] * rows, "ns": times.cast(pa.timestamp("ns", tz="UTC")),
+    }  # fmt: skip
+    pq.write_table(pa.table({name: one for name, one in {**table, **columns}.items() if one is not None}), path)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Two days as Parquet, CSV and JSON."""
+    for number, day in enumerate(DAYS, 1):
+        write(tmp_path / f"{day}.parquet", day=number)
+        (tmp_path / f"{day}.csv").write_text(f"at,user_id\n{day} 01:00:00,u\n")
+        (tmp_path / f"{day}.semicolons").write_text(f"at;user_id\n{day} 01:00:00;u\n")
+        (tmp_path / f"{day}.json").write_text(json.dumps({"at": f"{day} 01:00:00", "user_id": 7}) + "\n")
+        (tmp_path / f"{day}.pretty").write_text(json.dumps([{"at": f"{day} 01:00:00"}], indent=1))
+    return tmp_path
+
+
+def flood(lake: Path, kind: str = "parquet", options: dict[str, str] | None = None, **changes: Any) -> Flood:
+    format = {"semicolons": "csv", "pretty": "json"}.get(kind, kind)
+    source = Source(path=f"{lake}/%Y-%m-%d.{kind}", format=format, options=options or {})
+    return floods.flood(source=source, **{"key": "user_id", **changes})
+
+
+def plan_of(one: Flood, topic: Topic | None = None, keys: list[str] = DAYS) -> Any:
+    return make_plan(one, keys, topic, NOW, deadline=NOW)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "changes", "message"),
+    [
+        ("parquet", {}, {"key": "userid"}, "the source has no such column: did you mean `user_id`? key=`userid` columns=`at, user_id, amount, paid, tags, place, ns` path="),
+        ("parquet", {}, {"key": "`user id`"}, "did you mean `user_id`? key=``user id``"),
+        ("parquet", {}, {"key": "tags"}, "key must be bytes or text: write `to_json(tags)`. key=`tags` type=`list`"),
+        ("parquet", {}, {"value": "place"}, "value must be bytes or text: write `to_json(place)`. value=`place` type=`struct`"),
+        ("parquet", {}, {"value": "amnt"}, "did you mean `amount`? value=`amnt`"),
+        ("parquet", {}, {"event_time": "att"}, "did you mean `at`? event_time=`att`"),
+        ("parquet", {}, {"event_time": "user_id"}, "event time must be timestamp or date: `to_timestamp(user_id)` makes one of text"),
+        ("parquet", {}, {"event_time": "amount"}, "event time must be timestamp or date: `timestamp_millis(amount)` makes one of ms since 1970"),
+        ("parquet", {}, {"event_time": "ns"}, "Spark reads nanoseconds as numbers, of which `timestamp_micros(ns div 1000)` makes one."),
+        ("parquet", {}, {"event_time": "paid"}, "event time must be timestamp or date: name another column. event_time=`paid` type=`boolean`"),
+        ("parquet", {}, {"where": "amount"}, "where must be a condition: write a comparison, such as `amount is not null`."),
+        ("parquet", {}, {"where": "payed"}, "did you mean `paid`? where=`payed`"),
+        ("parquet", {}, {"late": "user_id"}, "late must be a condition: write a comparison, such as `user_id is not null`."),
+        ("parquet", {}, {"headers": "user_id"}, "headers must be a map, or an array of structs of a key and a value"),
+        ("csv", HEADER, {}, "event time must be timestamp or date: `to_timestamp(at)` makes one of text"),
+        ("csv", {}, {}, "the first line of the file seems to hold the names, which the option `header: \"true\"` reads. event_time=`at`"),
+        ("csv", HEADER, {"event_time": "to_timestamp(at)", "key": "user"}, "did you mean `user_id`? key=`user`"),
+        ("semicolons", HEADER, {}, "the file has one column only: its fields seem to be separated by another character, which the option `sep: ';'` names."),
+        ("json", {}, {}, "event time must be timestamp or date: `to_timestamp(at)` makes one of text"),
+        ("json", {}, {"event_time": "user_id"}, "`timestamp_millis(user_id)` makes one of ms since 1970"),
+        ("pretty", {}, {}, "needs the option `multiLine: \"true\"`"),
+        ("parquett", {}, {}, "the source is not there: did you mean `"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_found_by_the_plan(
+    lake: Path, kind: str, options: dict[str, str], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidError) as caught:
+        plan_of(flood(lake, kind, options, **changes))
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "changes"),
+    [
+        ("parquet", {}, {"where": "paid", "headers": None, "value": "amount"}),
+        ("parquet", {}, {"key": "USER_ID", "event_time": "AT"}),
+        ("csv", {**HEADER, "inferSchema": "true"}, {}),
+    ],
+)
+def test_what_fits_is_planned(lake: Path, kind: str, options: dict[str, str], changes: dict[str, Any]) -> None:
+    made = plan_of(flood(lake, kind, options, **changes))
+    assert [one.key for one in made.partitions] == DAYS and made.notes == ()
+
+
+@pytest.mark.parametrize(("kind", "text"), [("csv", "at,user\n2026,u\n"), ("json", '{"at": "2026", "user": "u"}\n')])
+def test_columns_in_paths_are_known(tmp_path: Path, kind: str, text: str) -> None:
+    place = tmp_path / DAYS[0] / "country=de"
+    place.mkdir(parents=True)
+    (place / f"a.{kind}").write_text(text)
+    source = Source(path=f"{tmp_path}/%Y-%m-%d", format=kind, options=HEADER if kind == "csv" else {})
+    one = floods.flood(source=source, key="country", event_time="to_timestamp(at)")
+    assert plan_of(one, keys=DAYS[:1]).notes == ("not judged, for want of Spark: event_time",)
+    with pytest.raises(InvalidError, match="did you mean `country`"):
+        plan_of(replace(one, key="county"), keys=DAYS[:1])
+
+
+def test_what_only_spark_can_judge_is_told(lake: Path) -> None:
+    made = plan_of(flood(lake, event_time="to_timestamp(at)", key="concat(user_id, 'x')"))
+    assert made.notes == ("not judged, for want of Spark: event_time, key",)
+
+
+def test_columns_that_change_between_days_are_told(lake: Path) -> None:
+    write(lake / f"{DAYS[1]}.parquet", day=2, amount=[1, 2, 3], more=[1, 2, 3], tags=None)
+    (note,) = plan_of(flood(lake)).notes
+    assert note.startswith("the columns change between `") and note.endswith(".parquet`: +more, -tags")
+    write(lake / f"{DAYS[1]}.parquet", day=2, user_id=None)
+    with pytest.raises(InvalidError, match=f"no such column.*{DAYS[1]}.parquet"):
+        plan_of(flood(lake))
+
+
+def test_a_day_without_rows_and_a_day_without_source(lake: Path) -> None:
+    write(lake / f"{DAYS[1]}.parquet", rows=0)
+    made = make_plan(flood(lake), [*DAYS, "2026-01-03"], None, NOW, deadline=NOW, skip_missing=True)
+    assert made.notes == (f"without rows, so nothing is added for them: {DAYS[1]}",)
+    assert made.left_out == (("2026-01-03", "the source is not there"),) and made.rows == 3
+
+
+def test_a_source_that_changes_while_it_is_planned(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = measure.of_schema
+
+    def then_more(*arguments: Any) -> Any:
+        write(lake / f"{DAYS[0]}.parquet", rows=30)
+        return usual(*arguments)
+
+    monkeypatch.setattr(measure, "of_schema", then_more)
+    with pytest.raises(RetryError, match=f"the source changed while it was planned.*{DAYS[0]}.parquet"):
+        plan_of(flood(lake))
+
+
+# -- the topic
+
+
+def topic(*gates: Held, live: int = 0, room: int = 0) -> Topic:
+    return Topic(partitions=1, live=live, room=room, gates=gates)
+
+
+def gate(one: Flood, key: str, rows: int = 3) -> Held:
+    span = span_of(one.partitions, key)
+    return Held(id=gate_id(one, key), state="filled", rows=rows, definition=parts_of(job_of(one, span, "", 1).definition()))
+
+
+def test_the_plan_says_where_history_will_stand(lake: Path) -> None:
+    one = flood(lake)
+    assert plan_of(one).stands == ("the history stands first, and live records behind it: the flood creates the topic",)
+    (said,) = plan_of(one, topic(live=1234)).stands
+    assert said.startswith(
+        "about 1,234 live records are in the topic and stay before the history; only a topic that was created with"
+    )
+    assert "`place: front` puts it before them" in plan_of(one, topic(live=1, room=9)).stands[0]
+    said = plan_of(one, topic(gate(one, DAYS[1]))).stands[1]
+    assert said.startswith(f"later days are in the topic and stand before it ({DAYS[1]}): event time goes back at {DAYS[0]}.")
+    front = replace(one, place="front")
+    said = plan_of(front, topic(gate(front, DAYS[0]), room=9)).stands[1]
+    assert said.startswith(f"days before {DAYS[1]} are in the topic and will stand behind it ({DAYS[0]})")
+
+
+def test_a_flood_that_was_renamed_is_refused(lake: Path) -> None:
+    one = flood(lake)
+    with pytest.raises(InvalidError, match=f"was the flood renamed.*gates=`{DAYS[0]}: clicks.{DAYS[0]}` count=`1`"):
+        plan_of(replace(one, name="visits"), topic(gate(one, DAYS[0])))
+    assert plan_of(one, topic(gate(one, DAYS[0]))).left_out == ((DAYS[0], "in the topic already"),)
+    assert plan_of(replace(one, name="visits", where="paid"), topic(gate(one, DAYS[0]))).rows == 6
+
+
+def test_a_topic_with_other_keys_is_told(lake: Path) -> None:
+    other = replace(flood(lake), name="orders", key="amount", where="paid")
+    (note,) = plan_of(flood(lake), topic(gate(other, DAYS[0]))).notes
+    assert (
+        note.startswith("the topic has history of other floods, whose keys are defined in another way")
+        and "floods=`orders`" in note
+    )
+
+
+def test_rows_that_came_late_are_planned_once(lake: Path) -> None:
+    one = flood(lake, late="user_id = 'x'")
+    whole = topic(gate(one, DAYS[0], rows=3), gate(one, DAYS[1], rows=3))
+    assert pending(one, DAYS, whole, NOW) == []
+    less = topic(gate(one, DAYS[0], rows=1), gate(one, DAYS[1], rows=3))
+    (span,) = pending(one, DAYS, less, NOW)
+    assert (span.key, span.late, span.loaded) == (DAYS[0], True, 1)
+    job = job_of(one, span, "", 1)
+    assert job.flood_id == gate_id(one, DAYS[0], late=True) != gate_id(one, DAYS[0])
+    assert "(user_id = 'x')" in str(job.where) and job.late_behind == Loaded(
+        job_of(one, span_of(one.partitions, DAYS[0]), "", 1).where, 1
+    )
+    assert plan_of(one, less).rows == 2
+    late = replace(gate(one, DAYS[0], rows=2), id=job.flood_id)
+    assert pending(one, DAYS, replace(less, gates=(*less.gates, late)), NOW) == []
+
+
+def test_rows_belong_to_their_path(lake: Path) -> None:
+    """The file of the first day has rows of the second one."""
+    write(lake / f"{DAYS[0]}.parquet", day=2)
+    assert [one.rows for one in plan_of(flood(lake)).partitions] == [0, 3]
+    made = plan_of(flood(lake, partition_by="path"))
+    assert [(one.rows, one.exact) for one in made.partitions] == [(3, True), (3, True)] and made.notes == ()
+    one = flood(lake, partition_by="path", where="paid")
+    assert job_of(one, span_of(one.partitions, DAYS[0]), "", 1).where == "(paid)"
+
+
+# -- the command line
+
+
+def test_check_tells_mistakes_without_a_cluster(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = lake / "floods.yaml"
+    declared = f"""floods:
+  - name: clicks
+    topic: clicks
+    source: {lake}/%Y-%m-%d.parquet
+    key: userid
+    event_time: at
+    partitions: {{start: 2026-01-01, end: 2026-01-03}}
+"""
+    file.write_text(declared)
+    assert run(["flood", "check", str(file)]) == 1
+    shown = capsys.readouterr()
+    assert "did you mean `user_id`? key=`userid`" in shown.err and "no" in shown.out
+    file.write_text(declared.replace("userid", "user_id"))
+    assert run(["flood", "check", str(file), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["flood"], row["partitions"], row["problem"]) == ("clicks", ["2026-01-02"], None)
+    file.write_text(declared.replace("key:", "kee:"))
+    assert run(["flood", "check", str(file)]) == 1
+    assert "floods.yaml:5: floods[0].kee: expected no such field (did you mean `key`?)" in capsys.readouterr().err
+
+
+def test_a_cluster_that_falls_silent_ends_the_command_with_one_line(
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port that begins HTTP/2 as a broker does, and then says nothing more."""
+    file = lake / "floods.yaml"
+    file.write_text(
+        "floods:\n- {name: clicks, topic: clicks, source: /lake, event_time: at, partitions: {start: 2026-01-01, end: 2026-01-03}}\n"
+    )
+    monkeypatch.setattr(cli, "CALL_MS", 200)
+
+    def begin() -> None:
+        with ExitStack() as held, suppress(OSError):
+            while True:
+                held.enter_context(server.accept()[0]).sendall(b"\0\0\0\4\0\0\0\0\0")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = Thread(target=begin)
+        thread.start()
+        code = run(["flood", "list", str(file), "--cluster", f"127.0.0.1:{server.getsockname()[1]}"])
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 1
+    assert "broker did not answer in time" in line
