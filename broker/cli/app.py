@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from headgate.broker.cli import output, plain_help
 from headgate.broker.cli.commands import (
+    acl,
     capacity,
     cluster,
     dagster,
@@ -26,6 +27,7 @@ from headgate.broker.cli.commands import (
     segment,
     store,
     topic,
+    user,
     verify,
 )
 from headgate.broker.cli.options import bad_option
@@ -43,7 +45,7 @@ app = typer.Typer(
 )
 _GROUPS = {
     "topic": topic, "group": group, "segment": segment, "capacity": capacity, "gate": gate, "flood": flood,
-    "store": store, "profile": profile, "verify": verify,
+    "user": user, "acl": acl, "store": store, "profile": profile, "verify": verify,
 }  # fmt: skip
 """By name: the module of a group of commands."""
 

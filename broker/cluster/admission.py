@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
+from headgate.broker.cluster.access import AddAcls, DeleteUser, PutUser, RemoveAcls
 from headgate.broker.cluster.capacity import check_reservation
 from headgate.broker.cluster.folded_files import FoldToFiles
 from headgate.broker.cluster.gates import OPEN_GATES_MAX, Gate, ParquetExtent
@@ -139,6 +140,8 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
             gate = _check_gate(manifest, topic_id, gate_id)
             if gate.state != "open":
                 raise InvalidError(Reason.GATE_CONFLICT, f"the gate is not open any more. gate=`{gate_id}` state=`{gate.state}`")
+        case PutUser() | DeleteUser() | AddAcls() | RemoveAcls():
+            manifest.access.check(edit)
         case CondemnFiles(paths):
             condemned = set(paths)
             for gates in manifest.gates.values():

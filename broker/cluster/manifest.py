@@ -12,6 +12,7 @@ Theory of operation::
                  -> FoldToFiles (some of its extents are in Parquet files; see folded_files.py)
                  -> RemoveChunks (its object may be swept)
     gate         OpenGate -> RenewGate ... -> FillGate (-> TrimGates) | ReleaseGate; see gates.py
+    user         PutUser -> PutUser (another password) ... -> DeleteUser; rules: AddAcls -> RemoveAcls; see access.py
     file         CondemnFiles (nothing names it, and nothing may from now on) -> its object is deleted -> ForgetFiles
 
 An open incarnation may have chunks that are not listed yet: its unsealed tail. Only a recovery may decide about the tail, and
@@ -31,6 +32,8 @@ from typing import TypeVar
 
 import msgspec
 
+from headgate.broker.cluster.access import Access, AddAcls, DeleteUser, PutUser, RemoveAcls, User
+from headgate.broker.cluster.acl import Acl
 from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles
 from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
@@ -340,7 +343,11 @@ class ForgetFiles(msgspec.Struct, frozen=True, tag="forget_files"):
 
 
 Edit = (
-    CreateTopic
+    PutUser
+    | DeleteUser
+    | AddAcls
+    | RemoveAcls
+    | CreateTopic
     | DeleteTopic
     | SetPartitions
     | SetTopicConfig
@@ -401,6 +408,8 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     followers: dict[str, Follower] = {}
     downtimes: list[tuple[int, int]] = []
     files: dict[uuid.UUID, dict[int, list[ParquetExtent]]] = {}
+    users: list[User] = []
+    acls: list[Acl] = []
 
 
 class Manifest:
@@ -443,6 +452,8 @@ class Manifest:
         """Files that nothing may name: they are being deleted."""
         self.downtimes: list[tuple[int, int]] = []
         """(since, until) in ms of the newest times in which no broker is known to have run, in the order of their noting."""
+        self.access = Access()
+        """Users, and what they may do."""
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
         """The number of the newest commit, for incarnations that commit through the leader."""
@@ -569,6 +580,8 @@ class Manifest:
                 case ForgetFiles(paths):
                     for path in paths:
                         self.condemned.pop(path, None)
+                case PutUser() | DeleteUser() | AddAcls() | RemoveAcls():
+                    self.access.apply(edit)
                 case NoteDowntime(since_ms, until_ms):
                     self.downtimes = [*self.downtimes, (since_ms, until_ms)][-DOWNTIMES_MAX:]
 
@@ -807,6 +820,8 @@ class Manifest:
                 followers=self.followers,
                 downtimes=self.downtimes,
                 files=self.files.by_topic,
+                users=list(self.access.users.values()),
+                acls=list(self.access.acls.all),
             )
         )
 
@@ -839,6 +854,7 @@ class Manifest:
         manifest.followers = snapshot.followers
         manifest.downtimes = snapshot.downtimes
         manifest.files = FoldedFiles(snapshot.files)
+        manifest.access = Access(snapshot.users, snapshot.acls)
         return manifest
 
     def check_invariants(self) -> None:

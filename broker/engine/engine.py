@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
+from headgate.broker.cluster.access import AccessEdit
 from headgate.broker.cluster.manifest import (
     AddChunks,
     Edit,
@@ -294,6 +295,10 @@ class Engine:
     async def set_follower(self, follower: Follower) -> None:
         """Write into the manifest which broker holds copies of this broker's acked records. Raises as `Catalog.commit`."""
         await self._life.catalog.commit(SetFollower(self.incarnation_id, follower))
+
+    async def change_access(self, *edits: AccessEdit) -> None:
+        """Change users or permissions. Raises as `Catalog.commit`."""
+        await self._life.catalog.commit(*edits)
 
     async def allocate_producer_id(self) -> int:
         """A producer id that this cluster has never given before."""

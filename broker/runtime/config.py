@@ -47,6 +47,8 @@ __all__ = ["GIB", "KIB", "MIB", "SECOND_MS", "Settings", "Value", "expected", "p
 ENVIRONMENT_PREFIX = "HEADGATE_"
 MISSPELT_RATIO = 0.92
 """Similarity (`difflib`) from which an unknown name counts as a misspelling of a known one: a letter or two differ."""
+ADMIN_PASSWORD = ENVIRONMENT_PREFIX + "ADMIN_PASSWORD"
+"""The password of the first administrator. It is no setting: settings are shown and passed on as arguments."""
 CONFIG_FILE_BYTES_MAX = MIB
 
 
@@ -121,6 +123,43 @@ class Settings:
         9096,
         "gRPC port that requires a client certificate, for other brokers and for clients with certificates; 0 = any free port; "
         "opened only with `tls_certificate`",
+    )
+
+    tls_principal_rules: str = _text(
+        "DEFAULT",
+        "rules, as in Kafka, that make a user's name of a client certificate's distinguished name: "
+        "`RULE:^CN=([^,]+).*$/$1/L,DEFAULT`",
+    )
+    broker_principals: str = _text(
+        "",
+        "principals of other brokers' certificates, separated by semicolons; a broker always accepts the principal of its own "
+        "certificate",
+    )
+    sasl_mechanisms: str = _text(
+        "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN,OAUTHBEARER",
+        "mechanisms of listeners with SASL; OAUTHBEARER needs `oauth_jwks`, and PLAIN and OAUTHBEARER need TLS",
+    )
+    sasl_plain_without_tls: bool = _flag(False, "offer PLAIN and OAUTHBEARER also without TLS; the network can read them")
+    connection_reauthenticate_ms: int = _duration(
+        0, 0, DAY_MS, "time after which a client must log in again within its connection (KIP-368); 0 = only when its token ends"
+    )
+    oauth_jwks: str = _text("", "file or URL of the keys (JWK set) that sign tokens; empty = no tokens are accepted")
+    oauth_jwks_refresh_ms: int = _duration(300 * SECOND_MS, SECOND_MS, DAY_MS, "age at which these keys are read again")
+    oauth_issuer: str = _text("", "issuer (`iss`) that tokens must have; empty = any")
+    oauth_audience: str = _text("", "audience (`aud`) that tokens must have; empty = any, also tokens for other services")
+    oauth_clock_skew_ms: int = _duration(30 * SECOND_MS, 0, 3600 * SECOND_MS, "tolerance for the times in tokens")
+    oauth_principal_claim: str = _text("sub", "claim with the name of a token's user")
+    authorization: str = _choice(
+        "none", ("none", "acl"), "none = every client may do everything; acl = only what a rule allows, and super users everything"
+    )
+    http_metrics_open: bool = _flag(False, "serve /metrics also to clients without a permission, for Prometheus without a login")
+    super_users: str = _text(
+        "", "principals that may do everything, separated by semicolons: `User:admin;User:CN=ops`; and users created as superusers"
+    )
+    admin_user: str = _text("admin", "name of the first administrator, who is created in a cluster without users")
+    admin_password_file: str = _text(
+        "",
+        "file with the first administrator's password; empty = the environment variable HEADGATE_ADMIN_PASSWORD, if it is set",
     )
 
     rack: str = _text("", "location of this broker, for clients that read from the nearest broker; empty = unknown")
@@ -504,7 +543,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         # not ours.
         if value and not (item.name.endswith("_port") and value.startswith("tcp://")):
             values[item.name] = value
-    known = [environment_name(item.name) for item in fields(Settings)]
+    known = [environment_name(item.name) for item in fields(Settings)] + [ADMIN_PASSWORD]
     for name in environment:
         # A name that resembles no setting belongs to other software.
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and (meant := _nearest(name, known, MISSPELT_RATIO)):

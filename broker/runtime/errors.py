@@ -55,6 +55,10 @@ class Reason(StrEnum):
     INVALID_TRANSACTION_TIMEOUT = "invalid_transaction_timeout"
     TRANSACTIONAL_ID_NOT_FOUND = "transactional_id_not_found"
     TRANSACTION_ABORTABLE = "transaction_abortable"
+    NOT_AUTHENTICATED = "not_authenticated"
+    NOT_AUTHORIZED = "not_authorized"
+    UNKNOWN_USER = "unknown_user"
+    USER_EXISTS = "user_exists"
     # Try again, at this broker or another one.
     CONCURRENT_TRANSACTIONS = "concurrent_transactions"
     TRANSACTION_UNVERIFIED = "transaction_unverified"

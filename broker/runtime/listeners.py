@@ -38,6 +38,8 @@ class Settings(Protocol):
     def tls_certificate(self) -> str: ...
     @property
     def tls_client_auth(self) -> str: ...
+    @property
+    def authorization(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,11 @@ def unprotected(settings: Settings) -> list[str]:
         if not _is_loopback(one.host) and not (one.is_tls and (one.is_sasl or settings.tls_client_auth == "required"))
     ]
     if not _is_loopback(settings.host) and not settings.tls_certificate:
-        found.append(f"gRPC and HTTP at {settings.host} serve every client: set tls_certificate, tls_key and tls_ca")
+        found.append(
+            f"gRPC and HTTP at {settings.host} serve every client: set tls_certificate, tls_key, tls_ca and authorization=acl"
+        )
+    elif not _is_loopback(settings.host) and settings.authorization == "none":
+        found.append(f"every client of gRPC and HTTP at {settings.host} may do everything: set authorization=acl")
     return found
 
 

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from headgate.broker.control.stream import connect
 from headgate.broker.engine import keys
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.upkeep.offline_process import ProcessWorker
@@ -37,6 +38,9 @@ class Backend:
         """Set once the store is open; it may still be starting."""
         self._settings = settings
         self._clock = clock
+
+    connect = staticmethod(connect)
+    """Makes a channel to another broker, without TLS."""
 
     async def open(self, network: Network, fail: Callable[[HeadgateError], None]) -> None:
         """Open the store, and start the node. Raises the error that prevents it; what was opened must be closed also then."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from headgate.broker.node import Address, Node
     from headgate.broker.runtime.metrics import Metrics
+    from headgate.broker.server.access.security import Security
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
     from headgate.broker.server.http.app import Behind, HttpPort
@@ -75,9 +77,9 @@ class Process:
         self._kafka_sockets, self._http_socket = kafka, http
         self._kafka_address, self._http_address = ports.address(kafka[0]), ports.address(http)
         self._grpc_port = settings.grpc_port or ports.free(settings.host)
-        self._certificates = certificates(settings, self.clock)
+        self._certificates, self._security = _protection(settings, self.clock)
         self._mtls_port = 0 if self._certificates is None else settings.grpc_mtls_port or ports.free(settings.host)
-        self._kafka = KafkaServer(settings, self.clock, self._advertised(), self._certificates)
+        self._kafka = KafkaServer(settings, self.clock, self._advertised(), self._certificates, self._security)
         self._further = self._entrances()
         """The Kafka listeners besides the first one, with their sockets."""
         self._backend: Backend | None = None
@@ -178,21 +180,23 @@ class Process:
     def connect(self, address: str) -> grpc.aio.Channel:
         if self._certificates is not None:
             return self._certificates.connect(address)
-        from headgate.broker.control.stream import connect
-
-        return connect(address)
+        assert self._backend is not None, "the node connects, and the backend made it"
+        return self._backend.connect(address)
 
     async def open(self, node: Node) -> None:
         """Answer the clients that wait, then listen for other brokers and native clients."""
         assert self._backend is not None
         observer = self._backend.observer
         observer.opened(node)
+        if self._security is not None:
+            await self._security.use(node.engine, os.environ)
         self._kafka.serve(node.engine, node.groups, node.exchange)
         server = await load(_grpc_server)
         self._grpc = server(
             node,
             dataclasses.replace(self.settings, grpc_port=self._grpc_port, grpc_mtls_port=self._mtls_port),
             certificates=self._certificates,
+            security=self._security,
             kafka=self._advertised(),
             http_port=self._http_address[1],
         )
@@ -256,6 +260,7 @@ class Process:
             ),
             self._http_socket,
             self._certificates,
+            self._security,
         )
         self._http.start()
 
@@ -299,13 +304,12 @@ def _reachable(host: str) -> str:
     return socket.gethostname() if host in WILDCARDS else host
 
 
-def certificates(settings: Settings, clock: SteadyClock) -> Certificates | None:
-    """The certificates of a broker with TLS. Raises FatalError(INVALID_CONFIG)."""
-    if not settings.tls_certificate:
-        return None
-    from headgate.broker.server.tls import Certificates
+def _protection(settings: Settings, clock: SteadyClock) -> tuple[Certificates | None, Security | None]:
+    if settings.authorization == "none" and not settings.tls_certificate and not any(one.is_sasl for one in listeners(settings)):
+        return None, None
+    from headgate.broker.server.protection import protect
 
-    return Certificates(settings, lambda: clock.now_ms() / 1000)
+    return protect(settings, clock)
 
 
 # Each of these imports modules; `load` calls them in a thread.

@@ -87,7 +87,7 @@ class Certificates:
             used[0] = self.current
             return configuration()
 
-        return grpc.dynamic_ssl_server_credentials(configuration(), newest, client_auth)
+        return grpc.dynamic_ssl_server_credentials(configuration(), newest, client_auth)  # type: ignore[arg-type]  # None: unchanged
 
     def connect(self, address: str) -> grpc.aio.Channel:
         """A channel to another broker, which proves by certificate that it is one, as this broker does."""

@@ -26,6 +26,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, 
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.metrics import Labels
 from headgate.broker.runtime.out_of_memory import left_half_done
+from headgate.broker.server.grpc.callers import EVERYONE, Callers, until_expiry
 from headgate.broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
 from headgate.broker.wire.grpc.methods import Method, methods
 
@@ -76,21 +77,23 @@ class CallCounts:
             raise
         finally:
             self.open -= 1
-            key = (method.path.rpartition(".")[2], status)
+            key = (method.short, status)
             self.ended[key] = self.ended.get(key, 0) + 1
 
 
-def service_handler(service: ServiceDescriptor, implementation: object, counts: CallCounts) -> grpc.GenericRpcHandler:
+def service_handler(
+    service: ServiceDescriptor, implementation: object, counts: CallCounts, callers: Callers = EVERYONE
+) -> grpc.GenericRpcHandler:
     """The handlers of a whole service. Raises AttributeError if `implementation` lacks one."""
     table: dict[str, Any] = {}
     for method in methods(service).values():
         call = getattr(implementation, _snake(method.name))
         if method.client_streaming:
-            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call, counts))
+            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call, counts, callers))
         elif method.server_streaming:
-            table[method.name] = grpc.unary_stream_rpc_method_handler(_answers(method, call, counts))
+            table[method.name] = grpc.unary_stream_rpc_method_handler(_answers(method, call, counts, callers))
         else:
-            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call, counts))
+            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call, counts, callers))
     return grpc.method_handlers_generic_handler(service.full_name, table)
 
 
@@ -105,12 +108,15 @@ def decode(kind: type[Message], data: bytes) -> Any:
 
 
 def _unary(
-    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]], counts: CallCounts
+    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]], counts: CallCounts, callers: Callers = EVERYONE
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
     async def handle(data: bytes, context: Context) -> bytes:
         try:
             with counts.call(method):
-                response = await call(decode(method.request, data), context)
+                await callers.admit(method.short, context)
+                request = decode(method.request, data)
+                callers.check(method.short, request)
+                response = callers.trim(method, await call(request, context))
         except Exception as error:  # every error becomes a status
             await _abort(method, context, error)
             raise
@@ -120,12 +126,18 @@ def _unary(
 
 
 def _answers(
-    method: Method, call: Callable[[Any, Context], AsyncGenerator[Message | bytes, None]], counts: CallCounts
+    method: Method,
+    call: Callable[[Any, Context], AsyncGenerator[Message | bytes, None]],
+    counts: CallCounts,
+    callers: Callers = EVERYONE,
 ) -> Callable[[bytes, Context], Awaitable[None]]:
     async def handle(data: bytes, context: Context) -> None:
         try:
             with counts.call(method):
-                async with aclosing(call(decode(method.request, data), context)) as answers:
+                left_s = await callers.admit(method.short, context)
+                request = decode(method.request, data)
+                callers.check(method.short, request)
+                async with until_expiry(left_s), aclosing(call(request, context)) as answers:
                     async for answer in answers:
                         await context.write(answer if isinstance(answer, bytes) else answer.SerializeToString())
         except Exception as error:  # noqa: BLE001  # every error becomes a status
@@ -135,12 +147,15 @@ def _answers(
 
 
 def _stream(
-    method: Method, call: Callable[[Call], Awaitable[None]], counts: CallCounts
+    method: Method, call: Callable[[Call], Awaitable[None]], counts: CallCounts, callers: Callers = EVERYONE
 ) -> Callable[[object, Context], Awaitable[None]]:
     async def handle(_requests: object, context: Context) -> None:
         try:
             with counts.call(method):
-                await call(context)
+                left_s = await callers.admit(method.short, context)
+                callers.check(method.short, None)
+                async with until_expiry(left_s):
+                    await call(context)
         except Exception as error:  # noqa: BLE001  # every error becomes a status
             await _abort(method, context, error)
 

@@ -19,12 +19,14 @@ from functools import partial
 
 import grpc
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine.partition.log import ADOPT_BYTES_MIN, Appended, PartitionLog
 from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.byte_budget import ByteBudget
+from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, StalledError, decode
 from headgate.broker.server.grpc.server_state import ServerState
@@ -180,6 +182,7 @@ class Publisher:
         if partition is None or partition.closed is not None:
             if is_internal(topic):
                 raise InvalidError(Reason.INVALID_TOPIC, f"topic is the cluster's own and cannot be written to. topic=`{topic}`")
+            check_topic(Operation.WRITE, topic)
             partition = self._server_state.partition(self._engine.topic(topic), number)
             if len(self._known) >= KNOWN_PARTITIONS_MAX:
                 self._known.clear()

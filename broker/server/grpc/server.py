@@ -15,7 +15,9 @@ from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, Reason
 from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.server.grpc.access_service import AccessService
 from headgate.broker.server.grpc.admin_service import Addresses, AdminService
+from headgate.broker.server.grpc.callers import Callers
 from headgate.broker.server.grpc.capacity_service import CapacityService, ExternalScalerService
 from headgate.broker.server.grpc.control_service import ControlService
 from headgate.broker.server.grpc.forward import Forwarder
@@ -27,6 +29,7 @@ from headgate.broker.server.grpc.log_service import LogService
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.view.cluster_view import Views
 from headgate.broker.wire.grpc.headgate.v1 import (
+    access_pb2,
     admin_pb2,
     capacity_pb2,
     control_pb2,
@@ -37,6 +40,7 @@ from headgate.broker.wire.grpc.headgate.v1 import (
 )
 
 if TYPE_CHECKING:
+    from headgate.broker.server.access.security import Security
     from headgate.broker.server.tls import Certificates
 
 CONCURRENT_CALLS_MAX = 10_000
@@ -56,6 +60,7 @@ class GrpcServer:
         kafka: (host, port) announced to Kafka clients; default: from the settings.
         http_port: the HTTP port; default: from the settings.
         certificates: for TLS; None: without TLS.
+        security: knows who clients are; None: every client may do everything.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class GrpcServer:
         kafka: tuple[str, int] | None = None,
         http_port: int | None = None,
         certificates: Certificates | None = None,
+        security: Security | None = None,
     ) -> None:
         self._settings = settings
         self._certificates = certificates
@@ -88,6 +94,7 @@ class GrpcServer:
         self._transactions = node.exchange
         self._forwarder = Forwarder(to_brokers)
         self._counts = CallCounts()
+        self._callers = Callers(security)
         self._server: grpc.aio.Server | None = None
 
     def register(self, metrics: Metrics) -> None:
@@ -116,11 +123,13 @@ class GrpcServer:
                 control_pb2.DESCRIPTOR,
                 ControlService(self._participant, self.views.leader_views, self._transactions),
             ),
+            "Access": (access_pb2.DESCRIPTOR, AccessService(self._server_state.engine)),
             "Gates": (gates_pb2.DESCRIPTOR, GatesService(self._participant, self._forwarder)),
         }
         server = grpc.aio.server(
             handlers=[
-                service_handler(file.services_by_name[name], service, self._counts) for name, (file, service) in services.items()
+                service_handler(file.services_by_name[name], service, self._counts, self._callers)
+                for name, (file, service) in services.items()
             ],
             options=[
                 # Two brokers that share a port by accident would answer each other's calls.

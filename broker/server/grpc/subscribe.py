@@ -17,12 +17,14 @@ from collections import deque
 
 import grpc
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import new_reader
 from headgate.broker.engine.read.committed import visible
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, StalledError, decode
 from headgate.broker.server.grpc.positions import resolve
@@ -98,6 +100,7 @@ class Subscriber:
             if known is not None:
                 self._remove(known)
         for wanted in request.add:
+            check_topic(Operation.READ, wanted.topic)
             known = self._subscriptions.get(wanted.subscription)
             if known is not None:
                 self._remove(known)

@@ -1,8 +1,10 @@
 """The HTTP port's pages: one table of all paths, and who may see them.
 
-`probe`   for load balancers and orchestrators: says nothing about the cluster's content.
-`scrape`  for Prometheus, which may reach the broker under any name.
-`read`    the cluster's content, for people and programs: only under a name of this broker (`guard.py`).
+`probe`   for load balancers and orchestrators: says nothing about the cluster's content, and is open to everyone.
+`scrape`  for Prometheus, which may reach the broker under any name. With authorization: for clients that may describe the cluster,
+          or for everyone with `http_metrics_open`.
+`read`    the cluster's content, for people and programs: only under a name of this broker (`guard.py`). With authorization: for
+          clients that may describe the cluster.
 
 All paths are read-only. A path that is not in the table does not exist.
 """
@@ -33,6 +35,7 @@ from headgate.broker.server.view.shared import Shared
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
+    from headgate.broker.server.access.security import Security
     from headgate.broker.server.tls import Certificates
 
 PAUSE_PER_SCRAPE = 4.0
@@ -109,12 +112,17 @@ def doors(behind: Behind, pages: Pages) -> list[Door]:
     ]
 
 
-def create_app(behind: Behind, pages: Pages) -> Starlette:
-    """The application."""
+def create_app(behind: Behind, pages: Pages, security: Security | None = None) -> Starlette:
+    """The application. `security`: None: every client may read."""
     settings = behind.settings
     hosts = KnownHosts(settings.http_allowed_hosts, (settings.host, settings.advertised_host), behind.hosts)
+    open_ones = ("probe", "scrape") if settings.http_metrics_open else ("probe",)
     routes = [
-        Route(one.path, guarded(one.answer, hosts if one.access == "read" else None), methods=["GET"])
+        Route(
+            one.path,
+            guarded(one.answer, hosts if one.access == "read" else None, None if one.access in open_ones else security),
+            methods=["GET"],
+        )
         for one in doors(behind, pages)
     ]
     return Starlette(routes=routes)
@@ -123,9 +131,15 @@ def create_app(behind: Behind, pages: Pages) -> Starlette:
 class HttpPort:
     """The HTTP port: its pages on a listening socket. `start`, then `close`."""
 
-    def __init__(self, behind: Behind, listening: socket.socket, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        behind: Behind,
+        listening: socket.socket,
+        certificates: Certificates | None = None,
+        security: Security | None = None,
+    ) -> None:
         self.pages = Pages(behind.views, behind.turns, behind.line)
-        self._server = HttpServer(create_app(behind, self.pages), listening, self._context(behind.settings, certificates))
+        self._server = HttpServer(create_app(behind, self.pages, security), listening, self._context(behind.settings, certificates))
         hub = self.pages.hub
         behind.metrics.gauge("headgate_http_open_pages", "pages of this broker that are open in browsers", lambda: len(hub.pages))
         behind.metrics.counter("headgate_http_sent_parts", "changed parts that were sent to open pages", lambda: hub.events)

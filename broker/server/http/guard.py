@@ -9,13 +9,18 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
+
+if TYPE_CHECKING:
+    from headgate.broker.server.access.security import Security
 
 logger = get_logger(__name__)
 
@@ -71,8 +76,13 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def guarded(answer: Answer, hosts: KnownHosts | None) -> Answer:
-    """An endpoint with the common headers and errors. `hosts`: serve only requests under a known name."""
+def guarded(answer: Answer, hosts: KnownHosts | None, security: Security | None = None) -> Answer:
+    """An endpoint with the common headers and errors.
+
+    Args:
+        hosts: serve only requests under a known name.
+        security: serve only clients that may describe the cluster.
+    """
 
     async def endpoint(request: Request) -> Response:
         host = request.headers.get("host", "")
@@ -84,6 +94,8 @@ def guarded(answer: Answer, hosts: KnownHosts | None) -> Answer:
             )
         else:
             try:
+                if security is not None:
+                    await admit(security, request)
                 response = await answer(request)
             except HeadgateError as error:
                 response = refusal(error)
@@ -97,9 +109,40 @@ def guarded(answer: Answer, hosts: KnownHosts | None) -> Answer:
     return endpoint
 
 
+async def admit(security: Security, request: Request) -> None:
+    """Let a client in by its certificate or its Authorization header. Raises InvalidError: NOT_AUTHENTICATED, NOT_AUTHORIZED."""
+    if not security.authority.is_on:
+        return
+    host = request.client.host if request.client is not None else ""
+    certificate, header = getattr(request.state, "certificate", None), request.headers.get("authorization")
+    try:
+        if header is not None:
+            identity = await security.by_header(header, host)
+        elif certificate is not None:
+            identity = security.by_certificate(certificate, host)
+        else:
+            identity = security.anonymous(host)
+    except InvalidError as error:
+        security.refused(request.url.path[:200], host, error.message)
+        raise InvalidError(error.reason, "authentication failed") from error
+    rights = security.rights(identity)
+    if rights is None or rights.on_cluster(Operation.DESCRIBE):
+        return
+    if header is None and certificate is None:
+        raise InvalidError(Reason.NOT_AUTHENTICATED, "log in with a user and a password, a token or a client certificate")
+    security.refused(request.url.path[:200], identity.principal, "no permission to describe the cluster")
+    raise InvalidError(Reason.NOT_AUTHORIZED, "no permission. operation=`describe` resource=`cluster`")
+
+
 def refusal(error: HeadgateError) -> Response:
     """An error as JSON: ``{"error": {"reason": "...", "message": "..."}}``."""
-    if error.reason in _NOT_FOUND:
+    if error.reason is Reason.NOT_AUTHENTICATED:
+        response = json({"error": {"reason": error.reason.value, "message": error.message}}, 401)
+        response.headers["www-authenticate"] = 'Basic realm="Headgate", charset="UTF-8"'  # browsers then ask for a password
+        return response
+    if error.reason is Reason.NOT_AUTHORIZED:
+        status = 403
+    elif error.reason in _NOT_FOUND:
         status = 404
     elif isinstance(error, InvalidError):
         status = 400

@@ -81,6 +81,9 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        secure = transport.get_extra_info("ssl_object")
+        if secure is not None:  # requests find the client's certificate in their state
+            self.app_state = {**self.app_state, "certificate": secure.getpeercert(True)}
         self.idle_since = self.loop.time()
         descriptor = transport.get_extra_info("socket").fileno()
         full = len(self.connections) > descriptors.share(descriptors.HTTP_MAX) or descriptors.scarce(descriptor)

@@ -104,6 +104,7 @@ _ROWS = (
     # Discovery.
     _api(API_VERSIONS, "ApiVersions", (0, 4), 3, "api_versions"),
     _api(17, "SaslHandshake", (0, 1), None, "sasl_handshake"),
+    _api(36, "SaslAuthenticate", (0, 2), 2, "sasl_authenticate"),
     _api(3, "Metadata", (0, 13), 9, "metadata"),
     _api(60, "DescribeCluster", (0, 2), 0, "describe_cluster"),
     _api(75, "DescribeTopicPartitions", (0, 0), 0, "describe_topic_partitions"),
@@ -130,6 +131,12 @@ _ROWS = (
     _api(44, "IncrementalAlterConfigs", (0, 1), 1, "incremental_alter_configs"),
     _api(35, "DescribeLogDirs", (1, 4), 2, "describe_log_dirs"),
     _api(46, "ListPartitionReassignments", (0, 0), 0, "list_partition_reassignments"),
+    # Users and permissions.
+    _api(50, "DescribeUserScramCredentials", (0, 0), 0, "describe_user_scram_credentials"),
+    _api(51, "AlterUserScramCredentials", (0, 0), 0, "alter_user_scram_credentials"),
+    _api(29, "DescribeAcls", (1, 3), 2, "describe_acls"),
+    _api(30, "CreateAcls", (1, 3), 2, "create_acls"),
+    _api(31, "DeleteAcls", (1, 3), 2, "delete_acls"),
     # Groups.
     _api(10, "FindCoordinator", (0, 6), 3, "find_coordinator"),
     _api(JOIN_GROUP, "JoinGroup", (0, 9), 6, "join_group"),

@@ -10,6 +10,12 @@ from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels
 from headgate.broker.server.kafka.frames import Inbox
 
 if TYPE_CHECKING:
+    from headgate.broker.server.access.asking import Handler, Message
+    from headgate.broker.server.access.rights import Rights
+    from headgate.broker.server.kafka.context import Context
+
+    Authorized = Callable[[int, Message, Handler, Context, Rights], Awaitable[Message]]
+
     from headgate.broker.engine.engine import Engine
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.config import Settings
@@ -68,6 +74,8 @@ class Common:
         """None until the engine is open."""
         self.groups: Coordinator | None = None
         self.exchange: Exchange | None = None
+        self.authorized: Authorized | None = None
+        """Answers a request of a client with limited rights; None without authorization."""
         self.inbox = Inbox(settings.frame_bytes_max, settings.inflight_bytes_max)
         self.outgoing_bytes = 0
         """Bytes held for clients: answers to fetches from the moment they are read, and all answers that clients have not taken

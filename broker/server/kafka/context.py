@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turn
+    from headgate.broker.server.access.sasl import Sasl
     from headgate.broker.transactions.coordinator import TransactionCoordinator
     from headgate.broker.transactions.exchange import Exchange
 
@@ -22,6 +23,8 @@ class Context:
     `host` and `port` are the address that this listener, named `listener`, announces to clients. `client_id` is the client's
     own name, `client_host` its address. `reader` is the connection, for windows that wait for their history
     (engine/partition/windows.py).
+    `sasl`: the connection's logins, on a listener with SASL.
+
     A handler calls `unserved` with the name of a feature that the client asked for and that this broker does not have: the log
     then tells why the client does not go on.
 
@@ -42,6 +45,7 @@ class Context:
     port: int
     listener: str = ""
     reader: int = 0
+    sasl: Sasl | None = None
     unserved: Callable[[str], None] = lambda _: None
 
     @property

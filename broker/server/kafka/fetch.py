@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.broker.engine.read.committed import aborted_in, stable
@@ -20,10 +20,12 @@ from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.steps import Steps
 from headgate.broker.server.kafka.produce import (
     NOT_LEADER_OR_FOLLOWER,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     note_lead,
     topic_id,
+    topic_name,
 )
 from headgate.broker.wire.kafka import fetch as wire
 from headgate.broker.wire.kafka.fetch import HINTS, NO_LEADER_EPOCH, Response
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.runtime.turns import Turn
+    from headgate.broker.server.access.rights import Rights
 
     FetchRequest: TypeAlias = wire.FetchRequest[PartitionLog]
     Portion: TypeAlias = wire.Portion[PartitionLog]
@@ -182,6 +185,15 @@ async def _read_cold(engine: Engine, wanted: Wanted, room: int, reader: int) -> 
         return error
 
 
+def refuse_hidden(engine: Engine, version: int, portions: list[Portion], rights: Rights) -> None:
+    """Take the partitions out of reach that the client may not read."""
+    for key, _, _, partitions, _ in chain.from_iterable(portions):
+        name = topic_name(engine, key, version)
+        if name is not None and not rights.may_read(name):
+            for wanted in partitions:
+                wanted.log, wanted.exists = None, None
+
+
 def wanted_of(portion: Portion) -> Iterator[Wanted]:
     return (wanted for _, _, _, partitions, _ in portion for wanted in partitions)
 
@@ -204,7 +216,9 @@ def note_waiting(portion: Portion, reader: int, now_s: float) -> None:
 
 
 def _gone(wanted: Wanted, version: int) -> int:
-    """The error of a partition that cannot be read here: another broker leads it, or it does not exist."""
+    """The error of a partition that cannot be read here: the client may not, another broker leads it, or it does not exist."""
+    if wanted.exists is None:
+        return TOPIC_AUTHORIZATION_FAILED
     log = wanted.log
     if wanted.exists and (log is None or (log.closed is not None and log.closed.reason is Reason.NOT_LEADER)):
         return NOT_LEADER_OR_FOLLOWER

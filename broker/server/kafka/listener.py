@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from headgate.broker.engine.engine import Engine
     from headgate.broker.groups.coordinator import Coordinator
+    from headgate.broker.server.access.rights import Identity
+    from headgate.broker.server.access.security import Security
+    from headgate.broker.server.kafka.session import Session
     from headgate.broker.server.tls import Certificates
     from headgate.broker.transactions.exchange import Exchange
 
@@ -51,13 +54,22 @@ class KafkaServer:
     Args:
         advertised: (host, port) that the first listener announces to clients.
         certificates: for listeners with TLS.
+        security: knows who clients are; None: no listener asks.
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock, advertised: tuple[str, int], certificates: Certificates | None = None
+        self,
+        settings: Settings,
+        clock: Clock,
+        advertised: tuple[str, int],
+        certificates: Certificates | None = None,
+        security: Security | None = None,
     ) -> None:
         self._settings = settings
         self._certificates = certificates
+        self._security = security
+        self._permissions: tuple[object, int] = (None, 0)
+        """The users and rules, and their version, at the last sweep."""
         protocol = settings.kafka_protocol.upper()
         self._loop = asyncio.get_running_loop()
         self.common = Common(
@@ -70,6 +82,8 @@ class KafkaServer:
             ended=self.tell_end,
             unserved=self.tell_unserved,
         )
+        if security is not None:
+            self.common.authorized = security.authorized
         self._unserved: dict[tuple[str, str], None] = {}
         """Addresses of clients, and what they asked for in vain."""
         self.connections: dict[Connection, None] = {}
@@ -157,6 +171,23 @@ class KafkaServer:
         self.connections[connection] = None
         return True
 
+    def greet(self, session: Session, certificate: bytes | None) -> None:
+        """Find out who a new client is, or let it log in. Raises InvalidError(NOT_AUTHENTICATED)."""
+        security = self._security
+        if security is None:
+            return
+        host, protocol = session.peer.rpartition(":")[0], session.entrance.protocol
+
+        def known(identity: Identity) -> None:
+            session.identity, session.rights, session.logged_in = identity, security.rights(identity), True
+            session.permissions_changed()
+
+        if protocol.startswith("SASL"):
+            session.logged_in = False
+            session.sasl = security.sasl(host, is_tls=protocol.endswith("SSL"), on_login=known)
+        else:
+            known(security.anonymous(host) if certificate is None else security.by_certificate(certificate, host))
+
     def tell_end(self, event: str, peer: str, reason: str) -> None:
         """Log the reason why a connection ends, at most ENDS_TOLD_MAX times between two sweeps."""
         self._ends += 1
@@ -183,6 +214,14 @@ class KafkaServer:
         if not self.connections:
             self._all_gone.set()
 
+    def _have_permissions_changed(self) -> bool:
+        """Whether users or rules have changed since the last sweep: each connection then judges its repeated requests anew."""
+        access = None if self._security is None else self._security.access()
+        seen = (access, 0 if access is None else access.version)
+        changed = seen != self._permissions
+        self._permissions = seen
+        return changed
+
     def _on_sweep(self) -> None:
         self._sweep = self._loop.call_later(SWEEP_S, self._on_sweep)
         self._out_of_descriptors = False
@@ -199,9 +238,15 @@ class KafkaServer:
         stalled = None if engine is None else engine.stalled
         patience_s = FULL_PATIENCE_S if stalled is not None and stalled.reason is Reason.STORE_FULL else STALL_PATIENCE_S
         own_bytes = OWN_BYTES_MAX
+        changed = self._have_permissions_changed()
         for connection in list(self.connections):
             session = connection.session
             session.count_outgoing()
+            if changed:
+                session.permissions_changed()
+            if session.identity is not None and session.identity.expires_s < now:
+                session.drop("login_expired", f"the login has expired. user=`{session.identity.principal}`")
+                continue
             if own_bytes > 0:
                 own_bytes -= session.own_answers(own_bytes)
             if stalled is not None and session.not_durable_s(now) > patience_s:

@@ -12,7 +12,17 @@ from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
 from headgate.broker.server.kafka.api_names import API_NAMES
-from headgate.broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
+from headgate.broker.server.kafka.apis import (
+    API_VERSIONS,
+    APIS,
+    FETCH,
+    LIST_OFFSETS,
+    PRODUCE,
+    Api,
+    Handler,
+    Message,
+    request_bytes_max,
+)
 from headgate.broker.server.kafka.common import STORE, WAITED
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.produce import Answer
@@ -81,7 +91,14 @@ class PendingRequests:
                 is_large = produce_wire.is_large(frame, position, version)
                 refusal = await self._verify(engine, frame, position, version)
                 appending = produce.produce_large(
-                    engine, frame, position, version, correlation_id, common.now_ms(), session.trust.sent(1)
+                    engine,
+                    frame,
+                    position,
+                    version,
+                    correlation_id,
+                    common.now_ms(),
+                    session.trust.sent(1),
+                    session.rights,
                 )
                 acks, answer = await turn.run(appending) if is_large else finish(appending)
                 appended = True
@@ -109,7 +126,7 @@ class PendingRequests:
         exchange = self._common.exchange
         if exchange is None or produce_wire.read_transactional_id(frame, position, version) is None:
             return None
-        return await produce.verify(engine, exchange, frame, position, version)
+        return await produce.verify(engine, exchange, frame, position, version, self._session.rights)
 
     # -- Fetch
 
@@ -250,6 +267,8 @@ class PendingRequests:
             common.requests["fetch"] += 1
             request, portions = fetch.parse(common.engine, memoryview(frame), position, version)
             async for portion in turn.each(portions):
+                if session.rights is not None:
+                    fetch.refuse_hidden(common.engine, version, [portion], session.rights)
                 request.portions.append(portion)
             await self.answer_fetch(request, correlation_id, slot, turn)
         else:
@@ -260,7 +279,7 @@ class PendingRequests:
             except DecodeError as error:
                 raise DecodeError(f"{error.message} api=`{api.name}` version=`{version}`") from error
             try:
-                response = await handle(message, self._context(api, version, head.client_id, turn))
+                response = await self._handled(key, message, handle, self._context(api, version, head.client_id, turn))
             except HeadgateError as error:
                 session.drop("request_failed", f"{api.name}: {error.message}")
                 return
@@ -268,12 +287,22 @@ class PendingRequests:
             await turn.run(response.encoding(out, version))
             out[:4] = (len(out) - 4).to_bytes(4, "big")
             session.fill_counted(slot, [bytes(out)])
+            session.end_failed_login()
             if key == LIST_OFFSETS:
                 from headgate.broker.server.kafka.api.list_offsets import is_led_elsewhere
 
                 session.looked_up(elsewhere=await is_led_elsewhere(cast("ListOffsetsResponse", response), turn))
             await turn.run(dispose(message))
             await turn.run(dispose(response))
+
+    async def _handled(self, key: int, message: Message, handle: Handler, context: Context) -> Message:
+        """The handler's answer, as far as the client may have it."""
+        authorized, rights = self._common.authorized, self._session.rights
+        if rights is None:
+            return await handle(message, context)
+        assert authorized is not None, "rights come from the broker's security, which also set this"
+        answer: Message = await authorized(key, message, handle, context, rights)
+        return answer
 
     def _unserved(self, client_id: str | None, what: str) -> None:
         """The client asked for something that this broker does not serve."""
@@ -297,6 +326,7 @@ class PendingRequests:
             port=session.entrance.port,
             listener=session.entrance.name,
             reader=session.reader,
+            sasl=session.sasl,
             unserved=lambda what: self._unserved(client_id, what),
         )
 

@@ -44,6 +44,7 @@ from headgate.broker.wire.kafka.produce import (
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
+    from headgate.broker.server.access.rights import Rights
     from headgate.broker.transactions.exchange import Exchange
 
     LogShape: TypeAlias = Shape[PartitionLog]
@@ -52,9 +53,17 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER_OR_FOLLOWER = 6
 INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
+TOPIC_AUTHORIZATION_FAILED = 29
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 UNKNOWN_TOPIC_ID = 100
 UNVERIFIED = -1000
 """In place of an error code until `Answer.refuse_unverified`; never sent."""
+
+
+HIDDEN: list[PartitionLog | None] = []
+"""Stands for the partitions of a topic that the client may not write to."""
+HIDDEN_TRANSACTION: list[PartitionLog | None] = []
+"""Stands for the partitions of any topic in a request whose transactional id the client may not use."""
 
 
 class Answer:
@@ -126,6 +135,14 @@ def topic_id(engine: Engine, key: bytes, version: int) -> uuid.UUID:
     return uuid.UUID(int=0) if topic is None else topic.id
 
 
+def topic_name(engine: Engine, key: bytes, version: int) -> str | None:
+    """The name of a topic in a Produce or Fetch request; None if there is no topic of that id."""
+    if version < TOPIC_IDS:
+        return key.decode()
+    topic = engine.manifest.topics_by_id.get(uuid.UUID(bytes=key))
+    return None if topic is None else topic.name
+
+
 def note_lead(
     engine: Engine, topic: uuid.UUID, number: int, nodes: dict[int, Node], listener: str, *, even_here: bool = False
 ) -> tuple[int, int] | None:
@@ -191,6 +208,7 @@ def produce(
     now_ms: int,
     trust: SenderTrust | None,
     adopt: bytearray | None = None,
+    rights: Rights | None = None,
 ) -> tuple[int, bytes | Answer, LogShape | None]:
     """Append every batch of a request.
 
@@ -201,6 +219,7 @@ def produce(
         now_ms: the wall clock.
         trust: of the connection, if a sample of its batches is due; otherwise None.
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
+        rights: what the client may do; None: everything.
 
     Returns:
         (acks, the response with its length prefix, the shape of a request for one partition). The response is an `Answer` if a
@@ -210,13 +229,14 @@ def produce(
         DecodeError, struct.error, IndexError, UnicodeDecodeError: not a produce request. Nothing of it was appended, or only a
         part that will not be acknowledged.
     """
+    transacts = may_transact(frame, position, version, rights)
     acks, topics, position = read_head(frame, position, version)
     if topics == 1:
         topic, partitions, rows_at = read_topic(frame, position, version)
         if partitions == 1:
             # The common request: one partition.
             number, records_at, end = read_records(frame, rows_at, version >= FLEXIBLE)
-            log, code = _find(_logs(engine, topic, version), number, version, acks)
+            log, code = _find(_logs(engine, topic, version, rights, transacts), number, version, acks)
             if log is None:
                 return acks, Answer(version, correlation_id, [(topic, [Refused(number, code)])], appended=False), None
             length_at = rows_at + 4
@@ -227,15 +247,29 @@ def produce(
             except HeadgateError as error:
                 return acks, _refused_alone(shape, correlation_id, error), shape
             return acks, shape.respond(correlation_id, appended), shape
-    return acks, finish(_append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, trust)), None
+    return (
+        acks,
+        finish(_append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, trust, rights, transacts)),
+        None,
+    )
 
 
 def produce_large(
-    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, now_ms: int, trust: SenderTrust | None
+    engine: Engine,
+    frame: memoryview,
+    position: int,
+    version: int,
+    correlation_id: int,
+    now_ms: int,
+    trust: SenderTrust | None,
+    rights: Rights | None = None,
 ) -> Steps[tuple[int, bytes | Answer]]:
     """Append every batch of a large request in steps, without a shape. `frame` must not change meanwhile."""
+    transacts = may_transact(frame, position, version, rights)
     acks, topics, position = read_head(frame, position, version)
-    answer = yield from _append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, trust)
+    answer = yield from _append_all(
+        engine, frame, position, version, correlation_id, topics, acks, now_ms, trust, rights, transacts
+    )
     return acks, answer
 
 
@@ -249,6 +283,8 @@ def _append_all(
     acks: int,
     now_ms: int,
     trust: SenderTrust | None,
+    rights: Rights | None,
+    transacts: bool,
 ) -> Steps[bytes | Answer]:
     """Append the batches of all topics."""
     flexible = version >= FLEXIBLE
@@ -257,7 +293,7 @@ def _append_all(
     elements, due = topics, STEP_ELEMENTS
     for _ in range(topics):
         topic, partitions, position = read_topic(frame, position, version)
-        logs = _logs(engine, topic, version)
+        logs = _logs(engine, topic, version, rights, transacts)
         elements += partitions
         check_elements("Produce", elements)
         rows: list[bytes | Refused] = []
@@ -293,8 +329,11 @@ def _append_all(
     return (yield from encode(version, correlation_id, parts))
 
 
-async def verify(engine: Engine, exchange: Exchange, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
-    """Ask the coordinator of a request's transaction for its consent, where a batch needs it.
+async def verify(
+    engine: Engine, exchange: Exchange, frame: memoryview, position: int, version: int, rights: Rights | None
+) -> tuple[int, str] | None:
+    """Ask the coordinator of a request's transaction for its consent, where a batch needs it. Nothing is asked for what the client
+    may not do.
 
     Returns:
         The error code and the message for the batches without consent; None if there is none.
@@ -304,10 +343,11 @@ async def verify(engine: Engine, exchange: Exchange, frame: memoryview, position
     """
     wanted: dict[tuple[int, int], list[PartitionLog]] = {}
     transactional_id = read_transactional_id(frame, position, version)
+    transacts = may_transact(frame, position, version, rights)
     _, topics, position = read_head(frame, position, version)
     for _ in range(topics):
         topic, partitions, position = read_topic(frame, position, version)
-        logs = _logs(engine, topic, version)
+        logs = _logs(engine, topic, version, rights, transacts)
         for _ in range(partitions):
             number, records_at, position = read_records(frame, position, version >= FLEXIBLE)
             if position - records_at >= HEADER_BYTES and logs is not None and 0 <= number < len(logs):
@@ -348,7 +388,22 @@ def _unverified_code(reason: Reason, version: int) -> int:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # retriable for all versions
 
 
-def _logs(engine: Engine, topic: bytes, version: int) -> list[PartitionLog | None] | None:
+def may_transact(frame: memoryview, position: int, version: int, rights: Rights | None) -> bool:
+    """Whether the client may use the request's transactional id, if it has one."""
+    if rights is None:
+        return True
+    transactional_id = read_transactional_id(frame, position, version)
+    return transactional_id is None or rights.may_transact(transactional_id)
+
+
+def _logs(engine: Engine, topic: bytes, version: int, rights: Rights | None, transacts: bool) -> list[PartitionLog | None] | None:
+    """The partitions of a topic; `HIDDEN` if the client may not write to it, `HIDDEN_TRANSACTION` if it may not transact."""
+    if not transacts:
+        return HIDDEN_TRANSACTION
+    if rights is not None:
+        name = topic_name(engine, topic, version)
+        if name is not None and not rights.may_write(name):
+            return HIDDEN
     return engine.logs_by_id.get(uuid.UUID(bytes=topic)) if version >= TOPIC_IDS else engine.logs.get(topic.decode())
 
 
@@ -356,6 +411,10 @@ def _find(logs: list[PartitionLog | None] | None, number: int, version: int, ack
     """The log of a batch; None and an error code if the batch is refused without being read."""
     if acks not in ACKS_VALID:
         return None, INVALID_REQUIRED_ACKS
+    if logs is HIDDEN:
+        return None, TOPIC_AUTHORIZATION_FAILED
+    if logs is HIDDEN_TRANSACTION:
+        return None, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if logs is None or not 0 <= number < len(logs):
         return None, UNKNOWN_TOPIC_ID if version >= TOPIC_IDS else UNKNOWN_TOPIC_OR_PARTITION
     log = logs[number]

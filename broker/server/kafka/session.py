@@ -49,6 +49,8 @@ from headgate.broker.wire.kafka.primitives import PARSE_ERRORS as WIRE_ERRORS
 from headgate.broker.wire.kafka.primitives import DecodeError, skip_tags
 
 if TYPE_CHECKING:
+    from headgate.broker.server.access.rights import Identity, Rights
+    from headgate.broker.server.access.sasl import Sasl
     from headgate.broker.server.kafka.common import Common
 
 SLOTS_MAX = 2000
@@ -67,6 +69,10 @@ ASTRAY_MAX = 5
 """Consecutive ListOffsets requests for partitions that this broker does not lead before the connection is closed."""
 
 PRODUCE, FETCH = 0, 1
+BEFORE_LOGIN = frozenset((17, 18, 36))
+"""SaslHandshake, ApiVersions, SaslAuthenticate."""
+BEFORE_LOGIN_BYTES_MAX = 64 << 10
+"""Largest request before the login: a token has some kilobytes."""
 REQUEST = struct.Struct(">hhih").unpack_from
 """API key, version, correlation id and size of the client id."""
 KEY_AT_BYTES = 8
@@ -131,12 +137,16 @@ class Session:
         "entrance",
         "frames",
         "held",
+        "identity",
         "is_closing",
+        "logged_in",
         "others",
         "parked",
         "peer",
         "reader",
+        "rights",
         "room_waiters",
+        "sasl",
         "serving_others",
         "slots",
         "taken_at",
@@ -150,6 +160,14 @@ class Session:
         self._port = port
         self.entrance = entrance or common.entrance
         """The listener that accepted the connection."""
+        self.logged_in = True
+        """False on a listener with SASL until the first login."""
+        self.identity: Identity | None = None
+        """The client, if the broker asks who it is."""
+        self.rights: Rights | None = None
+        """What the client may do; None: everything."""
+        self.sasl: Sasl | None = None
+        """The client's logins; None on listeners without SASL."""
         self.peer = ""
         self.reader = new_reader()
         self.frames = Frames(common.inbox, common.now, self.handle, self.resume, self._out_of_memory)
@@ -208,6 +226,15 @@ class Session:
         if self._over_limit():
             self.pause()
 
+    def permissions_changed(self) -> None:
+        """Users or rules have changed: the next produce request is judged anew."""
+        self._shape = None
+
+    def end_failed_login(self) -> None:
+        """End the connection behind the answer to a login that failed."""
+        if self.sasl is not None and self.sasl.failed:
+            self.drop("login_failed", self.sasl.failed)
+
     def lost(self) -> None:
         """The connection is gone."""
         self._is_over = True
@@ -250,6 +277,9 @@ class Session:
                 self._produce_done(buffer, start, end, shape.acks, answer)
                 return
         api, version, correlation_id, client_size = REQUEST(buffer, start)
+        rights = self.rights
+        if not self.logged_in:
+            check_before_login(api, end - start)
         if api == PRODUCE and produce_wire.VERSION_MIN <= version <= produce_wire.VERSION_MAX:
             if engine is None or self.parked:
                 self._park(buffer[start:end])
@@ -260,7 +290,7 @@ class Session:
                 self._park(buffer[start:end])
                 return
             acks, answer, self._shape = produce.produce(
-                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._sampled, own
+                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._sampled, own, rights
             )
             self._produce_done(buffer, start, end, acks, answer)
             return
@@ -273,6 +303,8 @@ class Session:
             position = skip_header(frame, start, client_size, version >= fetch_wire.FLEXIBLE)
             request, portions = fetch.parse(engine, frame, position, version)
             request.portions += portions
+            if rights is not None:
+                fetch.refuse_hidden(engine, version, request.portions, rights)
             self._fetch(request, correlation_id)
             return
         self.others.append((bytes(buffer[start:end]), self._open_slot(end - start)))
@@ -587,6 +619,12 @@ class Session:
         if self.frames.paused and not self._is_over and not self.is_closing and not self._over_limit():
             self.frames.paused = False
             self._port.resume_reading()
+
+
+def check_before_login(api: int, size: int) -> None:
+    """Raise DecodeError for a request that is not served to a client without a login."""
+    if api not in BEFORE_LOGIN or size > BEFORE_LOGIN_BYTES_MAX:
+        raise DecodeError(f"the client must log in first. api_key=`{api}` size=`{size}`")
 
 
 def check_answerable(acks: int) -> None:

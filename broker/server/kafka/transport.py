@@ -7,6 +7,7 @@ import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Protocol, cast
 
+from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import left_half_done
 from headgate.broker.server.kafka.pending_requests import PendingRequests
@@ -32,6 +33,9 @@ class Listener(Protocol):
 
     def admit(self, connection: Connection, descriptor: int) -> bool:
         """Whether there is room for one more connection."""
+
+    def greet(self, session: Session, certificate: bytes | None) -> None:
+        """Find out who a new client is, or let it log in. Raises HeadgateError for a client that is not let in."""
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
@@ -82,6 +86,12 @@ class Connection(asyncio.BufferedProtocol):
         self._descriptor = transport.get_extra_info("socket").fileno()
         if not self._listener.admit(self, self._descriptor):
             transport.abort()
+            return
+        secure = transport.get_extra_info("ssl_object")
+        try:
+            self._listener.greet(self.session, None if secure is None else secure.getpeercert(True))
+        except HeadgateError as error:
+            self.abort("login_failed", error.message)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -20,6 +20,11 @@ class Method:
     client_streaming: bool
     server_streaming: bool
 
+    @property
+    def short(self) -> str:
+        """``Log/Fetch``."""
+        return self.path.rpartition(".")[2]
+
 
 def methods(service: ServiceDescriptor) -> dict[str, Method]:
     """All and only the rpcs of a service, by name."""

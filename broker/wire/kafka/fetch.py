@@ -65,8 +65,9 @@ Logs: TypeAlias = list[Log | None]
 class Wanted(Generic[Log]):
     """One partition of a request, and its result.
 
-    `high_watermark`, `stable_end` and `log_start` are -1 if they are not known. `aborted` has (producer id, first offset) of the
-    aborted transactions with records in the answer, by their first offset; only readers of committed records get it. `lead` is
+    `exists` is None if the client may not know. `high_watermark`, `stable_end` and `log_start` are -1 if they are not known.
+    `aborted` has (producer id, first offset) of the aborted transactions with records in the answer, by their first offset; only
+    readers of committed records get it. `lead` is
     (broker id, leader epoch) of the current lead, for an error that a response explains with it.
     """
 
@@ -87,7 +88,7 @@ class Wanted(Generic[Log]):
         "stable_end",
     )
 
-    def __init__(self, log: Log | None, exists: bool, number: int, epoch: int, offset: int, max_bytes: int) -> None:
+    def __init__(self, log: Log | None, exists: bool | None, number: int, epoch: int, offset: int, max_bytes: int) -> None:
         self.log = log
         self.exists = exists
         self.number = number

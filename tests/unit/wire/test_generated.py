@@ -20,6 +20,12 @@ MESSAGES = Path(headgate.broker.wire.kafka.__file__).parent / "messages"
 KAFKA_4_2 = {
     "ApiVersionsRequest": (18, 0, 4),
     "SaslHandshakeRequest": (17, 0, 1),
+    "SaslAuthenticateRequest": (36, 0, 2),
+    "DescribeAclsRequest": (29, 1, 3),
+    "CreateAclsRequest": (30, 1, 3),
+    "DeleteAclsRequest": (31, 1, 3),
+    "DescribeUserScramCredentialsRequest": (50, 0, 0),
+    "AlterUserScramCredentialsRequest": (51, 0, 0),
     "MetadataRequest": (3, 0, 13),
     "ProduceRequest": (0, 3, 13),
     "FetchRequest": (1, 4, 18),

@@ -1,0 +1,144 @@
+"""Users and permissions as a part of the manifest: the state, its edits and their admission. No I/O.
+
+A user is known by salted verifiers (RFC 5802), never by a password. A reader of the store can try passwords against the verifiers,
+but cannot log in with them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headgate.broker.cluster.acl import Acl, Acls, fault
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+USERS_MAX = 100_000
+ACLS_MAX = 100_000
+ACLS_PER_EDIT_MAX = 10_000
+NAME_CHARS_MAX = 200
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
+"""Kafka's bounds: fewer are too cheap to try, more let one login hold a core for too long."""
+
+
+class Verifier(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker knows of a password, for one mechanism."""
+
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A user. `verifiers`: by mechanism. `superuser`: may do everything."""
+
+    name: str
+    superuser: bool = False
+    verifiers: dict[str, Verifier] = {}
+    created_ms: int = 0
+
+    @property
+    def principal(self) -> str:
+        return f"User:{self.name}"
+
+
+class PutUser(msgspec.Struct, frozen=True, tag="put_user"):
+    """A user from now on, in place of the one of that name. `new`: there must be none."""
+
+    user: User
+    new: bool = False
+
+
+class DeleteUser(msgspec.Struct, frozen=True, tag="delete_user"):
+    name: str
+
+
+class AddAcls(msgspec.Struct, frozen=True, tag="add_acls"):
+    acls: list[Acl]
+
+
+class RemoveAcls(msgspec.Struct, frozen=True, tag="remove_acls"):
+    acls: list[Acl]
+
+
+AccessEdit = PutUser | DeleteUser | AddAcls | RemoveAcls
+
+
+class Access:
+    """All users and rules. `version` grows with every change of this object."""
+
+    def __init__(self, users: list[User] | None = None, acls: list[Acl] | None = None) -> None:
+        self.users: dict[str, User] = {user.name: user for user in users or ()}
+        self.acls = Acls(acls or ())
+        self.version = 0
+
+    def apply(self, edit: AccessEdit) -> None:
+        """Apply an edit. One that was applied before has no effect."""
+        self.version += 1
+        match edit:
+            case PutUser(user, _):
+                self.users[user.name] = user
+            case DeleteUser(name):
+                self.users.pop(name, None)
+            case AddAcls(acls):
+                for acl in acls:
+                    self.acls.add(acl)
+            case RemoveAcls(acls):
+                for acl in acls:
+                    self.acls.remove(acl)
+
+    def check(self, edit: AccessEdit) -> None:
+        """Check that an edit may be accepted. Raises InvalidError."""
+        match edit:
+            case PutUser(user, new):
+                self._check_user(user, new=new)
+            case DeleteUser(name):
+                user = self.user(name)
+                if user.superuser and sum(one.superuser for one in self.users.values()) == 1:
+                    raise InvalidError(
+                        Reason.POLICY_VIOLATION, f"the last administrator cannot be deleted: make another one first. user=`{name}`"
+                    )
+            case AddAcls(acls):
+                self._check_acls(acls)
+
+    def user(self, name: str) -> User:
+        """A user. Raises InvalidError(UNKNOWN_USER)."""
+        user = self.users.get(name)
+        if user is None:
+            raise InvalidError(Reason.UNKNOWN_USER, f"user does not exist. user=`{name[:NAME_CHARS_MAX]}`")
+        return user
+
+    def _check_user(self, user: User, *, new: bool) -> None:
+        before = self.users.get(user.name)
+        if before is not None and new:
+            raise InvalidError(Reason.USER_EXISTS, f"user exists already. user=`{user.name}`")
+        if not user.name or len(user.name) > NAME_CHARS_MAX or not user.name.isprintable():
+            raise InvalidError(Reason.INVALID_REQUEST, f"a user has a name of 1 to {NAME_CHARS_MAX} printable characters")
+        if before is None and len(self.users) >= USERS_MAX:
+            raise InvalidError(Reason.POLICY_VIOLATION, f"too many users. max=`{USERS_MAX}`")
+        if (
+            before is not None
+            and before.superuser
+            and not user.superuser
+            and sum(one.superuser for one in self.users.values()) == 1
+        ):
+            raise InvalidError(Reason.POLICY_VIOLATION, f"the last administrator must stay one. user=`{user.name}`")
+        for mechanism, verifier in user.verifiers.items():
+            if mechanism not in MECHANISMS:
+                raise InvalidError(Reason.INVALID_REQUEST, f"mechanism is not known. mechanism=`{mechanism[:50]}`")
+            if not ITERATIONS_MIN <= verifier.iterations <= ITERATIONS_MAX:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    f"iterations are out of range. iterations=`{verifier.iterations}` min=`{ITERATIONS_MIN}` "
+                    f"max=`{ITERATIONS_MAX}`",
+                )
+            length = 32 if mechanism.endswith("256") else 64
+            if not verifier.salt or len(verifier.salt) > 256 or {len(verifier.stored_key), len(verifier.server_key)} != {length}:
+                raise InvalidError(Reason.INVALID_REQUEST, f"a verifier has a wrong length. mechanism=`{mechanism}`")
+
+    def _check_acls(self, acls: list[Acl]) -> None:
+        if len(acls) > ACLS_PER_EDIT_MAX or len(self.acls.all) + len(acls) > ACLS_MAX:
+            raise InvalidError(Reason.POLICY_VIOLATION, f"too many rules. max=`{ACLS_MAX}` max_at_once=`{ACLS_PER_EDIT_MAX}`")
+        for acl in acls:
+            if (wrong := fault(acl)) is not None:
+                raise InvalidError(Reason.INVALID_REQUEST, wrong)

@@ -1,0 +1,149 @@
+"""The broker's side of every login: passwords, tokens and certificates, and what their owners may do. All ports share it."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headgate.broker.cluster import scram
+from headgate.broker.cluster.access import Access, PutUser, User
+from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.server.access import kafka_rules
+from headgate.broker.server.access.passwords import Passwords
+from headgate.broker.server.access.principals import PrincipalRules
+from headgate.broker.server.access.rights import ANONYMOUS, Authority, Identity, Rights
+from headgate.broker.server.access.sasl import Logins, Sasl
+from headgate.broker.server.access.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.server.tls import Certificates
+
+logger = get_logger(__name__)
+audit = get_logger("audit")
+
+PASSWORD_BYTES_MAX = 4096
+REFUSALS_TOLD_MAX = 50
+"""Log lines about refusals in a second: a client that repeats a refused request must not fill the disk."""
+
+
+class Security:
+    """Who clients are, and what they may do.
+
+    Args:
+        now_s: a monotonic clock. now_ms: the wall clock.
+        certificates: None without TLS.
+    """
+
+    def __init__(
+        self, settings: Settings, now_s: Callable[[], float], now_ms: Callable[[], int], certificates: Certificates | None
+    ) -> None:
+        self._settings = settings
+        self.now_s, self._now_ms = now_s, now_ms
+        self._certificates = certificates
+        self._engine: Engine | None = None
+        self._told = [0, 0]
+        """The current second, and the refusals in it."""
+        self.authorized = kafka_rules.authorized
+        self.authority = Authority(settings, self.access)
+        self.passwords = Passwords(self.access)
+        self._tokens = Tokens(settings, now_s)
+        self._logins = Logins(settings, self.passwords, self._tokens, now_s, now_ms)
+        try:
+            self._rules = PrincipalRules(settings.tls_principal_rules)
+        except InvalidError as error:
+            raise FatalError(Reason.INVALID_CONFIG, error.message) from error
+        self._brokers = {one.strip() for one in settings.broker_principals.split(";") if one.strip()}
+
+    def access(self) -> Access | None:
+        """The users and rules, as this broker knows them; None before it has joined its cluster."""
+        return None if self._engine is None else self._engine.manifest.access
+
+    async def use(self, engine: Engine, environment: Mapping[str, str]) -> None:
+        """Take the open engine, and create the first administrator in a cluster without users. Raises FatalError."""
+        self._engine = engine
+        password = _first_password(self._settings, environment)
+        if not password or engine.manifest.access.users:
+            return
+        user = User(
+            name=self._settings.admin_user,
+            superuser=True,
+            verifiers=scram.verifiers(password, secrets.token_bytes),
+            created_ms=self._now_ms(),
+        )
+        try:
+            await engine.change_access(PutUser(user, new=True))
+        except InvalidError as error:
+            if error.reason is not Reason.USER_EXISTS:  # another broker was faster
+                raise
+        logger.info("administrator_created", user=user.name)
+
+    def refused(self, what: str, who: str, reason: str) -> None:
+        """Note a refusal in the log, at most REFUSALS_TOLD_MAX a second."""
+        second = int(self.now_s())
+        if second != self._told[0]:
+            self._told = [second, 0]
+        self._told[1] += 1
+        if self._told[1] <= REFUSALS_TOLD_MAX:
+            audit.warning("refused", what=what, who=who, reason=reason)
+
+    # -- who a client is
+
+    def anonymous(self, host: str) -> Identity:
+        return Identity(principal=ANONYMOUS, host=host)
+
+    def by_certificate(self, data: bytes, host: str) -> Identity:
+        """The owner of a client certificate in DER or PEM, whose chain TLS has checked. Raises InvalidError(NOT_AUTHENTICATED)."""
+        certificates = self._certificates
+        assert certificates is not None, "there is TLS"
+        certificate = self._rules.certificate(data)
+        if (certificate.issuer.public_bytes(), certificate.serial_number) in certificates.current.revoked:
+            raise InvalidError(Reason.NOT_AUTHENTICATED, "the certificate is revoked")
+        principal = self._rules.principal(certificate)
+        own = self._rules.principal(certificates.current.certificate)
+        return Identity(principal=principal, host=host, is_broker=principal == own or principal in self._brokers, mechanism="TLS")
+
+    async def by_header(self, header: str, host: str) -> Identity:
+        """The owner of an Authorization header: Basic, or Bearer. Raises InvalidError(NOT_AUTHENTICATED), RetryError."""
+        scheme, _, value = header.partition(" ")
+        if scheme.lower() == "bearer":
+            try:
+                token = await self._tokens.check(value.strip())
+            except InvalidError as error:
+                await self.passwords.fail(error.message)
+                raise
+            expires_s = self.now_s() + token.expires_at_s - self._now_ms() / 1000
+            return Identity(principal=token.principal, host=host, expires_s=expires_s, mechanism="OAUTHBEARER")
+        try:
+            name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except ValueError:
+            name = colon = password = ""
+        if scheme.lower() != "basic" or not colon:
+            await self.passwords.fail("the Authorization header is malformed")
+        await self.passwords.check(name, password)
+        return Identity(principal=f"User:{name}", host=host, mechanism="PLAIN")
+
+    def sasl(self, host: str, *, is_tls: bool, on_login: Callable[[Identity], None]) -> Sasl:
+        """The logins of one Kafka connection."""
+        return Sasl(self._logins, host, is_tls=is_tls, on_login=on_login)
+
+    def rights(self, identity: Identity) -> Rights | None:
+        """What a client may do; None: everything."""
+        return self.authority.rights(identity)
+
+
+def _first_password(settings: Settings, environment: Mapping[str, str]) -> str:
+    path = settings.admin_password_file
+    if not path:
+        return environment.get(ADMIN_PASSWORD, "")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(PASSWORD_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FatalError(Reason.INVALID_CONFIG, f"the administrator's password cannot be read. path=`{path}`") from error

@@ -1,0 +1,57 @@
+"""ACLs between Kafka's messages and `cluster/acl.py`. Headgate's own resource types stay out of Kafka's messages."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from headgate.broker.cluster.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+KAFKA_RESOURCES = frozenset((Resource.TOPIC, Resource.GROUP, Resource.CLUSTER, Resource.TRANSACTIONAL_ID))
+SECURITY_DISABLED_TEXT = "No Authorizer is configured."
+"""Kafka's own text: tools look for it."""
+
+_Code = TypeVar("_Code", Resource, Pattern, Operation, Permission)
+
+
+def filter_of(
+    resource: int, name: str | None, pattern: int, principal: str | None, host: str | None, operation: int, permission: int
+) -> AclFilter:
+    """A filter from the codes of a request. Raises InvalidError for an unknown code."""
+    return AclFilter(
+        resource=_code(Resource, resource, "resource type"),
+        name=name,
+        pattern=_code(Pattern, pattern, "pattern type"),
+        principal=principal,
+        host=host,
+        operation=_code(Operation, operation, "operation"),
+        permission=_code(Permission, permission, "permission type"),
+    )
+
+
+def acl_of(resource: int, name: str, pattern: int, principal: str, host: str, operation: int, permission: int) -> Acl:
+    """A rule from the codes of a request. Raises InvalidError for an unknown code."""
+    kind = _code(Resource, resource, "resource type")
+    if kind not in KAFKA_RESOURCES:
+        raise InvalidError(Reason.INVALID_REQUEST, f"resource type is not known. code=`{resource}`")
+    return Acl(
+        resource=kind,
+        name=name,
+        pattern=_code(Pattern, pattern, "pattern type"),
+        principal=principal,
+        host=host,
+        operation=_code(Operation, operation, "operation"),
+        permission=_code(Permission, permission, "permission type"),
+    )
+
+
+def shown(acls: list[Acl]) -> list[Acl]:
+    """The rules that Kafka clients can read."""
+    return [acl for acl in acls if acl.resource in KAFKA_RESOURCES]
+
+
+def _code(kind: type[_Code], code: int, what: str) -> _Code:
+    try:
+        return kind(code)
+    except ValueError as error:
+        raise InvalidError(Reason.INVALID_REQUEST, f"{what} is not known. code=`{code}`") from error

@@ -1,0 +1,86 @@
+"""AlterUserScramCredentials (51), version 0: creates users, changes their passwords, and takes credentials away.
+
+A user who is created has no permissions. Deviation: a user without credentials stays a user, as `headgate user list` shows; Kafka
+knows users only by their credentials. Taking the last credential of a user who is no superuser deletes the user.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from headgate.broker.cluster.access import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, DeleteUser, PutUser, User
+from headgate.broker.cluster.scram import verifier
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.wire.kafka.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialUpsertion,
+)
+
+UPSERTIONS_MAX = 1000
+"""Changes in one request; each user is one commit."""
+
+
+async def handle(request: AlterUserScramCredentialsRequest, context: Context) -> AlterUserScramCredentialsResponse:
+    response = AlterUserScramCredentialsResponse()
+    pairs = [(one.name, one.mechanism) for one in request.deletions] + [(one.name, one.mechanism) for one in request.upsertions]
+    twice = {name for (name, _), times in Counter(pairs).items() if times > 1}
+    for name in dict.fromkeys(name for name, _ in pairs[:UPSERTIONS_MAX]):
+        if name in twice:
+            response.results.append(_result(name, ErrorCode.DUPLICATE_RESOURCE, "a credential is named more than once"))
+            continue
+        response.results.append(await _alter(name, request, context))
+    for name, _ in pairs[UPSERTIONS_MAX:]:
+        response.results.append(_result(name, ErrorCode.INVALID_REQUEST, f"too many changes. max={UPSERTIONS_MAX}"))
+    return response
+
+
+async def _alter(name: str, request: AlterUserScramCredentialsRequest, context: Context) -> AlterUserScramCredentialsResult:
+    if not name:
+        return _result(name, ErrorCode.UNACCEPTABLE_CREDENTIAL, "a user has a name")
+    user = context.engine.manifest.access.users.get(name)
+    verifiers = dict(user.verifiers) if user is not None else {}
+    for deletion in (one for one in request.deletions if one.name == name):
+        mechanism = _mechanism(deletion.mechanism)
+        if mechanism is None:
+            return _result(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanism is not known")
+        if verifiers.pop(mechanism, None) is None:
+            return _result(name, ErrorCode.RESOURCE_NOT_FOUND, "the user has no such credential")
+    for upsertion in (one for one in request.upsertions if one.name == name):
+        mechanism = _mechanism(upsertion.mechanism)
+        if mechanism is None:
+            return _result(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanism is not known")
+        wrong = _fault(upsertion, mechanism)
+        if wrong:
+            return _result(name, ErrorCode.UNACCEPTABLE_CREDENTIAL, wrong)
+        verifiers[mechanism] = verifier(upsertion.salted_password, upsertion.salt, upsertion.iterations, mechanism)
+    try:
+        if not verifiers and user is not None and not user.superuser:
+            await context.engine.change_access(DeleteUser(name))
+        else:
+            fresh = User(name=name, created_ms=context.engine.clock.now_ms()) if user is None else user
+            await context.engine.change_access(PutUser(msgspec.structs.replace(fresh, verifiers=verifiers)))
+    except HeadgateError as error:
+        return _result(name, error_code(error), error_message(error))
+    return _result(name, ErrorCode.NONE, None)
+
+
+def _mechanism(number: int) -> str | None:
+    return MECHANISMS[number - 1] if 1 <= number <= len(MECHANISMS) else None
+
+
+def _fault(upsertion: ScramCredentialUpsertion, mechanism: str) -> str:
+    if not ITERATIONS_MIN <= upsertion.iterations <= ITERATIONS_MAX:
+        return f"iterations are from {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+    if not upsertion.salt or len(upsertion.salted_password) != (32 if mechanism.endswith("256") else 64):
+        return "the salted password has a wrong length"
+    return ""
+
+
+def _result(name: str, code: ErrorCode, text: str | None) -> AlterUserScramCredentialsResult:
+    return AlterUserScramCredentialsResult(user=name, error_code=code, error_message=text)

@@ -1,0 +1,59 @@
+"""CreateAcls (30), versions 1-3: adds rules. A rule that is there already is no error. The rules of one request take effect
+together, without those that are wrong."""
+
+from __future__ import annotations
+
+from headgate.broker.cluster.access import AddAcls
+from headgate.broker.cluster.acl import Acl, fault
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, acl_of
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.wire.kafka.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+
+
+async def handle(request: CreateAclsRequest, context: Context) -> CreateAclsResponse:
+    if context.settings.authorization == "none":
+        refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=SECURITY_DISABLED_TEXT)
+        return CreateAclsResponse(results=[refused] * len(request.creations))
+    judged: list[Acl | HeadgateError] = []
+    async for one in context.turn.each(request.creations):
+        judged.append(_judge(one))
+    acls = list(dict.fromkeys(one for one in judged if isinstance(one, Acl)))
+    failed: HeadgateError | None = None
+    if acls:
+        try:
+            await context.engine.change_access(AddAcls(acls))
+        except HeadgateError as error:
+            failed = error
+    response = CreateAclsResponse()
+    async for answer in context.turn.each(judged):
+        wrong = answer if isinstance(answer, HeadgateError) else failed
+        response.results.append(
+            AclCreationResult(error_message=None)
+            if wrong is None
+            else AclCreationResult(error_code=error_code(wrong), error_message=error_message(wrong))
+        )
+    return response
+
+
+def _judge(one: AclCreation) -> Acl | HeadgateError:
+    try:
+        acl = acl_of(
+            one.resource_type,
+            one.resource_name,
+            one.resource_pattern_type,
+            one.principal,
+            one.host,
+            one.operation,
+            one.permission_type,
+        )
+    except InvalidError as error:
+        return error
+    wrong = fault(acl)
+    return acl if wrong is None else InvalidError(Reason.INVALID_REQUEST, wrong)

@@ -1,0 +1,57 @@
+"""DeleteAcls (31), versions 1-3: removes the rules that filters select, and names them."""
+
+from __future__ import annotations
+
+from headgate.broker.cluster.access import RemoveAcls
+from headgate.broker.cluster.acl import Acl
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, shown
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.wire.kafka.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+
+
+async def handle(request: DeleteAclsRequest, context: Context) -> DeleteAclsResponse:
+    if context.settings.authorization == "none":
+        refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=SECURITY_DISABLED_TEXT)
+        return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+    return DeleteAclsResponse(filter_results=[await _delete(one, context) for one in request.filters])
+
+
+async def _delete(one: DeleteAclsFilter, context: Context) -> DeleteAclsFilterResult:
+    try:
+        wanted = filter_of(
+            one.resource_type_filter,
+            one.resource_name_filter,
+            one.pattern_type_filter,
+            one.principal_filter,
+            one.host_filter,
+            one.operation,
+            one.permission_type,
+        )
+        rules = context.turn.each(shown(list(context.engine.manifest.access.acls.all)))
+        found = [acl async for acl in rules if wanted.selects(acl)]
+        if found:
+            await context.engine.change_access(RemoveAcls(found))
+    except HeadgateError as error:
+        return DeleteAclsFilterResult(error_code=error_code(error), error_message=error_message(error))
+    return DeleteAclsFilterResult(error_message=None, matching_acls=[_row(acl) for acl in found])
+
+
+def _row(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=acl.resource,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

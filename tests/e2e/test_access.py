@@ -1,0 +1,485 @@
+"""Users, logins and permissions on a real broker, with real clients.
+
+Runs one broker with authorization, a plaintext listener and one with SASL over TLS. Clients log in by every mechanism, with right
+and wrong proofs; an administrator gives and takes permissions with Kafka's own admin API and with `headgate acl`. A mismatch means
+that a client gets in without a proof, does what it may not, or cannot do what it may; or that a password can be read somewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.helpers import create_ssl_context
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from headgate.broker.cli import app
+from headgate.broker.client.access_admin import AccessAdmin, Acl
+from headgate.broker.client.admin import Admin
+from headgate.broker.client.gate_admin import GateAdmin
+from headgate.broker.client.producer import Producer as NativeProducer
+from headgate.broker.runtime.errors import HeadgateError, Reason
+from tests.support.broker_process import PATIENCE_S
+from tests.support.pki import Authority
+from tests.support.secure import Secure
+
+ADMIN_PASSWORD, ALICE_PASSWORD, WRONG_PASSWORD = "planted-admin-3f1c", "planted-alice-9d2e", "planted-wrong-77aa"
+AUDIENCE, ISSUER = "headgate", "https://issuer.test"
+TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED = 29, 31, 58
+
+
+class World:
+    """A secure broker, its authority and the key that signs tokens."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.jwks = place / "jwks.json"
+        self._write_keys("one")
+        self.authority = Authority(place)
+        (place / "admin").write_text(ADMIN_PASSWORD)
+        (place / "alice").write_text(ALICE_PASSWORD)
+        self.broker = Secure(
+            place,
+            self.authority,
+            protocol="SASL_SSL",
+            AUTHORIZATION="acl",
+            ADMIN_PASSWORD_FILE=str(place / "admin"),
+            OAUTH_JWKS=str(self.jwks),
+            OAUTH_AUDIENCE=AUDIENCE,
+            OAUTH_ISSUER=ISSUER,
+            OAUTH_CLOCK_SKEW_MS="0",
+        )
+
+    def _write_keys(self, key_id: str) -> None:
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
+        self.jwks.write_text(json.dumps({"keys": [{**public, "kid": key_id, "use": "sig", "alg": "RS256"}]}))
+
+    def token(self, key: Any = None, algorithm: str = "RS256", key_id: str = "one", **claims: Any) -> str:
+        """A token of alice."""
+        now_s = int(time.time())
+        body = {"sub": "alice", "iss": ISSUER, "aud": AUDIENCE, "exp": now_s + 600, "iat": now_s, **claims}
+        return jwt.encode(body, self.key if key is None else key, algorithm, headers={"kid": key_id})
+
+    def config(self, user: str = "admin", password: str = ADMIN_PASSWORD, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
+        """A configuration of librdkafka."""
+        return {
+            "bootstrap.servers": f"localhost:{self.broker.tls_port}",
+            "security.protocol": "sasl_ssl",
+            "ssl.ca.location": str(self.authority.ca),
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": password,
+        }
+
+    def address(self, user: str = "admin") -> str:
+        return self.broker.address(user=user, password_file=str(self.place / user))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("access"))
+    with made.broker as broker:
+        broker.start()
+        broker.wait_ready()
+        asyncio.run(_create_alice(made))
+        admin = AdminClient(made.config())
+        for future in admin.create_topics([NewTopic(name, 1, 1) for name in ("open", "closed")]).values():
+            future.result(PATIENCE_S)
+        yield made
+        broker.check_output()
+
+
+async def _create_alice(world: World) -> None:
+    async with AccessAdmin(world.address()) as admin:
+        await admin.create_user("alice", ALICE_PASSWORD)
+        rights = [("topic", "open", "read"), ("topic", "open", "write"), ("group", "alice-", "read")]
+        await admin.add_acls(
+            [
+                Acl(resource=kind, name=name, pattern="prefixed" if kind == "group" else "", principal="User:alice", operation=one)
+                for kind, name, one in rights
+            ]
+        )
+
+
+def _produce(config: dict[str, Any], topic: str = "open") -> int | None:
+    """Produce one record. Returns the error code; None: it was acked."""
+    failed: list[Any] = []
+    outcome: list[int | None] = []
+    producer = Producer({**config, "message.timeout.ms": 15_000, "error_cb": failed.append})
+    producer.produce(topic, b"x", on_delivery=lambda error, message: outcome.append(None if error is None else error.code()))
+    deadline = time.monotonic() + PATIENCE_S
+    while not outcome and not any(one.code() == -169 for one in failed):  # -169: authentication failed
+        assert time.monotonic() < deadline
+        producer.poll(0.05)
+    producer.purge()
+    producer.flush(1)
+    return outcome[0] if outcome and not any(one.code() == -169 for one in failed) else -169
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_user_logs_in_by_each_mechanism_and_not_with_a_wrong_password(world: World, mechanism: str) -> None:
+    assert _produce(world.config("alice", ALICE_PASSWORD, mechanism)) is None
+    assert _produce(world.config("alice", WRONG_PASSWORD, mechanism)) == -169
+    assert _produce(world.config("nobody", ALICE_PASSWORD, mechanism)) == -169
+
+
+def _bearer(world: World, token: str) -> dict[str, Any]:
+    config = world.config(mechanism="OAUTHBEARER")
+    del config["sasl.username"], config["sasl.password"]
+    return {**config, "oauth_cb": lambda _: (token, time.time() + 300, "alice", {})}
+
+
+def test_a_token_logs_in(world: World) -> None:
+    assert _produce(_bearer(world, world.token())) is None
+
+
+@pytest.mark.parametrize(
+    "fault", ["expired", "future", "audience", "issuer", "none", "secret", "stranger", "key", "user", "garbage"]
+)
+def test_a_wrong_token_is_refused(world: World, fault: str) -> None:
+    now_s = int(time.time())
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    parts = (b'{"alg":"none","kid":"one"}', b'{"sub":"alice"}')
+    unsigned = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+    token: Callable[[], str] = {
+        "expired": lambda: world.token(exp=now_s - 10),
+        "future": lambda: world.token(nbf=now_s + 300),
+        "audience": lambda: world.token(aud="another"),
+        "issuer": lambda: world.token(iss="https://another.test"),
+        "none": lambda: unsigned + ".",
+        "secret": lambda: world.token(key="k" * 64, algorithm="HS256"),
+        "stranger": lambda: world.token(key=other),
+        "key": lambda: world.token(key=other, key_id="two"),
+        "user": lambda: world.token(sub=""),
+        "garbage": lambda: "planted-token-51be",
+    }[fault]
+    url = f"https://localhost:{world.broker.http_port}/api/topics"
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token()}"})
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(request, context=create_ssl_context(cafile=str(world.authority.ca)), timeout=30)
+    raised.value.close()
+    assert raised.value.code == 401
+
+
+async def _aiokafka(world: World, password: str) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=f"localhost:{world.broker.tls_port}",
+        security_protocol="SASL_SSL",
+        ssl_context=create_ssl_context(cafile=str(world.authority.ca)),
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_plain_username="alice",
+        sasl_plain_password=password,
+    )
+    await producer.start()
+    try:
+        await producer.send_and_wait("open", b"y")
+    finally:
+        await producer.stop()
+
+
+def test_aiokafka_logs_in(world: World) -> None:
+    asyncio.run(_aiokafka(world, ALICE_PASSWORD))
+
+
+def test_kafka_python_logs_in(world: World) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=f"localhost:{world.broker.tls_port}",
+        security_protocol="SASL_SSL",
+        ssl_cafile=str(world.authority.ca),
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_plain_username="alice",
+        sasl_plain_password=ALICE_PASSWORD,
+    )
+    producer.send("open", b"z").get(PATIENCE_S)
+    producer.close()
+
+
+def test_permissions_decide_and_invisible_topics_are_not_listed(world: World) -> None:
+    alice = world.config("alice", ALICE_PASSWORD)
+    assert _produce(alice, "open") is None
+    assert _produce(alice, "closed") == TOPIC_AUTHORIZATION_FAILED
+    assert _produce(alice, "new") == TOPIC_AUTHORIZATION_FAILED
+    client = AdminClient(alice)
+    assert set(client.list_topics(timeout=PATIENCE_S).topics) == {"open"}
+    assert set(AdminClient(world.config()).list_topics(timeout=PATIENCE_S).topics) >= {"open", "closed"}
+    (created,) = client.create_topics([NewTopic("new", 1, 1)]).values()
+    with pytest.raises(KafkaException) as raised:
+        created.result(PATIENCE_S)
+    assert raised.value.args[0].code() == TOPIC_AUTHORIZATION_FAILED
+    (deleted,) = client.delete_topics(["open"]).values()
+    with pytest.raises(KafkaException) as raised:
+        deleted.result(PATIENCE_S)
+    assert raised.value.args[0].code() == TOPIC_AUTHORIZATION_FAILED
+    plain = AdminClient({"bootstrap.servers": world.broker.bootstrap}).list_topics(timeout=PATIENCE_S)
+    assert not plain.topics, "a client that does not log in is User:ANONYMOUS, and sees nothing"
+
+
+def test_a_consumer_needs_its_group_and_its_topic(world: World) -> None:
+    def first(group: str) -> int:
+        consumer = Consumer({**world.config("alice", ALICE_PASSWORD), "group.id": group, "auto.offset.reset": "earliest"})
+        consumer.subscribe(["open"])
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while (message := consumer.poll(0.2)) is None:
+                assert time.monotonic() < deadline
+            return 0 if message.error() is None else message.error().code()
+        finally:
+            consumer.close()
+
+    assert _produce(world.config("alice", ALICE_PASSWORD)) is None
+    assert first("alice-1") == 0
+    assert first("other") == 30
+
+
+def test_kafkas_admin_api_manages_rules_and_users(world: World) -> None:
+    admin = AdminClient(world.config())
+    binding = AclBinding(
+        ResourceType.TOPIC, "team-", ResourcePatternType.PREFIXED, "User:bob", "*", AclOperation.WRITE, AclPermissionType.ALLOW
+    )
+    wanted = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, "User:bob", None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    change = UserScramCredentialUpsertion("bob", info, b"planted-bob-8842")
+    for future in admin.alter_user_scram_credentials([change]).values():
+        future.result(PATIENCE_S)
+    assert admin.describe_user_scram_credentials(["bob"])["bob"].result(PATIENCE_S).scram_credential_infos[0].iterations == 4096
+    bob = world.config("bob", "planted-bob-8842", "SCRAM-SHA-256")
+    assert _produce(bob, "closed") == TOPIC_AUTHORIZATION_FAILED
+    for future in admin.create_acls([binding]).values():
+        future.result(PATIENCE_S)
+    assert admin.describe_acls(wanted).result(PATIENCE_S) == [binding]
+    for name in ("team-1", "other-1"):
+        for future in admin.create_topics([NewTopic(name, 1, 1)]).values():
+            future.result(PATIENCE_S)
+    assert _produce(bob, "team-1") is None and _produce(bob, "other-1") == TOPIC_AUTHORIZATION_FAILED
+    low = AdminClient(bob)
+    (refused,) = low.create_acls([binding]).values()
+    with pytest.raises(KafkaException) as raised:
+        refused.result(PATIENCE_S)
+    assert raised.value.args[0].code() == CLUSTER_AUTHORIZATION_FAILED
+    assert not low.describe_acls(wanted).result(PATIENCE_S)  # librdkafka drops the error of this answer
+    for future in admin.delete_acls([wanted]).values():
+        assert future.result(PATIENCE_S) == [binding]
+    assert _produce(bob, "team-1") == TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_permission_that_is_taken_ends_a_running_producer(world: World) -> None:
+    asyncio.run(_grant(world, "open-2"))
+    codes: list[int] = []
+    producer = Producer({**world.config("alice", ALICE_PASSWORD), "linger.ms": 0, "message.timeout.ms": 15_000})
+
+    def sent() -> int:
+        producer.produce("open-2", b"x", on_delivery=lambda error, _: codes.append(0 if error is None else error.code()))
+        producer.flush(PATIENCE_S)
+        return codes[-1]
+
+    assert sent() == sent() == 0, "the second request is the short form of the first"
+    asyncio.run(_take(world, "open-2"))
+    deadline = time.monotonic() + PATIENCE_S
+    while sent() == 0:
+        assert time.monotonic() < deadline
+    assert codes[-1] == TOPIC_AUTHORIZATION_FAILED
+
+
+async def _grant(world: World, topic: str) -> None:
+    async with AccessAdmin(world.address()) as access, Admin(world.address()) as admin:
+        await admin.create_topic(topic)
+        await access.add_acls([Acl(resource="topic", name=topic, principal="User:alice", operation="write")])
+
+
+async def _take(world: World, topic: str) -> None:
+    async with AccessAdmin(world.address()) as access:
+        assert len(await access.remove_acls(Acl(resource="topic", name=topic))) == 1
+
+
+async def _native(world: World) -> None:
+    async with NativeProducer(world.address("alice")) as producer:
+        await producer.send_and_wait("open", b"native")
+        with pytest.raises(HeadgateError) as raised:
+            await producer.send_and_wait("closed", b"native")
+        assert raised.value.reason in (Reason.NOT_AUTHORIZED, Reason.UNKNOWN_TOPIC)
+    async with Admin(world.address("alice")) as admin:
+        assert [topic.name for topic in await admin.list_topics()] == ["open"]
+        with pytest.raises(HeadgateError) as raised:
+            await admin.delete_topic("open")
+        assert raised.value.reason is Reason.NOT_AUTHORIZED
+    async with GateAdmin(world.address("alice")) as gates, AccessAdmin(world.address()) as access:
+        with pytest.raises(HeadgateError) as raised:
+            await gates.open("open", [1], gate_id="g", ttl_ms=60_000)
+        assert raised.value.reason is Reason.NOT_AUTHORIZED
+        await access.add_acls([Acl(resource="gate", name="open", principal="User:alice", operation="create")])
+        await gates.open("open", [1], gate_id="g", ttl_ms=60_000)
+        with pytest.raises(HeadgateError) as raised:
+            await gates.release("open", "g")
+        assert raised.value.reason is Reason.NOT_AUTHORIZED
+    async with Admin(world.broker.address(), timeout_ms=3000) as nobody:
+        assert await nobody.list_topics() == []
+    async with Admin(world.broker.address(user="alice", password_file=str(world.place / "admin")), timeout_ms=3000) as wrong:
+        with pytest.raises(HeadgateError) as raised:
+            await wrong.list_topics()
+        assert raised.value.reason is Reason.NOT_AUTHENTICATED
+
+
+def test_the_same_users_and_rules_hold_for_grpc(world: World) -> None:
+    asyncio.run(_native(world))
+
+
+async def _by_certificate(world: World) -> None:
+    certificate = world.authority.issue("carol")
+    address = world.broker.address(certificate=str(certificate[0]), key=str(certificate[1]))
+    address = address.replace(f":{world.broker.grpc_port}", f":{world.broker.mtls_port}")
+    async with AccessAdmin(world.address()) as access, Admin(address) as admin:
+        assert await admin.list_topics() == []
+        await access.add_acls([Acl(resource="topic", name="open", principal="User:O=Tests,CN=carol", operation="describe")])
+        assert [topic.name for topic in await admin.list_topics()] == ["open"]
+
+
+def test_a_certificate_is_a_login(world: World) -> None:
+    asyncio.run(_by_certificate(world))
+
+
+def test_the_page_needs_a_permission_and_probes_do_not(world: World) -> None:
+    context = create_ssl_context(cafile=str(world.authority.ca))
+
+    def status(path: str, user: str = "", password: str = "") -> int:
+        request = urllib.request.Request(f"https://localhost:{world.broker.http_port}{path}")
+        if user:
+            request.add_header("authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    assert status("/healthz") == status("/readyz") == 200
+    assert status("/api/topics") == status("/metrics") == status("/") == 401
+    assert status("/api/topics", "alice", ALICE_PASSWORD) == 403
+    assert status("/api/topics", "alice", WRONG_PASSWORD) == 401
+    assert status("/api/topics", "admin", ADMIN_PASSWORD) == status("/metrics", "admin", ADMIN_PASSWORD) == 200
+
+
+def test_the_command_line_manages_users_and_rules(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def headgate(*arguments: str, stdin: str = "", address: str = world.address()) -> str:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        app.run(["--cluster", address, *arguments])
+        shown = capsys.readouterr()
+        return shown.out + shown.err
+
+    assert "user dave created" in headgate("user", "create", "dave", "--password-file", "-", stdin="planted-dave-5151\n")
+    assert "exists already" in headgate("user", "create", "dave", "--password-file", "-", stdin="x\n")
+    assert "dave" in headgate("user", "list")
+    assert "User:dave" in headgate("acl", "allow", "User:dave", "read,write", "topic", "dave-*")
+    assert headgate("acl", "list", "--principal", "User:dave").count("dave-*") == 2
+    assert "unknown word" in headgate("acl", "allow", "User:dave", "fly", "topic", "a")
+    assert "password of dave changed" in headgate("user", "password", "dave", "--password-file", "-", stdin="planted-dave-6262\n")
+    assert headgate("acl", "remove", "--principal", "User:dave").count("dave-*") == 2
+    assert "user dave deleted" in headgate("user", "delete", "dave")
+    assert "last administrator" in headgate("user", "delete", "admin")
+    assert "no permission" in headgate("user", "list", address=world.address("alice"))
+
+
+def test_no_secret_is_written_anywhere(world: World) -> None:
+    """Last: everything that the tests planted is searched in logs, the store, metrics and status."""
+    context = create_ssl_context(cafile=str(world.authority.ca))
+    texts = [world.broker.log_path.read_bytes()]
+    texts += [path.read_bytes() for path in (world.place / "store").rglob("*") if path.is_file()]
+    for path in ("/metrics", "/api/cluster", "/"):
+        request = urllib.request.Request(f"https://localhost:{world.broker.http_port}{path}")
+        request.add_header("authorization", "Basic " + base64.b64encode(f"admin:{ADMIN_PASSWORD}".encode()).decode())
+        with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+            texts.append(answer.read())
+    configs = AdminClient(world.config())
+    from confluent_kafka.admin import ConfigResource
+
+    (found,) = configs.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
+    texts.append(repr(found.result(PATIENCE_S)).encode())
+    planted = (b"planted-", base64.b64encode(ALICE_PASSWORD.encode()), base64.b64encode(f"alice:{ALICE_PASSWORD}".encode()))
+    assert len(texts) > 5
+    for text in texts:
+        assert not any(secret in text for secret in planted)
+
+
+async def _both(world: str) -> tuple[set[int], list[str]]:
+    async with Admin(world, timeout_ms=10_000) as admin:
+        status = await admin.status()
+        return {broker.id for broker in status.brokers if not broker.trouble}, [topic.name for topic in await admin.list_topics()]
+
+
+def test_brokers_know_each_other_and_share_users_and_rules(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    (tmp_path / "admin").write_text(ADMIN_PASSWORD)
+    settings = {
+        "AUTHORIZATION": "acl",
+        "ADMIN_PASSWORD_FILE": str(tmp_path / "admin"),
+        "TLS_PRINCIPAL_RULES": "RULE:^.*CN=([^,]+)$/$1/,DEFAULT",
+        "BROKER_PRINCIPALS": "User:one;User:two",
+        "CONNECTION_REAUTHENTICATE_MS": "1000",
+    }
+    with (
+        Secure(tmp_path, authority, "one", 1, "SASL_SSL", **settings) as one,
+        Secure(tmp_path, authority, "two", 2, "SASL_SSL", **settings) as two,
+    ):
+        for broker in (one, two):
+            broker.start()
+            broker.wait_ready()
+        secret = str(tmp_path / "admin")
+        config = {
+            "bootstrap.servers": f"localhost:{two.tls_port}",
+            "security.protocol": "sasl_ssl",
+            "ssl.ca.location": str(authority.ca),
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "admin",
+            "sasl.password": ADMIN_PASSWORD,
+        }
+        producer = Producer({**config, "linger.ms": 0})
+        sent: list[Any] = []
+        began = time.monotonic()
+        while time.monotonic() - began < 2.5:  # over two logins of each connection
+            producer.produce("spread", b"x", on_delivery=lambda error, _: sent.append(error))
+            producer.flush(PATIENCE_S)
+        assert sent and not any(sent)
+        brokers, topics = asyncio.run(_both(two.address(user="admin", password_file=secret)))
+        assert brokers == {1, 2} and topics == ["spread"]
+        asyncio.run(_open_gate(two.address(user="admin", password_file=secret)))
+        for broker in (one, two):
+            broker.check_output()
+            assert "login_expired" not in broker.output()
+
+
+async def _open_gate(address: str) -> None:
+    """At the broker that does not lead: it passes the call on as a broker."""
+    async with GateAdmin(address) as gates:
+        await gates.open("spread", [1], gate_id="g", ttl_ms=60_000)

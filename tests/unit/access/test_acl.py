@@ -1,0 +1,169 @@
+"""Kafka's rules of authorization as a table, and the changes of users and rules that are refused.
+
+Runs the pure rules on made-up ACLs. Expected answers follow Kafka's StandardAuthorizer. A mismatch means that a client may do
+what an operator forbade, or may not do what was allowed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.broker.cluster import scram
+from headgate.broker.cluster.access import Access, AddAcls, DeleteUser, PutUser, User
+from headgate.broker.cluster.acl import Acl, AclFilter, Acls, Pattern, Permission, Resource, fault
+from headgate.broker.cluster.acl import Operation as Op
+from headgate.broker.cluster.manifest import Manifest, decode_edits, encode_edits
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+R = Resource
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+
+
+def acl(
+    text: str,
+    operation: Op,
+    permission: Permission = ALLOW,
+    resource: Resource = R.TOPIC,
+    who: str = "User:alice",
+    host: str = "*",
+) -> Acl:
+    """A rule; a name that ends with ``~`` is a prefix."""
+    pattern = Pattern.PREFIXED if text.endswith("~") else Pattern.LITERAL
+    return Acl(
+        resource=resource,
+        name=text.removesuffix("~"),
+        pattern=pattern,
+        principal=who,
+        host=host,
+        operation=operation,
+        permission=permission,
+    )
+
+
+@pytest.mark.parametrize(
+    ("acls", "operation", "name", "allowed"),
+    [
+        ([], Op.READ, "a", False),
+        ([acl("a", Op.READ)], Op.READ, "a", True),
+        ([acl("a", Op.READ)], Op.READ, "b", False),
+        ([acl("a", Op.READ)], Op.WRITE, "a", False),
+        ([acl("a", Op.READ)], Op.DESCRIBE, "a", True),
+        ([acl("a", Op.WRITE)], Op.DESCRIBE, "a", True),
+        ([acl("a", Op.DELETE)], Op.DESCRIBE, "a", True),
+        ([acl("a", Op.ALTER)], Op.DESCRIBE, "a", True),
+        ([acl("a", Op.CREATE)], Op.DESCRIBE, "a", False),
+        ([acl("a", Op.DESCRIBE)], Op.READ, "a", False),
+        ([acl("a", Op.ALTER_CONFIGS)], Op.DESCRIBE_CONFIGS, "a", True),
+        ([acl("a", Op.DESCRIBE_CONFIGS)], Op.ALTER_CONFIGS, "a", False),
+        ([acl("a", Op.ALL)], Op.ALTER_CONFIGS, "a", True),
+        ([acl("*", Op.READ)], Op.READ, "anything", True),
+        ([acl("a~", Op.READ)], Op.READ, "abc", True),
+        ([acl("a~", Op.READ)], Op.READ, "a", True),
+        ([acl("a~", Op.READ)], Op.READ, "ba", False),
+        ([acl("a~", Op.READ), acl("ab", Op.READ, DENY)], Op.READ, "ab", False),
+        ([acl("a~", Op.READ), acl("ab", Op.READ, DENY)], Op.READ, "abc", True),
+        ([acl("a", Op.READ), acl("*", Op.READ, DENY)], Op.READ, "a", False),
+        ([acl("a", Op.READ), acl("a", Op.ALL, DENY)], Op.READ, "a", False),
+        ([acl("a", Op.ALL), acl("a", Op.READ, DENY)], Op.DESCRIBE, "a", True),
+        ([acl("a", Op.ALL), acl("a", Op.DESCRIBE, DENY)], Op.READ, "a", True),
+        ([acl("a", Op.READ, who="User:bob")], Op.READ, "a", False),
+        ([acl("a", Op.READ, who="User:*")], Op.READ, "a", True),
+        ([acl("a", Op.READ), acl("a", Op.READ, DENY, who="User:*")], Op.READ, "a", False),
+        ([acl("a", Op.READ, resource=R.GROUP)], Op.READ, "a", False),
+        ([acl("a", Op.READ, host="10.0.0.1")], Op.READ, "a", True),
+        ([acl("a", Op.READ, host="10.0.0.2")], Op.READ, "a", False),
+        ([acl("a", Op.READ, host="10.0.0.0/8")], Op.READ, "a", True),
+        ([acl("a", Op.READ, host="11.0.0.0/8")], Op.READ, "a", False),
+        ([acl("a", Op.READ, host="2001:db8::/32")], Op.READ, "a", False),
+        ([acl("a", Op.READ), acl("a", Op.READ, DENY, host="10.0.0.0/24")], Op.READ, "a", False),
+    ],
+)
+def test_the_rules_of_kafka(acls: list[Acl], operation: Op, name: str, allowed: bool) -> None:
+    assert Acls(acls).allows(("User:alice",), "10.0.0.1", operation, R.TOPIC, name) is allowed
+    left = Acls([*acls, acl("other", Op.ALL)])
+    left.remove(acl("other", Op.ALL))
+    assert left.allows(("User:alice",), "10.0.0.1", operation, R.TOPIC, name) is allowed
+
+
+@pytest.mark.parametrize(
+    ("acls", "allowed"),
+    [
+        ([], False),
+        ([acl("a", Op.WRITE)], True),
+        ([acl("a~", Op.WRITE)], True),
+        ([acl("a", Op.READ)], False),
+        ([acl("a", Op.WRITE), acl("*", Op.WRITE, DENY)], False),
+        ([acl("a", Op.WRITE), acl("a", Op.WRITE, DENY)], False),
+        ([acl("ab", Op.WRITE), acl("a~", Op.WRITE, DENY)], False),
+        ([acl("a~", Op.WRITE), acl("a", Op.WRITE, DENY)], True),
+        ([acl("a", Op.ALL, who="User:*")], True),
+    ],
+)
+def test_permission_on_some_resource(acls: list[Acl], allowed: bool) -> None:
+    assert Acls(acls).allows_some(("User:alice",), "10.0.0.1", Op.WRITE, R.TOPIC) is allowed
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [
+        (AclFilter(), 4),
+        (AclFilter(resource=R.GROUP), 1),
+        (AclFilter(name="a"), 2),
+        (AclFilter(resource=R.TOPIC, name="abc", pattern=Pattern.MATCH), 2),
+        (AclFilter(pattern=Pattern.PREFIXED), 1),
+        (AclFilter(operation=Op.WRITE), 1),
+        (AclFilter(permission=DENY), 1),
+        (AclFilter(principal="User:bob"), 1),
+    ],
+)
+def test_filters_select_as_in_kafka(chosen: AclFilter, count: int) -> None:
+    acls = [acl("a~", Op.READ), acl("*", Op.WRITE, DENY), acl("b", Op.READ, who="User:bob"), acl("a", Op.READ, resource=R.GROUP)]
+    assert sum(chosen.selects(one) for one in acls) == count
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        acl("a", Op.CLUSTER_ACTION), acl("a", Op.WRITE, resource=R.GROUP), acl("", Op.READ), acl("a", Op.READ, who="alice"),
+        acl("a", Op.READ, host="somewhere"), acl("a", Op.ANY), acl("a", Op.READ, Permission.ANY),
+        acl("a", Op.ALTER, resource=R.CLUSTER),
+        acl("a", Op.READ, resource=R.ANY), acl("a", Op.READ, resource=R.GATE),
+    ],
+)  # fmt: skip
+def test_a_wrong_rule_is_refused(wrong: Acl) -> None:
+    assert fault(wrong) is not None
+    with pytest.raises(InvalidError):
+        Access().check(AddAcls([wrong]))
+
+
+def _user(name: str, *, superuser: bool = False, password: str = "p") -> User:
+    return User(name=name, superuser=superuser, verifiers=scram.verifiers(password, lambda size: bytes(range(1, size + 1))))
+
+
+def test_the_last_administrator_stays() -> None:
+    manifest = Manifest()
+    manifest.apply([PutUser(_user("root", superuser=True)), PutUser(_user("alice"))])
+    for edit in (DeleteUser("root"), PutUser(_user("root"))):
+        with pytest.raises(InvalidError) as raised:
+            manifest.access.check(edit)
+        assert raised.value.reason is Reason.POLICY_VIOLATION
+    manifest.access.check(PutUser(_user("root", superuser=True, password="q")))
+    manifest.apply([PutUser(_user("second", superuser=True))])
+    manifest.access.check(DeleteUser("root"))
+    with pytest.raises(InvalidError) as raised:
+        manifest.access.check(DeleteUser("nobody"))
+    assert raised.value.reason is Reason.UNKNOWN_USER
+    with pytest.raises(InvalidError) as raised:
+        manifest.access.check(PutUser(_user("alice"), new=True))
+    assert raised.value.reason is Reason.USER_EXISTS
+
+
+def test_users_and_rules_survive_edits_and_snapshots_and_hold_no_password() -> None:
+    edits = [PutUser(_user("alice", password="hunter2")), AddAcls([acl("a~", Op.READ)])]
+    data = encode_edits(edits)
+    manifest = Manifest()
+    manifest.apply(decode_edits(data))
+    again = Manifest.decode(manifest.encode())
+    assert again.access.users == manifest.access.users and again.access.acls.all == manifest.access.acls.all
+    assert again.access.acls.allows(("User:alice",), "h", Op.READ, R.TOPIC, "abc")
+    assert b"hunter2" not in data + manifest.encode()
