@@ -64,12 +64,13 @@ def test_only_ports_that_others_reach_without_protection_are_warned_of() -> None
     assert not unprotected(Settings(host="localhost"))
     open_ports = unprotected(Settings(host="0.0.0.0"))
     assert len(open_ports) == 2 and "kafka_protocol" in open_ports[0] and "tls_certificate" in open_ports[1]
-    certificates = Settings.from_values({**TLS, "host": "10.0.0.1", "kafka_protocol": "ssl"})
-    assert len(unprotected(certificates)) == 1
-    assert not unprotected(
-        Settings.from_values({**TLS, "host": "10.0.0.1", "kafka_protocol": "ssl", "tls_client_auth": "required"})
-    )
-    assert not unprotected(Settings.from_values({**TLS, "host": "10.0.0.1", "kafka_protocol": "sasl_ssl"}))
+    outside: dict[str, str | int | bool] = {**TLS, "host": "10.0.0.1", "authorization": "acl"}
+    (warning,) = unprotected(Settings.from_values({**outside, "kafka_protocol": "ssl"}))
+    assert "tls_client_auth=required" in warning
+    assert not unprotected(Settings.from_values({**outside, "kafka_protocol": "ssl", "tls_client_auth": "required"}))
+    assert not unprotected(Settings.from_values({**outside, "kafka_protocol": "sasl_ssl"}))
+    (warning,) = unprotected(Settings.from_values({**outside, "kafka_protocol": "sasl_ssl", "authorization": "none"}))
+    assert "authorization=acl" in warning
 
 
 def test_an_address_names_brokers_and_files() -> None:

@@ -87,11 +87,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._listener.admit(self, self._descriptor):
             transport.abort()
             return
-        secure = transport.get_extra_info("ssl_object")
         try:
-            self._listener.greet(self.session, None if secure is None else secure.getpeercert(True))
+            self._listener.greet(self.session, self._certificate(transport))
         except HeadgateError as error:
             self.abort("login_failed", error.message)
+
+    def _certificate(self, transport: asyncio.Transport) -> bytes | None:
+        """The client's certificate, in DER."""
+        return None
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -248,6 +251,10 @@ class SecureConnection(Connection):
     """A connection over TLS. All bytes pass through the transport, which encrypts them."""
 
     __slots__ = ()
+
+    def _certificate(self, transport: asyncio.Transport) -> bytes | None:
+        certificate: bytes | None = transport.get_extra_info("ssl_object").getpeercert(True)
+        return certificate
 
     def _write(self, transport: asyncio.Transport, session: Session, slot: Slot, data: list[Buffer]) -> int:
         return 0
