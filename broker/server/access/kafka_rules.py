@@ -6,7 +6,8 @@ takes out what the client may not see. Produce and Fetch have no rule here: `pro
 connection remembers the answers (`Rights`).
 
 Rules are those of Kafka 4 (KafkaApis). A topic that the client may not describe is refused by name as it would be if it existed,
-and not listed. `tests/unit/access/test_rules.py` proves that every API that is served has a row in `RULES`.
+and not listed. `tests/unit/access/test_rules.py` proves that every API that is served has a row in `RULES`,
+`test_kafka_rules.py` that each row refuses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headgate.broker.cluster.acl import CLUSTER_NAME, Operation, Resource
 from headgate.broker.server.access.asking import (
     CLUSTER_REFUSED,
     GROUP_REFUSED,
+    TEXTS,
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
     Asked,
@@ -35,6 +37,7 @@ from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 TOPIC_CONFIG = 2
 GROUP_KEY = 0
+DESCRIBE_GROUPS_TEXT_VERSION_MIN = 6
 
 
 async def authorized(key: int, message: Message, handle: Handler, context: Context, rights: Rights) -> Message:
@@ -366,8 +369,10 @@ async def _describe_groups(request: Message, asked: Asked) -> AsyncGenerator[Mes
     refused = await asked.drop(request.groups, asked.group(Operation.DESCRIBE))
     response = yield None
     await _limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda one: one.group_id)
+    text = TEXTS[GROUP_REFUSED] if asked.context.api_version >= DESCRIBE_GROUPS_TEXT_VERSION_MIN else None
     for name in refused:
-        response.groups.append(made("describe_groups", "DescribedGroup", group_id=name, error_code=GROUP_REFUSED))
+        row = made("describe_groups", "DescribedGroup", group_id=name, error_code=GROUP_REFUSED, error_message=text)
+        response.groups.append(row)
 
 
 # -- users and rules

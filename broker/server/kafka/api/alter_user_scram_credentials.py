@@ -6,7 +6,7 @@ knows users only by their credentials. Taking the last credential of a user who 
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,36 +22,54 @@ from headgate.broker.wire.kafka.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 
-UPSERTIONS_MAX = 1000
-"""Changes in one request; each user is one commit."""
+USERS_MAX = 1000
+"""Users in one request; each is one commit."""
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The changes of one user, in the order of the request."""
+
+    deletions: list[int] = field(default_factory=list)
+    upsertions: list[ScramCredentialUpsertion] = field(default_factory=list)
+
+    @property
+    def are_repeated(self) -> bool:
+        mechanisms = self.deletions + [one.mechanism for one in self.upsertions]
+        return len(set(mechanisms)) < len(mechanisms)
 
 
 async def handle(request: AlterUserScramCredentialsRequest, context: Context) -> AlterUserScramCredentialsResponse:
+    each = context.turn.each
+    changes: dict[str, _Changes] = {}
+    async for deletion in each(request.deletions):
+        changes.setdefault(deletion.name, _Changes()).deletions.append(deletion.mechanism)
+    async for upsertion in each(request.upsertions):
+        changes.setdefault(upsertion.name, _Changes()).upsertions.append(upsertion)
     response = AlterUserScramCredentialsResponse()
-    pairs = [(one.name, one.mechanism) for one in request.deletions] + [(one.name, one.mechanism) for one in request.upsertions]
-    twice = {name for (name, _), times in Counter(pairs).items() if times > 1}
-    for name in dict.fromkeys(name for name, _ in pairs[:UPSERTIONS_MAX]):
-        if name in twice:
-            response.results.append(_result(name, ErrorCode.DUPLICATE_RESOURCE, "a credential is named more than once"))
-            continue
-        response.results.append(await _alter(name, request, context))
-    for name, _ in pairs[UPSERTIONS_MAX:]:
-        response.results.append(_result(name, ErrorCode.INVALID_REQUEST, f"too many changes. max={UPSERTIONS_MAX}"))
+    async for name, asked in each(changes.items()):
+        if len(changes) > USERS_MAX:
+            result = _result(name, ErrorCode.INVALID_REQUEST, f"too many users. users=`{len(changes)}` max=`{USERS_MAX}`")
+        elif asked.are_repeated:
+            result = _result(name, ErrorCode.DUPLICATE_RESOURCE, "a credential is named more than once")
+        else:
+            result = await _alter(name, asked, context)
+        response.results.append(result)
     return response
 
 
-async def _alter(name: str, request: AlterUserScramCredentialsRequest, context: Context) -> AlterUserScramCredentialsResult:
+async def _alter(name: str, asked: _Changes, context: Context) -> AlterUserScramCredentialsResult:
     if not name:
         return _result(name, ErrorCode.UNACCEPTABLE_CREDENTIAL, "a user has a name")
     user = context.engine.manifest.access.users.get(name)
     verifiers = dict(user.verifiers) if user is not None else {}
-    for deletion in (one for one in request.deletions if one.name == name):
-        mechanism = _mechanism(deletion.mechanism)
+    for number in asked.deletions:
+        mechanism = _mechanism(number)
         if mechanism is None:
             return _result(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanism is not known")
         if verifiers.pop(mechanism, None) is None:
             return _result(name, ErrorCode.RESOURCE_NOT_FOUND, "the user has no such credential")
-    for upsertion in (one for one in request.upsertions if one.name == name):
+    for upsertion in asked.upsertions:
         mechanism = _mechanism(upsertion.mechanism)
         if mechanism is None:
             return _result(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanism is not known")

@@ -1,0 +1,120 @@
+"""Every Kafka API, asked by a client without permissions: it is refused, and nothing is changed.
+
+Runs a real engine, and each handler behind its rule, with a request that names something. Compared: Kafka's error codes, and the
+manifest before and after. A mismatch means that a permission is not asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+
+from headgate.broker.cluster.access import Access
+from headgate.broker.cluster.acl import Operation, Resource
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.topics import NewTopic
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.access.kafka_rules import RULES, authorized
+from headgate.broker.server.access.rights import Authority, Identity, Rights
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.store.memory import MemoryStore
+from tests.support import nodes
+
+REFUSALS = {29, 30, 31, 53, 55}
+FREE = {17, 18, 36}
+"""SaslHandshake, ApiVersions, SaslAuthenticate."""
+EMPTIED = {16, 60, 66}
+"""ListGroups, DescribeCluster and ListTransactions: nothing is named, and rows are left out."""
+
+
+@pytest_asyncio.fixture
+async def context() -> AsyncIterator[Context]:
+    clock = ManualClock(1_700_000_000_000)
+    settings = Settings(authorization="acl")
+    node = nodes.make(settings, MemoryStore(), clock, lambda error: None)
+    await node.start()
+    await node.groups.loaded()
+    await node.engine.create_topics([NewTopic("closed", 1)])
+    yield Context(
+        engine=node.engine,
+        groups=node.groups,
+        exchange=node.exchange,
+        settings=settings,
+        client_id="test",
+        client_host="10.0.0.1",
+        api_version=0,
+        turn=Turns(clock.monotonic).begin(),
+        host="broker.test",
+        port=9092,
+    )
+    await nodes.end(node)
+
+
+def _filled(kind: Any, depth: int = 0) -> Any:
+    """A message with one row in each list, and names everywhere."""
+    module = import_module(kind.__module__)
+    values: dict[str, Any] = {}
+    for name, text in kind.__annotations__.items():
+        plain = text.removesuffix(" | None")
+        if plain.startswith("list[") and depth < 4:
+            inner = plain[5:-1]
+            values[name] = ["closed"] if inner == "str" else [0] if inner == "int" else [_filled(getattr(module, inner), depth + 1)]
+        elif plain == "str":
+            values[name] = "closed"
+        elif plain == "UUID":
+            values[name] = UUID(int=0)
+        elif name == "resource_type":
+            values[name] = 2
+    return kind(**values)
+
+
+def _codes(message: Any) -> list[int]:
+    """All error codes in an answer."""
+    found: list[int] = []
+    for name in type(message).__annotations__:
+        value = getattr(message, name, None)
+        if name.endswith("error_code") and isinstance(value, int):
+            found.append(int(value))
+        for one in value if isinstance(value, list) else ():
+            if hasattr(type(one), "__annotations__"):
+                found += _codes(one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(key, version) for key in RULES for version in range(APIS[key].min_version, APIS[key].max_version + 1)]
+)
+async def test_a_client_without_permissions_changes_and_sees_nothing(context: Context, key: int, version: int) -> None:
+    api = APIS[key]
+    request = _filled(getattr(import_module(f"headgate.broker.wire.kafka.messages.{api.module}"), f"{api.name}Request"))
+    rights = Authority(context.settings, Access).rights(Identity(principal="User:nobody", host="10.0.0.1"))
+    assert rights is not None
+    _, handle = api.load()
+    before = context.engine.manifest.encode()
+    answer = await authorized(key, request, handle, dataclasses.replace(context, api_version=version), rights)
+    assert context.engine.manifest.encode() == before and isinstance(context.engine.manifest, Manifest)
+    answer.encode(version)
+    codes = set(_codes(answer)) - {0}
+    if key in FREE:
+        return
+    assert codes <= REFUSALS, codes
+    assert codes or key in EMPTIED
+    for field in ("groups", "transaction_states"):
+        assert key not in EMPTIED or not getattr(answer, field, [])
+
+
+def test_a_super_user_may_do_everything() -> None:
+    everything = Rights(
+        Authority(Settings(authorization="acl", super_users="User:root"), Access), Identity(principal="User:root", host="")
+    )
+    assert everything.operations(Resource.TOPIC, "closed") == 0b1101_1111_1000
+    assert everything.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, "any")
