@@ -33,6 +33,7 @@ from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.late import Loaded, missing
+from headgate.pipelines.murmur2 import has_jvm
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, rows_of, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
@@ -305,7 +306,7 @@ class FloodRun:
 
     def cancel(self) -> None:
         """Cancel the flood's Spark jobs under way, from any thread. Without effect on a session of Spark Connect."""
-        if self._classic:
+        if has_jvm(self._spark):
             with while_ending():
                 self._spark.sparkContext.cancelJobGroup(self._name)
 
@@ -474,7 +475,8 @@ class FloodRun:
             except InvalidError as error:
                 return self._refused(counts, error, gate)
         self._gates.drop(topic, self._flood_id)
-        self._say_added(counts.total)
+        added = counts.total
+        self._tell(Progress(phase=Phase.DONE, rows_done=added, rows_total=added, message=f"{added:,} records were added"))
         return self._of_gate(filled, files, self._written, added=True, keyless=counts.keyless)
 
     def _check(self, written: Sequence[Any], counts: Counts) -> None:
@@ -566,7 +568,7 @@ class FloodRun:
     @contextmanager
     def _job(self) -> Iterator[None]:
         """Put the Spark jobs inside into a group that can be watched and cancelled. Ctrl-C cancels them."""
-        if not self._classic:
+        if not has_jvm(self._spark):
             yield
             return
         context = self._spark.sparkContext
@@ -581,11 +583,6 @@ class FloodRun:
                 for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
-    @property
-    def _classic(self) -> bool:
-        """True when the session has its own Spark context; False with Spark Connect."""
-        return getattr(self._spark, "_jsparkSession", None) is not None
-
     # -- progress
 
     @contextmanager
@@ -597,9 +594,6 @@ class FloodRun:
         finally:
             name = str(Phase.WRITING if phase is Phase.SHUFFLING else phase)
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
-
-    def _say_added(self, rows: int) -> None:
-        self._tell(Progress(phase=Phase.DONE, rows_done=rows, rows_total=rows, message=f"{rows:,} records were added"))
 
     def _tell(self, progress: Progress) -> None:
         self._reports.tell(self._backfill.topic, self._flood_id, progress)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.groups.consumer_events import ConsumerConfig, ConsumerHeartbeat, ConsumerHeartbeatReply, Topology
+from headgate.broker.groups.consumer_shard import ConsumerShard
 from headgate.broker.groups.driver import Driver
-from headgate.broker.groups.effects import Budget, shard_of
+from headgate.broker.groups.effects import Budget, Effect, Now, shard_of
 from headgate.broker.groups.entry import DeleteReply, GroupListing, RowsReply
 from headgate.broker.groups.events import (
     GroupConfig,
@@ -28,7 +31,7 @@ from headgate.broker.groups.events import (
 from headgate.broker.groups.group import Group
 from headgate.broker.groups.positions import NEVER, continued
 from headgate.broker.groups.records import OffsetValue
-from headgate.broker.groups.shard import Commit, Shard
+from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -50,7 +53,11 @@ CLIENT_ID_CHARS_MAX = 255
 """Characters of a client id that its member id contains at most; the rest is cut off."""
 
 
-class Coordinator(Driver[Shard]):
+TOPOLOGY_S = 0.5
+"""Pause between two looks for new and deleted topics, for consumer groups (KIP-848)."""
+
+
+class Coordinator(Driver[ConsumerShard]):
     """All groups of this broker.
 
     Methods raise RetryError(COORDINATOR_LOADING | NOT_COORDINATOR | ...) if a request cannot be served now. All other results
@@ -69,14 +76,21 @@ class Coordinator(Driver[Shard]):
             session_timeout_ms_max=settings.group_max_session_timeout_ms,
             members_max=settings.group_max_size,
         )
+        self._consumer_config = ConsumerConfig(
+            session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            members_max=settings.group_max_size,
+        )
+        self._topology = Topology(0, {})
+        self._topology_until_s = 0.0
         super().__init__(engine, settings, clock, partitions=settings.offsets_topic_num_partitions, ids_max=settings.groups_max)
         self.commits = 0
         """Number of positions that were acked."""
         self.rebalances = 0
         """Number of completed join phases: each ends with one answer to a group's leader."""
 
-    def make_shard(self, budget: Budget) -> Shard:
-        return Shard(self._config, budget)
+    def make_shard(self, budget: Budget) -> ConsumerShard:
+        return ConsumerShard(self._config, self._consumer_config, budget, _resolve, self._topics)
 
     # -- requests of clients
 
@@ -98,6 +112,15 @@ class Coordinator(Driver[Shard]):
 
     async def leave(self, group_id: str, event: Leave) -> LeaveReply:
         return cast(LeaveReply, await self._ask(group_id, lambda shard, now: shard.handle(group_id, event, now), event.token))
+
+    async def consumer_heartbeat(self, group_id: str, event: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
+        """ConsumerGroupHeartbeat. The first one of a group creates it."""
+        creates = event.epoch == 0
+
+        def act(shard: ConsumerShard, now: Now) -> list[Effect]:
+            return shard.consumer_heartbeat(group_id, event, now)
+
+        return cast(ConsumerHeartbeatReply, await self._ask(group_id, act, event.token, creates))
 
     async def commit(self, group_id: str, event: Commit) -> RowsReply:
         """Store positions. The first commit creates a group that has no members."""
@@ -162,11 +185,6 @@ class Coordinator(Driver[Shard]):
         if error is not None:
             raise RetryError(error, "positions of a transaction were not stored")
 
-    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """True if a transaction without an outcome has a position of a group for a partition."""
-        slot = self._looked_at(group_id)
-        return slot is not None and slot.shard.is_unstable(group_id, topic, partition)
-
     async def delete_positions(self, group_id: str, rows: list[tuple[str, int]]) -> RowsReply:
         """Forget positions, by (topic, partition)."""
         token = self.token()
@@ -183,18 +201,16 @@ class Coordinator(Driver[Shard]):
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, unless its topic was deleted or created again since."""
-        self._check()
-        slot = self._looked_at(group_id)
-        value = None if slot is None else slot.shard.position(group_id, topic, partition)
+        shard = self.look(group_id)
+        value = None if shard is None else shard.position(group_id, topic, partition)
         if value is None or not self._topic_exists(topic, value):
             return None
         return self._continued(topic, partition, value)
 
     def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
         """All committed positions of a group in topics that still exist: topic, partition, value."""
-        self._check()
-        slot = self._looked_at(group_id)
-        rows = [] if slot is None else slot.shard.positions(group_id)
+        shard = self.look(group_id)
+        rows = [] if shard is None else shard.positions(group_id)
         return [
             (topic, partition, self._continued(topic, partition, value))
             for topic, partition, value in rows
@@ -203,9 +219,14 @@ class Coordinator(Driver[Shard]):
 
     def find(self, group_id: str) -> Group | None:
         """A group, read-only; None if it does not exist."""
+        shard = self.look(group_id)
+        return None if shard is None else shard.find(group_id, self._clock.now())
+
+    def look(self, group_id: str) -> ConsumerShard | None:
+        """The shard of a group, read-only; None if there are no groups yet."""
         self._check()
         slot = self._looked_at(group_id)
-        return None if slot is None else slot.shard.find(group_id, self._clock.now())
+        return None if slot is None else slot.shard
 
     def list_groups(self) -> Iterator[GroupListing]:
         self._check()
@@ -229,6 +250,16 @@ class Coordinator(Driver[Shard]):
                     yield listing.group_id, topic, partition, value.offset
 
     # -- internal steps
+
+    def _topics(self) -> Topology:
+        """The topics, as of the last half second."""
+        now_s = self._loop.time()
+        if now_s >= self._topology_until_s:
+            self._topology_until_s = now_s + TOPOLOGY_S
+            topics = self._engine.manifest.topics
+            if topics != self._topology.topics:
+                self._topology = Topology(self._topology.version + 1, dict(topics))
+        return self._topology
 
     def _topic_exists(self, name: str, value: OffsetValue) -> bool:
         topic = self._engine.manifest.topics.get(name)
@@ -267,3 +298,10 @@ class Coordinator(Driver[Shard]):
             logger.warning("groups_clean_failed", error=error.message)
         finally:
             self._cleaning = None
+
+
+def _resolve(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    """The users' topics that a pattern matches."""
+    from headgate.broker.groups.patterns import matching  # it needs Arrow, and few groups have patterns
+
+    return matching(pattern, (name for name in names if not is_internal(name)))

@@ -227,6 +227,13 @@ class Group:
             self._start_session(self.members[member_id])
         return error
 
+    def rebalance(self, now_ms: int) -> list[Effect]:
+        """Begin a join phase: a group that was just made of a consumer group has no assignment of its leader yet."""
+        self._now_ms = now_ms
+        effects = self._effects = []
+        self._prepare()
+        return effects
+
     def delete(self) -> Reason | None:
         """Make an empty group dead. Returns the error if it cannot be deleted."""
         if self.state is State.DEAD:
@@ -554,15 +561,21 @@ class Group:
         self._ticket += 1
         if meaning is not None:
             self._tickets[self._ticket] = meaning
-        metadata = GroupMetadata(
+        self._effects.append(Persist(self._ticket, self._metadata(assignments, -1)))
+
+    def _metadata(self, assignments: Mapping[str, bytes], state_ms: int) -> GroupMetadata:
+        return GroupMetadata(
             protocol_type=self.protocol_type,
             generation=self.generation,
             protocol=self.protocol,
             leader=self.roster.leader,
-            state_ms=-1,
+            state_ms=state_ms,
             members=tuple(member.to_metadata(self.protocol, assignments[member.id]) for member in self.roster),
         )
-        self._effects.append(Persist(self._ticket, metadata))
+
+    def to_metadata(self, state_ms: int) -> GroupMetadata:
+        """The stored form, with the members' present assignment."""
+        return self._metadata({member.id: member.assignment for member in self.roster}, state_ms)
 
     def _stored(self, event: Stored) -> None:
         match self._tickets.pop(event.ticket, None):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
 from headgate.broker.groups.records import MemberMetadata
 
 Protocols = tuple[tuple[str, bytes], ...]
 """(name, metadata) in order of preference; each name once."""
+
+_I16, _I32, _HEAD = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">hi")
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type whose metadata names topics. Others (Connect's, a schema registry's) are opaque."""
@@ -124,24 +127,86 @@ def elect_protocol(members: Collection[Member], support: Counter[str]) -> str | 
     return votes.most_common(1)[0][0] if votes else None
 
 
-def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """The topics in a consumer's subscription; None for other metadata.
+class Subscription(NamedTuple):
+    """A consumer's metadata. `owned`: (topic, partition) that it has; none in version 0, or if the client gives all up first."""
 
-    Every version begins like the first: int16 version, then an array of strings.
+    topics: frozenset[str]
+    owned: frozenset[tuple[str, int]] = frozenset()
+
+
+def subscription_of(metadata: bytes) -> Subscription | None:
+    """The content of a consumer's metadata; None for other metadata.
+
+    Every version begins like the first: int16 version, an array of strings, user data. Version 1 adds what the member has.
     """
     try:
-        (count,) = struct.unpack_from(">i", metadata, 2)
-        position = 6
-        topics = set()
+        version, count = _HEAD.unpack_from(metadata)
+        position, topics = 6, set()
         if not 0 <= count <= len(metadata):
             return None
         for _ in range(count):
-            (size,) = struct.unpack_from(">h", metadata, position)
-            position += 2
-            if not 0 <= size <= len(metadata) - position:
-                return None
-            topics.add(metadata[position : position + size].decode())
-            position += size
-    except (struct.error, UnicodeDecodeError):
+            topic, position = _text(metadata, position)
+            topics.add(topic)
+    except (struct.error, UnicodeDecodeError, ValueError):
         return None
-    return topics
+    return Subscription(frozenset(topics), _owned(metadata, position) if version >= 1 else frozenset())
+
+
+def _owned(metadata: bytes, position: int) -> frozenset[tuple[str, int]]:
+    """The partitions behind the user data; none if they are unreadable."""
+    try:
+        (size,) = _I32.unpack_from(metadata, position)
+        return frozenset(_partitions(metadata, position + 4 + max(size, 0)))
+    except (struct.error, UnicodeDecodeError, ValueError):
+        return frozenset()
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics in a consumer's subscription; None for other metadata."""
+    subscription = subscription_of(metadata)
+    return None if subscription is None else subscription.topics
+
+
+def assignment_of(data: bytes) -> frozenset[tuple[str, int]]:
+    """The (topic, partition) of a consumer's assignment; none for other data."""
+    try:
+        return frozenset(_partitions(data, 2))
+    except (struct.error, UnicodeDecodeError, ValueError):
+        return frozenset()
+
+
+def encode_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
+    """A consumer's assignment, version 0."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    out = bytearray(_HEAD.pack(0, len(topics)))
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        out += len(name).to_bytes(2, "big") + name + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+    return bytes(out) + _I32.pack(-1)
+
+
+def _text(data: bytes, position: int) -> tuple[str, int]:
+    (size,) = _I16.unpack_from(data, position)
+    position += 2
+    if not 0 <= size <= len(data) - position:
+        raise ValueError(size)
+    return data[position : position + size].decode(), position + size
+
+
+def _partitions(data: bytes, position: int) -> Iterator[tuple[str, int]]:
+    """An array of topics with their partitions."""
+    (count,) = _I32.unpack_from(data, position)
+    position += 4
+    if not 0 <= count <= len(data):
+        raise ValueError(count)
+    for _ in range(count):
+        topic, position = _text(data, position)
+        (size,) = _I32.unpack_from(data, position)
+        position += 4
+        if not 0 <= size <= (len(data) - position) // 4:
+            raise ValueError(size)
+        for number in struct.unpack_from(f">{size}i", data, position):
+            yield topic, number
+        position += 4 * size

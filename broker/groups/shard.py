@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from headgate.broker.groups.consumer_group import ConsumerGroup
 from headgate.broker.groups.effects import ROWS_PER_APPEND_MAX, Answer, Append, Budget, Effect, Now, Row
 from headgate.broker.groups.entry import DeleteReply, Entry, GroupListing, RowsReply, Ticket, failed, record_of
 from headgate.broker.groups.events import (
@@ -37,9 +38,8 @@ from headgate.broker.groups.events import (
     refusal,
 )
 from headgate.broker.groups.group import Group
-from headgate.broker.groups.member import CONSUMER_PROTOCOL
 from headgate.broker.groups.pending import PENDING_MAX, Producers, offset_key
-from headgate.broker.groups.positions import NEVER, Position, Positions, is_expired
+from headgate.broker.groups.positions import NEVER, Position, Positions
 from headgate.broker.groups.records import (
     GroupMetadata,
     OffsetKey,
@@ -394,11 +394,11 @@ class Shard:
             gone = [
                 OffsetKey(group_id, topic, partition)
                 for topic, partition, value in entry.positions.items()
-                if not topic_exists(topic, value) or self._is_expired(entry, topic, value, retention_ms, now.wall_ms)
+                if not topic_exists(topic, value) or entry.is_expired(topic, value, retention_ms, now.wall_ms)
             ]
             for start in range(0, len(gone), ROWS_PER_APPEND_MAX):
                 effects.append(self._append(self._forget(group_id, gone[start : start + ROWS_PER_APPEND_MAX], None, None)))
-            idle = entry.state is State.EMPTY and not (entry.group is not None and entry.group.pending)
+            idle = not entry.has_members and not (entry.group is not None and entry.group.pending)
             state_ms = 0 if entry.record is None else entry.record.state_ms
             if idle and not (entry.positions or entry.pending) and now.wall_ms - state_ms >= empty_group_ms:
                 self._group(group_id, entry, now).delete()
@@ -462,7 +462,7 @@ class Shard:
         if ticket.deletes_group:
             assert entry.group is not None
             if error is None:
-                entry.group = entry.record = None  # the group has no state left, and `_settle` forgets it
+                entry.group = entry.record = entry.consumer = None  # the group has no state left, and `_settle` forgets it
             else:
                 entry.group.revive()
         elif ticket.group_ticket is not None and entry.group is not None:
@@ -558,7 +558,7 @@ class Shard:
             return Group(group_id, self.config)
         return Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
 
-    def _schedule(self, group_id: str, group: Group) -> None:
+    def _schedule(self, group_id: str, group: Group | ConsumerGroup) -> None:
         deadline = group.next_deadline_ms
         if deadline is None:
             self._timers.cancel(group_id)
@@ -578,15 +578,6 @@ class Shard:
             if told:
                 entry.group = None
                 self._timers.cancel(group_id)
-        if entry.group is None and entry.record is None and not entry.positions and not entry.pending:
+        if not (entry.group or entry.record or entry.consumer or entry.positions or entry.pending):
             del self._entries[group_id]
             self.budget.groups -= 1
-
-    def _is_expired(self, entry: Entry, topic: str, value: OffsetValue, retention_ms: int, wall_ms: int) -> bool:
-        if entry.group is None or entry.group.state is State.EMPTY:
-            since_ms = entry.record.state_ms if entry.record and entry.record.protocol_type else -1
-            return is_expired(value, since_ms, retention_ms, wall_ms)
-        group = entry.group
-        if group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL or group.is_subscribed(topic):
-            return False
-        return is_expired(value, -1, retention_ms, wall_ms)

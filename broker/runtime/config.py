@@ -340,6 +340,12 @@ class Settings:
     )
     group_min_session_timeout_ms: int = _duration(6 * SECOND_MS, 1, DAY_MS, "shortest session time-out that a member may ask for")
     group_max_session_timeout_ms: int = _duration(1800 * SECOND_MS, 1, DAY_MS, "longest session time-out that a member may ask for")
+    group_consumer_session_timeout_ms: int = _duration(
+        45 * SECOND_MS, 1, DAY_MS, "time without a heartbeat after which a member of a consumer group (KIP-848) is removed"
+    )
+    group_consumer_heartbeat_interval_ms: int = _duration(
+        5 * SECOND_MS, 1, DAY_MS, "pause between two heartbeats of a member of a consumer group; shorter while the group changes"
+    )
     group_max_size: int = _count(5_000, 1, 100_000, "most members of one group")
     groups_max: int = _count(100_000, 1, 10_000_000, "most groups of one broker")
     offsets_retention_minutes: int = _count(
@@ -476,6 +482,7 @@ def _check_together(settings: Settings) -> None:
         ("offsets_topic_num_partitions", "partitions_per_topic_max"),
         ("transaction_topic_num_partitions", "partitions_per_topic_max"),
         ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
+        ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"),
     )
     for pair in pairs:
         if getattr(settings, pair[0]) > getattr(settings, pair[1]):

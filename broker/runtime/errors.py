@@ -59,6 +59,8 @@ class Reason(StrEnum):
     NOT_AUTHORIZED = "not_authorized"
     UNKNOWN_USER = "unknown_user"
     USER_EXISTS = "user_exists"
+    UNSUPPORTED_ASSIGNOR = "unsupported_assignor"
+    INVALID_REGULAR_EXPRESSION = "invalid_regular_expression"
     # Try again, at this broker or another one.
     CONCURRENT_TRANSACTIONS = "concurrent_transactions"
     TRANSACTION_UNVERIFIED = "transaction_unverified"
@@ -77,6 +79,9 @@ class Reason(StrEnum):
     UNKNOWN_MEMBER_ID = "unknown_member_id"
     ILLEGAL_GENERATION = "illegal_generation"
     REBALANCE_IN_PROGRESS = "rebalance_in_progress"
+    FENCED_MEMBER_EPOCH = "fenced_member_epoch"
+    STALE_MEMBER_EPOCH = "stale_member_epoch"
+    UNRELEASED_INSTANCE_ID = "unreleased_instance_id"
     # Another incarnation took over, or the object is closed.
     FENCED = "fenced"
     FENCED_INSTANCE_ID = "fenced_instance_id"

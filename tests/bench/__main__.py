@@ -32,6 +32,7 @@ TITLES = {
     "latency": "Latency from produce() to the ack, librdkafka, 1 KB values",
     "grpc": "gRPC, whole record batches on one stream (local store, wal.fsync=never; s/GB is the broker's CPU)",
     "groups": "Consumer groups",
+    "transactions": "Transactions of librdkafka (wal.fsync=always; S3 is moto on this machine)",
     "memory": "Memory",
     "start": "Start",
     "turns": "Turns of the event loop under the costliest requests (CPU time), and acks beside them",

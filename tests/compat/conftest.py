@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 
-QUICK = {"HEADGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-"""kafkajs reads in a group with one member: the coordinator need not wait for others."""
+QUICK = {"HEADGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0", "HEADGATE_GROUP_CONSUMER_SESSION_TIMEOUT_MS": "6000"}
+"""kafkajs reads in a group with one member: the coordinator need not wait for others. Members of consumer groups (KIP-848) have no
+time-out of their own, and some die in the tests."""
 
 EXTERNAL = os.environ.get("HEADGATE_COMPAT_BOOTSTRAP")
 

@@ -79,6 +79,60 @@ def test_members_join_leave_and_crash(make_group: MakeGroup, client: str) -> Non
     first.stop()
 
 
+@pytest.mark.parametrize("client", ["confluent", pytest.param("java", marks=[pytest.mark.kafka_server, pytest.mark.slow])])
+def test_members_of_a_consumer_group_join_leave_and_crash(make_group: MakeGroup, client: str) -> None:
+    """KIP-848: the broker assigns, and what a member keeps is not taken from it meanwhile."""
+    group = make_group()
+    feed = Feed(group)
+    feed.write(20)
+    first = group.start(client, assignor="kip848")
+    group.wait_shared(PARTITIONS)
+    group.start(client, assignor="kip848")
+    group.wait_shared(PARTITIONS)
+    revoked = [partition for one in first.of("revoked") for partition in one["partitions"]]
+    assert len(revoked) == PARTITIONS // 2
+    third = group.start(client, assignor="kip848")
+    group.wait_shared(PARTITIONS)
+    feed.write(20)
+    group.wait_processed(feed.ends)
+    group.running[1].stop()
+    group.wait_shared(PARTITIONS)
+    third.kill()
+    feed.write(20)
+    group.wait_processed(feed.ends)
+    group.wait_shared(PARTITIONS)
+    first.stop()
+
+
+@pytest.mark.parametrize(
+    ("client", "classic"),
+    [
+        ("confluent", "range"),
+        ("confluent", "cooperative-sticky"),
+        pytest.param("java", "range", marks=[pytest.mark.kafka_server, pytest.mark.slow]),
+    ],
+)
+def test_a_group_changes_its_protocol_while_its_members_roll(make_group: MakeGroup, client: str, classic: str) -> None:
+    """To KIP-848 and back: positions stay, and no committed record comes again."""
+    group = make_group()
+    feed = Feed(group)
+    feed.write(20)
+    for _ in range(2):
+        group.start(client, assignor=classic)
+        group.wait_shared(PARTITIONS)
+    for assignor in ("kip848", "kip848", classic, classic):
+        old = group.running[0]
+        group.start(client, assignor=assignor)
+        group.wait_shared(PARTITIONS)
+        feed.write(20)
+        group.wait_processed(feed.ends)
+        old.stop()
+        group.wait_shared(PARTITIONS)
+        feed.write(20)
+        group.wait_processed(feed.ends)
+    group.stop_all()
+
+
 @pytest.mark.parametrize("assignor", ["roundrobin", "range"])
 def test_a_group_of_all_clients_whose_assignors_agree(make_group: MakeGroup, assignor: str) -> None:
     group = make_group()

@@ -28,7 +28,7 @@ from tests.support import nodes
 from tests.support.batches import batch
 from tests.support.messages import message_module, message_values, scalars
 
-OF_GROUPS = {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47}
+OF_GROUPS = {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69}
 """The APIs that need a coordinator of groups: this test has none."""
 KEYS = [api.key for api in APIS.values() if api.module is not None and api.key not in OF_GROUPS]
 

@@ -11,6 +11,7 @@ from headgate.broker.cluster.acl import Operation
 from headgate.broker.server.access.rights import Rights
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 _T = TypeVar("_T")
 Message: TypeAlias = Any
@@ -43,6 +44,15 @@ class Asked:
 
     def group(self, operation: Operation) -> Callable[[str], bool]:
         return lambda name: self.rights.on_group(operation, name)
+
+    def on_named(self, operation: Operation, one: Message) -> bool:
+        """Whether the client may do it to the topic of a row, which has a name or an id. An id that no topic has harms nobody: the
+        handler answers it."""
+        topic_id = getattr(one, "topic_id", ZERO_UUID)
+        if topic_id == ZERO_UUID:
+            return self.rights.on_topic(operation, one.name)
+        topic = self.context.engine.manifest.topics_by_id.get(topic_id)
+        return topic is None or self.rights.on_topic(operation, topic.name)
 
     async def drop(self, items: list[_T], may: Callable[[_T], bool]) -> list[_T]:
         """Take items out of a list that the client may not touch. Returns these."""

@@ -253,6 +253,18 @@ def _configs(operation: Operation, module: str, row: str, rows: str) -> Rule:
     return rule
 
 
+async def _elect_leaders(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER):
+        yield None
+        return
+    module, topics = "elect_leaders", []
+    async for one in asked.context.turn.each(request.topic_partitions or ()):
+        rows = [made(module, "PartitionResult", partition_id=number, error_code=CLUSTER_REFUSED) for number in one.partitions]
+        topics.append(made(module, "ReplicaElectionResult", topic=one.topic, partition_result=rows))
+    code = CLUSTER_REFUSED if asked.context.api_version else 0
+    yield made(module, "ElectLeadersResponse", error_code=code, replica_election_results=topics)
+
+
 async def _init_producer_id(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     rights, name = asked.rights, request.transactional_id
     if name is not None and not rights.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
@@ -284,13 +296,14 @@ async def _find_coordinator(request: Message, asked: Asked) -> AsyncGenerator[Me
 
 async def _offset_commit(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     in_group = asked.rights.on_group(Operation.READ, request.group_id)
-    refused = await asked.drop(request.topics, lambda one: in_group and asked.rights.on_topic(Operation.READ, one.name))
+    refused = await asked.drop(request.topics, lambda one: in_group and asked.on_named(Operation.READ, one))
     code = TOPIC_REFUSED if in_group else GROUP_REFUSED
     rows = [
         made(
             "offset_commit",
             "OffsetCommitResponseTopic",
             name=topic.name,
+            topic_id=topic.topic_id,
             partitions=[
                 made("offset_commit", "OffsetCommitResponsePartition", partition_index=one.partition_index, error_code=code)
                 for one in topic.partitions
@@ -318,13 +331,13 @@ async def _offset_fetch(request: Message, asked: Asked) -> AsyncGenerator[Messag
         return
     groups = await asked.drop(request.groups, lambda one: asked.rights.on_group(Operation.DESCRIBE, one.group_id))
     topics = {
-        one.group_id: await asked.drop(one.topics, lambda topic: may_topic(topic.name))
+        one.group_id: await asked.drop(one.topics, lambda topic: asked.on_named(Operation.DESCRIBE, topic))
         for one in request.groups
         if one.topics is not None
     }
     response = yield None
     for group in response.groups:
-        await asked.drop(group.topics, lambda one: may_topic(one.name))
+        await asked.drop(group.topics, lambda one: not one.name or may_topic(one.name))
         group.topics += [_unread(one, "Topics", "Partitions") for one in topics.get(group.group_id, ())]
     for one in groups:
         response.groups.append(made("offset_fetch", "OffsetFetchResponseGroup", group_id=one.group_id, error_code=GROUP_REFUSED))
@@ -335,7 +348,8 @@ def _unread(topic: Message, kind: str, row: str) -> Message:
         made("offset_fetch", f"OffsetFetchResponse{row}", partition_index=one, committed_offset=-1, error_code=TOPIC_REFUSED)
         for one in topic.partition_indexes
     ]
-    return made("offset_fetch", f"OffsetFetchResponse{kind}", name=topic.name, partitions=rows)
+    names = {"name": topic.name, "topic_id": topic.topic_id} if kind == "Topics" else {"name": topic.name}
+    return made("offset_fetch", f"OffsetFetchResponse{kind}", **names, partitions=rows)
 
 
 async def _offset_delete(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
@@ -373,6 +387,30 @@ async def _describe_groups(request: Message, asked: Asked) -> AsyncGenerator[Mes
     for name in refused:
         row = made("describe_groups", "DescribedGroup", group_id=name, error_code=GROUP_REFUSED, error_message=text)
         response.groups.append(row)
+
+
+async def _consumer_group_heartbeat(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights, kind = asked.rights, ("consumer_group_heartbeat", "ConsumerGroupHeartbeatResponse")
+    if not rights.on_group(Operation.READ, request.group_id):
+        yield made(*kind, error_code=GROUP_REFUSED)
+    elif await asked.drop(list(request.subscribed_topic_names or ()), asked.topic(Operation.DESCRIBE)):
+        yield made(*kind, error_code=TOPIC_REFUSED)
+    else:
+        yield None
+
+
+async def _consumer_group_describe(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    module, may = "consumer_group_describe", asked.topic(Operation.DESCRIBE)
+    refused = await asked.drop(request.group_ids, asked.group(Operation.DESCRIBE))
+    response = yield None
+    rows: list[Message] = []
+    async for group in asked.context.turn.each(response.groups):
+        held = [one.topic_name for member in group.members for one in member.assignment.topic_partitions]
+        named = [name for member in group.members for name in member.subscribed_topic_names]
+        hidden = not all(map(may, dict.fromkeys((*held, *named))))
+        rows.append(made(module, "DescribedGroup", group_id=group.group_id, error_code=TOPIC_REFUSED) if hidden else group)
+    response.groups = rows + [made(module, "DescribedGroup", group_id=name, error_code=GROUP_REFUSED) for name in refused]
+    await _limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda one: one.group_id)
 
 
 # -- users and rules
@@ -432,6 +470,7 @@ RULES: dict[int, Rule] = {
     36: _free,
     37: _create_partitions,
     42: _delete_groups,
+    43: _elect_leaders,
     44: _configs(Operation.ALTER_CONFIGS, "incremental_alter_configs", "AlterConfigsResourceResponse", "responses"),
     46: _on_cluster(_DESCRIBE, "list_partition_reassignments", "ListPartitionReassignmentsResponse"),
     47: _offset_delete,
@@ -439,6 +478,9 @@ RULES: dict[int, Rule] = {
     51: _alter_users,
     60: _describe_cluster,
     61: _on_partitions(_READ, "describe_producers", "TopicResponse", "PartitionResponse"),
+    68: _consumer_group_heartbeat,
+    69: _consumer_group_describe,
+    74: _on_cluster(Operation.DESCRIBE_CONFIGS, "list_config_resources", "ListConfigResourcesResponse"),
     75: _describe_topic_partitions,
     **TRANSACTION_RULES,
 }

@@ -30,6 +30,8 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "AlterConfigs",
         "AlterUserScramCredentials",
         "ApiVersions",
+        "ConsumerGroupDescribe",
+        "ConsumerGroupHeartbeat",
         "CreateAcls",
         "CreatePartitions",
         "CreateTopics",
@@ -45,6 +47,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "DescribeProducers",
         "DescribeTopicPartitions",
         "DescribeTransactions",
+        "ElectLeaders",
         "EndTxn",
         "DescribeUserScramCredentials",
         "Fetch",
@@ -54,6 +57,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "InitProducerId",
         "JoinGroup",
         "LeaveGroup",
+        "ListConfigResources",
         "ListGroups",
         "ListOffsets",
         "ListPartitionReassignments",
@@ -267,14 +271,14 @@ class Reading:
         out.line(f"for step in {out.use('steps')}(length):")
         out.depth += 1
         out.line("yield step")
-        if one.kind in ("int32", "int64"):
+        if one.kind in ("int8", "int32", "int64"):
             out.line(f"portion, pos = {out.use('read_' + one.kind + 's')}(buf, pos, step)")
             out.line(f"{name} += portion")
         else:
             out.line("for _ in range(step):")
             out.depth += 1
             if one.struct is not None:
-                item = _item(one.struct)
+                item = _item(one.struct) if _item(one.struct) != name else f"some_{name}"
                 out.line(f"{item}, pos = {_call('read', one.struct)}(buf, pos, version)")
             else:
                 assert one.kind == "string"
@@ -431,7 +435,7 @@ class Writing:
         out.line(f"for {some} in {out.use('portions')}({items}):")
         out.depth += 1
         out.line(f"yield len({some})")
-        if one.kind in ("int32", "int64"):
+        if one.kind in ("int8", "int32", "int64"):
             out.line(f"{out.use('write_' + one.kind + 's')}({target}, {some})")
         elif one.struct is not None:
             item = _item(one.struct)

@@ -199,8 +199,9 @@ class Message:
 
 
 def load(name: str) -> Message:
-    """The message of that name, from Kafka's schema."""
-    text = resources.files("kafka.protocol.schemas.resources").joinpath(f"{name}.json").read_text()
+    """The message of that name, from Kafka's schema. `schemas/` has those that kafka-python does not have."""
+    own = resources.files("headgate.broker.wire.kafka").joinpath("schemas", f"{name}.json")
+    text = (own if own.is_file() else resources.files("kafka.protocol.schemas.resources").joinpath(f"{name}.json")).read_text()
     schema = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     valid = Versions.parse(schema["validVersions"])
     flexible = Versions.parse(schema["flexibleVersions"])

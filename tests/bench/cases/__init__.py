@@ -20,6 +20,7 @@ from tests.bench.cases import (
     sink_reads,
     sink_shapes,
     start,
+    transactions,
     turns,
     unsynced,
 )
@@ -36,6 +37,7 @@ ALL: list[Case] = [
     *latency.CASES,
     *grpc.CASES,
     *groups.CASES,
+    *transactions.CASES,
     *memory.CASES,
     *start.CASES,
     *turns.CASES,

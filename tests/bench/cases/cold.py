@@ -95,7 +95,7 @@ def leave_cache(store: Path) -> None:
 
 
 @contextmanager
-def _store(bench: Bench, kind: str) -> Iterator[tuple[str, Mapping[str, str], Path | None]]:
+def store(bench: Bench, kind: str) -> Iterator[tuple[str, Mapping[str, str], Path | None]]:
     """An empty store: (URL, the broker's settings for it, its directory)."""
     if kind == DIRECTORY:
         place = bench.fresh_directory("cold")
@@ -119,7 +119,7 @@ def _measure(bench: Bench, kind: str, settings: Mapping[str, str], batch_bytes: 
     """Fill a broker with these settings and read it by each kind of reader."""
     read: dict[str, Reading] = {}
     with (
-        _store(bench, kind) as (url, needed, place),
+        store(bench, kind) as (url, needed, place),
         brokers.broker(bench.directory, url, settings={**needed, **settings}) as broker,
     ):
         batch_records = _fill(bench, broker, batch_bytes, total_bytes)

@@ -14,7 +14,8 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.RetriableException;
 
-/** A group member of the Java client: `java -cp JARS Member.java BOOTSTRAP GROUP TOPIC SESSION_MS`. It leaves when stdin closes. */
+/** A group member of the Java client: `java -cp JARS Member.java BOOTSTRAP GROUP TOPIC SESSION_MS ASSIGNOR`. It leaves when stdin
+ * closes. The assignor `kip848` stands for the protocol in which the broker assigns; all others are the client's default. */
 public class Member implements ConsumerRebalanceListener {
     static volatile boolean stopping;
 
@@ -63,8 +64,12 @@ public class Member implements ConsumerRebalanceListener {
         Properties config = new Properties();
         config.put("bootstrap.servers", arguments[0]);
         config.put("group.id", arguments[1]);
-        config.put("session.timeout.ms", arguments[3]);
-        config.put("heartbeat.interval.ms", "500");
+        if (arguments[4].equals("kip848")) {
+            config.put("group.protocol", "consumer");
+        } else {
+            config.put("session.timeout.ms", arguments[3]);
+            config.put("heartbeat.interval.ms", "500");
+        }
         config.put("auto.offset.reset", "earliest");
         config.put("enable.auto.commit", "false");
         config.put("fetch.max.wait.ms", "100");

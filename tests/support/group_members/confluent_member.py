@@ -9,6 +9,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tests.support.clients.confluent import QUICK_RECONNECT
 from tests.support.group_members.common import settings, tell, until_stdin_closes
 
+NEW_PROTOCOL = "kip848"
+"""In place of an assignor: the protocol of KIP-848, in which the broker assigns."""
+
 # Errors of a commit while the group or the broker changes; the next commit, or the next owner, makes up for them.
 PASSING = {
     KafkaError.ILLEGAL_GENERATION,
@@ -25,6 +28,8 @@ PASSING = {
     KafkaError._STATE,
     KafkaError._NO_OFFSET,
     KafkaError._ASSIGNMENT_LOST,
+    KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.FENCED_MEMBER_EPOCH,
 }
 
 
@@ -36,12 +41,15 @@ def main() -> None:
         "group.id": given["group"],
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "partition.assignment.strategy": given["assignor"],
-        "session.timeout.ms": given["session_ms"],
-        "heartbeat.interval.ms": 500,
         "fetch.wait.max.ms": 100,
         **QUICK_RECONNECT,
     }
+    if given["assignor"] == NEW_PROTOCOL:
+        config["group.protocol"] = "consumer"
+    else:
+        config["partition.assignment.strategy"] = given["assignor"]
+        config["session.timeout.ms"] = given["session_ms"]
+        config["heartbeat.interval.ms"] = 500
     if given["instance"] is not None:
         config["group.instance.id"] = given["instance"]
     fatal: list[KafkaError] = []
@@ -52,7 +60,7 @@ def main() -> None:
 
     # librdkafka reports a fatal error here. It does not always deliver it among the messages of `consume`, too.
     consumer = Consumer({**config, "error_cb": failed})
-    cooperative = given["assignor"] == "cooperative-sticky"
+    cooperative = given["assignor"] in ("cooperative-sticky", NEW_PROTOCOL)
 
     def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
         if cooperative:

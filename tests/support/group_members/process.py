@@ -34,7 +34,7 @@ def java_command(settings: Mapping[str, Any], place: Path) -> list[str]:
     jars = f"{kafka_server.jars()}/*"
     if not (place / "Member.class").exists():
         subprocess.run(["javac", "-cp", jars, "-d", str(place), str(JAVA_MEMBER)], check=True, timeout=WAIT_S)
-    given = [str(settings[name]) for name in ("bootstrap", "group", "topic", "session_ms")]
+    given = [str(settings[name]) for name in ("bootstrap", "group", "topic", "session_ms", "assignor")]
     return ["java", *kafka_server.SMALL_JVM, "-XX:TieredStopAtLevel=1", "-cp", f"{place}{os.pathsep}{jars}", "Member", *given]
 
 

@@ -121,7 +121,7 @@ def test_a_simple_consumer_commits_and_its_group_appears() -> None:
     topic_id = uuid.uuid4()
     assert log.commit(offset=7, leader_epoch=3, metadata="text", topic_id=topic_id) == OK
     assert log.shard.position("g", "t", 0) == OffsetValue(7, 3, "text", 1_000_000, -1, topic_id)
-    assert [tuple(row) for row in log.shard.list_groups()] == [("g", "", State.EMPTY, 0)]
+    assert [tuple(row) for row in log.shard.list_groups()] == [("g", "", State.EMPTY, 0, "classic")]
     assert log.shows(log.replayed()) == log.shows(log.shard)
 
 

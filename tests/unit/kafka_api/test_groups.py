@@ -7,6 +7,7 @@ clients of some version see other errors, or positions that were not committed. 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -110,15 +111,27 @@ def commit_request(group: str, rows: list[tuple[str, int, int]], **fields: Any) 
     )
 
 
+def id_of(kafka: Kafka, name: str) -> uuid.UUID:
+    """The id of a topic; of one that does not exist, if the name does not exist."""
+    topic = kafka.engine.manifest.topics.get(name)
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name) if topic is None else topic.id
+
+
 async def commit(kafka: Kafka, group: str, rows: list[tuple[str, int, int]], version: int = 9, **fields: Any) -> list[int]:
-    """The error codes, in order."""
-    answer = await kafka.call(commit_request(group, rows, **fields), version)
+    """The error codes, in order. From version 10 on, topics are named by their ids."""
+    request = commit_request(group, rows, **fields)
+    for topic in request.topics if version >= 10 else ():
+        topic.topic_id, topic.name = id_of(kafka, topic.name), ""
+    answer = await kafka.call(request, version)
     return [partition.error_code for topic in answer.topics for partition in topic.partitions]
 
 
 async def fetch(kafka: Kafka, group: str, topics: list[tuple[str, list[int]]] | None, version: int) -> dict[tuple[str, int], int]:
     if version >= 8:
+        names = {id_of(kafka, name): name for name in (*kafka.engine.manifest.topics, *(name for name, _ in topics or ()))}
         asked = None if topics is None else [OffsetFetchRequestTopics(name=name, partition_indexes=rows) for name, rows in topics]
+        for one in asked or () if version >= 10 else ():
+            one.topic_id, one.name = id_of(kafka, one.name), ""
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=asked)])
         (answer,) = (await kafka.call(request, version)).groups
         assert answer.group_id == group
@@ -130,9 +143,11 @@ async def fetch(kafka: Kafka, group: str, topics: list[tuple[str, list[int]]] | 
     assert answer.error_code == 0
     found = {}
     for one in answer.topics:
+        name = names[one.topic_id] if version >= 10 else one.name
         for row in one.partitions:
-            assert row.error_code == 0
-            found[one.name, row.partition_index] = row.committed_offset
+            is_unknown = version >= 10 and name not in kafka.engine.manifest.topics
+            assert row.error_code == (ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else 0)
+            found[name, row.partition_index] = row.committed_offset
     return found
 
 
@@ -305,7 +320,8 @@ async def test_commit_by_a_member(kafka: Kafka, topic: str, version: int) -> Non
     rows = [("t", 0, 5), ("t", 3, 6), ("t", 4, 7), ("t", -1, 7), ("none", 0, 7), ("bad name", 0, 7)]
     codes = await commit(kafka, "g", rows, version, member_id=member_id, generation_id_or_member_epoch=1)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert codes == [0, 0, unknown, unknown, unknown, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    by_name = [unknown, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert codes == [0, 0, unknown, unknown, *([ErrorCode.UNKNOWN_TOPIC_ID] * 2 if version >= 10 else by_name)]
     assert await fetch(kafka, "g", None, 9) == {("t", 0): 5, ("t", 3): 6}
     for fields, code in (
         ({"member_id": member_id, "generation_id_or_member_epoch": 2}, ErrorCode.ILLEGAL_GENERATION),

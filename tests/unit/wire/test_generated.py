@@ -51,6 +51,8 @@ KAFKA_4_2 = {
     "TxnOffsetCommitRequest": (28, 0, 5),
     "DescribeTransactionsRequest": (65, 0, 0),
     "ListTransactionsRequest": (66, 0, 2),
+    "ConsumerGroupHeartbeatRequest": (68, 0, 1),
+    "ConsumerGroupDescribeRequest": (69, 0, 1),
     "CreateTopicsRequest": (19, 2, 7),
     "DeleteTopicsRequest": (20, 1, 6),
     "CreatePartitionsRequest": (37, 0, 3),
@@ -62,6 +64,8 @@ KAFKA_4_2 = {
     "DescribeTopicPartitionsRequest": (75, 0, 0),
     "DescribeLogDirsRequest": (35, 1, 4),
     "ListPartitionReassignmentsRequest": (46, 0, 0),
+    "ElectLeadersRequest": (43, 0, 2),
+    "ListConfigResourcesRequest": (74, 0, 1),
 }
 """API key: lowest and highest version of Kafka 4.2."""
 

@@ -2,9 +2,10 @@
 
 - An unsupported version is answered in version 0 with UNSUPPORTED_VERSION and the list: the client can choose (KIP-511).
 - From version 3 the client names its software; a name or version that Kafka would refuse is INVALID_REQUEST.
-- The feature `transaction.version` is 2: clients then use the second protocol of transactions (KIP-890).
+- Features: `transaction.version` is 2: clients then use the second protocol of transactions (KIP-890). `group.version` is 1:
+  consumer groups (KIP-848).
 
-Deviation: no other features are advertised. APIs that Kafka enables by them (group.version) are not served.
+Deviation: no other features are advertised, such as those of KRaft.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headgate.broker.wire.kafka.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-TRANSACTIONS, TRANSACTIONS_VERSION = "transaction.version", 2
+FEATURES = {"group.version": 1, "transaction.version": 2}
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -45,9 +46,9 @@ async def handle(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         api_keys=_served(),
-        supported_features=[SupportedFeatureKey(name=TRANSACTIONS, min_version=0, max_version=TRANSACTIONS_VERSION)],
+        supported_features=[SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()],
         finalized_features_epoch=0,
         finalized_features=[
-            FinalizedFeatureKey(name=TRANSACTIONS, max_version_level=TRANSACTIONS_VERSION, min_version_level=TRANSACTIONS_VERSION)
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level) for name, level in FEATURES.items()
         ],
     )

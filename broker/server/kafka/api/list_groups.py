@@ -1,4 +1,4 @@
-"""ListGroups (16), versions 0-5: every group, by state from version 4 and by type from version 5. All are of the type `classic`."""
+"""ListGroups (16), versions 0-5: every group, by state from version 4 and by type (classic or consumer) from version 5."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code
 from headgate.broker.wire.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
-TYPE = "classic"
-
 
 async def handle(request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
     each = context.turn.each
     states = {state.lower() async for state in each(request.states_filter)}
     types = {type.lower() async for type in each(request.types_filter)}
-    if types and TYPE not in types:
-        return ListGroupsResponse()
     try:
         await context.groups.confirm()
         return ListGroupsResponse(
             groups=[
-                ListedGroup(group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state.value, group_type=TYPE)
+                ListedGroup(
+                    group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state.value, group_type=row.kind
+                )
                 async for row in each(context.groups.list_groups())
-                if not states or row.state.value.lower() in states
+                if (not states or row.state.value.lower() in states) and (not types or row.kind in types)
             ]
         )
     except HeadgateError as error:

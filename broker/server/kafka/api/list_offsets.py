@@ -1,12 +1,12 @@
-"""ListOffsets (2), versions 1-10: offsets by time and by name.
+"""ListOffsets (2), versions 1-11: offsets by time and by name.
 
 - A timestamp >= 0: the first record at or after it. -1 latest (the high watermark), -2 earliest (the log's start), -3 the record
-  with the greatest timestamp (version 7), -4 earliest local (8), -5 latest tiered (9). A name that the version does not have is
-  UNSUPPORTED_VERSION, as in Kafka.
+  with the greatest timestamp (version 7), -4 earliest local (8), -5 latest tiered (9), -6 earliest pending upload (11). A name
+  that the version does not have is UNSUPPORTED_VERSION, as in Kafka.
 - A partition that occurs twice in the request is INVALID_REQUEST at each place.
 
-Deviations: no records are local or tiered here, so -4 is the log's start and -5 is unknown (-1). A Kafka without tiered storage
-answers the same. With isolation level read_committed, latest is the last stable offset, and searches end there.
+Deviations: no records are local or tiered here, so -4 is the log's start, and -5 and -6 are unknown (-1). A Kafka without tiered
+storage answers the same. With isolation level read_committed, latest is the last stable offset, and searches end there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from headgate.broker.runtime.turns import Turn
 
 READ_COMMITTED = 1
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-_VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+_VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 EPOCHS_VERSION_MIN = 4
 
 LOOKUPS_MAX = 16

@@ -1,9 +1,9 @@
-"""OffsetCommit (8), versions 2-9: keep positions of a group, as durably as records. Answered when they are durable.
+"""OffsetCommit (8), versions 2-10: keep positions of a group, as durably as records. Answered when they are durable.
 
 A commit of a consumer that does not use groups has no member and generation -1. It creates the group, and is refused while the
 group has members. Versions 2-4 may ask for an expiry of their own. A member of a group that does not exist gets
 ILLEGAL_GENERATION before version 9, then GROUP_ID_NOT_FOUND. Positions of topics and partitions that do not exist are refused
-one by one.
+one by one. Version 10 names topics by their ids. A member of a consumer group (KIP-848) commits with its epoch, from version 9 on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-GROUP_NOT_FOUND_VERSION_MIN = 9
+GROUP_NOT_FOUND_VERSION_MIN = EPOCHS_VERSION_MIN = 9
+TOPIC_IDS_VERSION_MIN = 10
 
 
 async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
@@ -32,17 +33,17 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
     positions: list[Position] = []
     results: list[OffsetCommitResponsePartition] = []
     manifest = context.engine.manifest
-    topics = manifest.topics
+    by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
     each = context.turn.each
     async for asked in each(request.topics):
-        topic = topics.get(asked.name)
-        rows = OffsetCommitResponseTopic(name=asked.name)
+        topic = manifest.topics_by_id.get(asked.topic_id) if by_id else manifest.topics.get(asked.name)
+        rows = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
         response.topics.append(rows)
         async for row in each(asked.partitions):
             result = OffsetCommitResponsePartition(partition_index=row.partition_index)
             rows.partitions.append(result)
             if topic is None:
-                result.error_code = unknown_topic_code(asked.name)
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else unknown_topic_code(asked.name)
             elif not 0 <= row.partition_index < topic.partitions:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
@@ -76,11 +77,11 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
     if reply.error is not None:
         async for topic_rows in each(response.topics):
             async for result in each(topic_rows.partitions):
-                result.error_code = _code(reply.error)
+                result.error_code = _code(reply.error, context.api_version)
     else:
         async for result, reason in each(zip(results, reply.errors, strict=True)):
             if reason is not None:
-                result.error_code = _code(reason)
+                result.error_code = _code(reason, context.api_version)
     return response
 
 
@@ -88,6 +89,8 @@ def _unknown_group(version: int) -> Reason:
     return Reason.GROUP_ID_NOT_FOUND if version >= GROUP_NOT_FOUND_VERSION_MIN else Reason.ILLEGAL_GENERATION
 
 
-def _code(reason: Reason) -> ErrorCode:
+def _code(reason: Reason, version: int) -> ErrorCode:
+    if reason is Reason.STALE_MEMBER_EPOCH and version < EPOCHS_VERSION_MIN:
+        return ErrorCode.UNSUPPORTED_VERSION  # it has a generation, and no epoch
     # Kafka's answer to a commit that is larger than a record may be.
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if reason is Reason.MESSAGE_TOO_LARGE else reason_code(reason)

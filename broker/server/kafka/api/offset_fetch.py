@@ -1,24 +1,29 @@
-"""OffsetFetch (9), versions 1-9: the positions of a group; of several groups from version 8.
+"""OffsetFetch (9), versions 1-10: the positions of a group; of several groups from version 8.
 
 Null for the topics asks for all positions (from version 2). A position that was never committed is offset -1, without an error,
 and so is every position of a group that does not exist. A position belongs to the topic that existed at its commit: after the
 topic was deleted and created again, the position is gone. A partition that occurs more than once in a request is answered once;
 otherwise a small request could ask for an answer of any size. For a group that occurs twice, the last entry counts.
-With `require_stable` (version 7), a partition whose position may change with an open transaction is UNSTABLE_OFFSET_COMMIT.
+With `require_stable` (version 7), a partition whose position may change with an open transaction is UNSTABLE_OFFSET_COMMIT. From
+version 9 on, a member of a consumer group (KIP-848) says who it is; a fenced one is refused. Version 10 names topics by their ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from uuid import UUID
 
 from headgate.broker.groups.records import OffsetValue
-from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
-from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, reason_code
 from headgate.broker.server.kafka.leads import find_group_doubt
 from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -26,8 +31,10 @@ from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 GROUPS_VERSION_MIN = 8
+TOPIC_IDS_VERSION_MIN = 10
 TOP_LEVEL_ERROR_VERSION_MIN = 2
 
 _UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -39,17 +46,9 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
     each = context.turn.each
     doubt = await find_group_doubt(context)
     if context.api_version >= GROUPS_VERSION_MIN:
+        last = {group.group_id: group async for group in each(request.groups)}
         return OffsetFetchResponse(
-            groups=[
-                await _group(
-                    context,
-                    group.group_id,
-                    None if group.topics is None else [(topic.name, topic.partition_indexes) async for topic in each(group.topics)],
-                    doubt,
-                    context.groups.is_unstable if request.require_stable else _never,
-                )
-                async for group in each({group.group_id: group async for group in each(request.groups)}.values())
-            ]
+            groups=[await _group(context, group, doubt, request.require_stable) async for group in each(last.values())]
         )
     asked = None if request.topics is None else [(topic.name, topic.partition_indexes) async for topic in each(request.topics)]
     code = 0
@@ -58,7 +57,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
     except HeadgateError as error:
         code = error_code(error)
         rows = {name: [(partition, None) async for partition in each(partitions)] async for name, partitions in each(asked or ())}
-    unstable = context.groups.is_unstable if request.require_stable and not code else _never
+    unstable = _unstable(context, request.group_id) if request.require_stable and not code else _never
     of_partition = code if context.api_version < TOP_LEVEL_ERROR_VERSION_MIN else 0
     return OffsetFetchResponse(
         error_code=code,
@@ -71,7 +70,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
                         committed_offset=ID_UNKNOWN if value is None else value.offset,
                         committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
                         metadata="" if value is None else value.metadata,
-                        error_code=_UNSTABLE if unstable(request.group_id, name, partition) else of_partition,
+                        error_code=_UNSTABLE if unstable(name, partition) else of_partition,
                     )
                     async for partition, value in each(partitions)
                 ],
@@ -81,41 +80,88 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
     )
 
 
-def _never(group_id: str, topic: str, partition: int) -> bool:
+def _never(topic: str, partition: int) -> bool:
     return False
+
+
+def _unstable(context: Context, group_id: str) -> Callable[[str, int], bool]:
+    """Whether a transaction without an outcome has a position of a group for a partition."""
+    shard = context.groups.look(group_id)
+    return _never if shard is None else partial(shard.is_unstable, group_id)
+
+
+def _check_member(context: Context, group: OffsetFetchRequestGroup) -> Reason | None:
+    shard = context.groups.look(group.group_id) if group.member_id else None
+    return None if shard is None else shard.check_member(group.group_id, str(group.member_id), group.member_epoch)
 
 
 async def _group(
     context: Context,
-    group_id: str,
-    asked: list[tuple[str, list[int]]] | None,
+    group: OffsetFetchRequestGroup,
     doubt: HeadgateError | None,
-    unstable: Callable[[str, str, int], bool],
+    stable: bool,
 ) -> OffsetFetchResponseGroup:
     each = context.turn.each
+    group_id = group.group_id
+    by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
+    topics = context.engine.manifest.topics
+    answer = OffsetFetchResponseGroup(group_id=group_id)
+    asked = None if group.topics is None else await _asked(context, group.topics, answer, by_id)
     try:
         rows = await _rows(context, group_id, asked, doubt)
+        refused = _check_member(context, group)
+        unstable = _unstable(context, group_id) if stable else _never
     except HeadgateError as error:
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error_code(error))
-    return OffsetFetchResponseGroup(
-        group_id=group_id,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=partition,
-                        committed_offset=ID_UNKNOWN if value is None else value.offset,
-                        committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
-                        metadata="" if value is None else value.metadata,
-                        error_code=_UNSTABLE if unstable(group_id, name, partition) else 0,
-                    )
-                    async for partition, value in each(partitions)
-                ],
+    if refused is not None:
+        return OffsetFetchResponseGroup(group_id=group_id, error_code=reason_code(refused))
+    answer.topics += [
+        OffsetFetchResponseTopics(
+            name=name,
+            topic_id=topics[name].id if by_id else ZERO_UUID,
+            partitions=[
+                OffsetFetchResponsePartitions(
+                    partition_index=partition,
+                    committed_offset=ID_UNKNOWN if value is None else value.offset,
+                    committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
+                    metadata="" if value is None else value.metadata,
+                    error_code=_UNSTABLE if unstable(name, partition) else 0,
+                )
+                async for partition, value in each(partitions)
+            ],
+        )
+        async for name, partitions in each(rows.items())
+        if not by_id or name in topics
+    ]
+    return answer
+
+
+async def _asked(
+    context: Context, asked: list[OffsetFetchRequestTopics], answer: OffsetFetchResponseGroup, by_id: bool
+) -> list[tuple[str, list[int]]]:
+    """The topics of a request by their names. Those with an unknown id get their answer here."""
+    each = context.turn.each
+    found: list[tuple[str, list[int]]] = []
+    topics = context.engine.manifest.topics_by_id
+    unknown: dict[UUID, dict[int, None]] = {}
+    async for one in each(asked):
+        topic = topics.get(one.topic_id) if by_id else None
+        if by_id and topic is None:
+            unknown.setdefault(one.topic_id, {}).update(dict.fromkeys(one.partition_indexes))
+        else:
+            found.append((one.name if topic is None else topic.name, one.partition_indexes))
+    async for topic_id, numbers in each(unknown.items()):
+        rows = [
+            OffsetFetchResponsePartitions(
+                partition_index=number,
+                committed_offset=ID_UNKNOWN,
+                committed_leader_epoch=ID_UNKNOWN,
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
             )
-            async for name, partitions in each(rows.items())
-        ],
-    )
+            async for number in each(numbers)
+        ]
+        answer.topics.append(OffsetFetchResponseTopics(topic_id=topic_id, partitions=rows))
+    return found
 
 
 async def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None, doubt: HeadgateError | None) -> Rows:

@@ -100,6 +100,8 @@ def _code(reason: Reason, version: int) -> ErrorCode:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         case Reason.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
+        case Reason.STALE_MEMBER_EPOCH:
+            return ErrorCode.ILLEGAL_GENERATION
         case Reason.INVALID_TRANSACTION_STATE if version >= ABORTABLE_VERSION_MIN:
             return ErrorCode.TRANSACTION_ABORTABLE
         case Reason.CONCURRENT_TRANSACTIONS if version < ADDS_VERSION_MIN:

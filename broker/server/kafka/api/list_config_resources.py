@@ -1,0 +1,36 @@
+"""ListConfigResources (74), versions 0-1: what DescribeConfigs knows settings of: topics and brokers.
+
+Version 0 asks for client metrics (KIP-714), which are not served: none. Without types, all are listed. There are no settings of
+single groups, and no broker loggers. A type that Kafka does not know is UNSUPPORTED_VERSION.
+"""
+
+from __future__ import annotations
+
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+TYPES_VERSION_MIN = 1
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+KNOWN = frozenset((TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP))
+
+
+async def handle(request: ListConfigResourcesRequest, context: Context) -> ListConfigResourcesResponse:
+    types = frozenset(request.resource_types) or KNOWN
+    if context.api_version < TYPES_VERSION_MIN:
+        types = frozenset((CLIENT_METRICS,))
+    if not types <= KNOWN:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    each = context.turn.each
+    found: list[ConfigResource] = []
+    if TOPIC in types:
+        async for name in each(sorted(context.engine.manifest.topics)):
+            found.append(ConfigResource(resource_name=name, resource_type=TOPIC))
+    if BROKER in types:
+        numbers = sorted({broker.broker_id for broker in context.engine.brokers()})
+        found += [ConfigResource(resource_name=str(number), resource_type=BROKER) for number in numbers]
+    return ListConfigResourcesResponse(config_resources=found)
