@@ -166,8 +166,7 @@ class Backfill:
 
     def check_definition(self, gate: Gate) -> None:
         """Raises InvalidError(GATE_CONFLICT) when another flood opened the gate of this flood's id."""
-        differing = self.differs_from(gate)
-        if not differing:
+        if not (differing := self.differs_from(gate)):
             return
         if not gate.definition:
             differing = ["not a flood's gate"]

@@ -265,6 +265,16 @@ def busy_seconds() -> float:
 def others_seconds(pid: int) -> float:
     """CPU time so far of all processes but `pid`, its descendants, and the kernel's threads. A process that has ended counts with
     its parent."""
+    return _seconds(lambda line: not {pid, KERNEL_PID} & line)
+
+
+def tree_seconds(pid: int) -> float:
+    """CPU time so far of a process and all its descendants. A process that has ended counts with its parent."""
+    return _seconds(lambda line: pid in line)
+
+
+def _seconds(counts: Callable[[set[int]], bool]) -> float:
+    """CPU time so far of the processes that count. `counts` gets the ids of a process and its ancestors."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*/stat"):
@@ -272,7 +282,7 @@ def others_seconds(pid: int) -> float:
             fields = place.read_text().rsplit(")", 1)[1].split()
             one = int(place.parent.name)
             parents[one], ticks[one] = int(fields[1]), sum(map(int, fields[11:15]))
-    return sum(ticks[one] for one in ticks if not {pid, KERNEL_PID} & _line(one, parents)) / os.sysconf("SC_CLK_TCK")
+    return sum(ticks[one] for one in ticks if counts(_line(one, parents))) / os.sysconf("SC_CLK_TCK")
 
 
 def _line(pid: int, parents: dict[int, int]) -> set[int]:

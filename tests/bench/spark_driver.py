@@ -47,6 +47,11 @@ class Driver:
         self._process = process
         self._begun = False
 
+    @property
+    def pid(self) -> int:
+        """The process of the driver. Its JVM and its Python workers are descendants."""
+        return self._process.pid
+
     def begin(self, do: str, **arguments: Any) -> None:
         """Start a command, and do not wait."""
         assert self._process.stdin is not None

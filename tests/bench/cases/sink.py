@@ -22,7 +22,7 @@ from tests.bench.brokers import Broker
 from tests.bench.clients import client, live
 from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, quietly, remove_tree
 from tests.bench.kafka import Server, connector_jars, server
-from tests.bench.native import cpu_seconds
+from tests.bench.native import cpu_seconds, tree_seconds
 from tests.bench.report import Goal, Row
 from tests.bench.spark_driver import VALUE_BYTES, Driver, driver
 
@@ -70,10 +70,11 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job: its seconds, the CPU-seconds of (its server, the idle server) meanwhile, the live producer's p99 in ms before and
-    during it, the job's answer, and whether other processes disturbed it."""
+    """One job: its seconds, the CPU-seconds of Spark, of its server and of the idle server meanwhile, the live producer's p99 in ms
+    before and during it, the job's answer, and whether other processes disturbed it."""
 
     seconds: float
+    spark_cpu_s: float
     cpu_s: float
     idle_cpu_s: float
     quiet_ms: float
@@ -139,12 +140,13 @@ class World:
                 producer = stack.enter_context(live(into.kafka_port, topic, self.core))
                 time.sleep(LIVE_START_S)
                 producer.begin()
-            own, idle = cpu_seconds(into.pid), cpu_seconds(other.pid)
+            own, idle, spark = cpu_seconds(into.pid), cpu_seconds(other.pid), tree_seconds(self.spark.pid)
             answer = self.spark.run(command.do, **command.arguments)
             own, idle = cpu_seconds(into.pid) - own, cpu_seconds(other.pid) - idle
+            spark = tree_seconds(self.spark.pid) - spark
             if producer is not None:
                 during_ms = producer.p99_ms()
-        return Job(answer["seconds"], own, idle, quiet_ms, during_ms, answer)
+        return Job(answer["seconds"], spark, own, idle, quiet_ms, during_ms, answer)
 
 
 def settle() -> None:
@@ -218,6 +220,15 @@ def _speed(case: str, rows: int, floods: list[Job], sinks: list[Job], goal: floa
     )  # fmt: skip
 
 
+def _work(case: str, floods: list[Job], sinks: list[Job]) -> Row:
+    """The CPU time of the sink's job in Spark, of the flood's. Other processes of the machine disturb it less than its seconds."""
+    ours, theirs = (min(job.spark_cpu_s for job in jobs) for jobs in (floods, sinks))
+    return Row(
+        group="sink", case=f"{case}: CPU of Spark, of the flood's", ratio=theirs / ours, unit="x",
+        measured=f"{ours:.1f} s", ceiling=f"{theirs:.1f} s", note="driver, JVM and Python workers; the servers' comes on top",
+    )  # fmt: skip
+
+
 def _any(*jobs: list[Job]) -> bool:
     """Whether other processes disturbed one of the jobs."""
     return any(job.disturbed for some in jobs for job in some)
@@ -236,6 +247,7 @@ def _one_core(bench: Bench, size: Size) -> Iterable[Row]:
         floods, sinks = _rounds(world, path, size.rounds(bench))
     name = f"{size.name}, one core"
     yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, size.goal, notes(world))
+    yield _work(name, floods, sinks)
     yield _live(f"{name}: live p99 during the flood, of quiet", floods, LIVE_GOAL, "the broker syncs each ack to the flood's disk")
     yield _live(f"{name}: live p99 during the sink, of quiet", sinks, None, "Kafka does not sync")
 
@@ -267,6 +279,7 @@ def _two_cores(bench: Bench, size: Size) -> Iterable[Row]:
         path = parquet(world, size, rows)
         floods, sinks = _rounds(world, path, size.rounds(bench))
         yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, TWO_CORES_GOAL, notes(world))
+        yield _work(name, floods, sinks)
         yield _cpu(name, floods, sinks)
         plain = world.run(partial(world.sink, path, {}))
     yield Row(
@@ -340,7 +353,9 @@ def _text(bench: Bench, format: str) -> Iterable[Row]:
         world.spark.run("text", path=made, out=path, format=format)
         remove_tree(Path(made))
         floods, sinks = _rounds(world, path, bench.pick(2, 1), format=format)
-    yield _speed(f"{TEXTS[format]}, two cores: job time, of the sink's", rows, floods, sinks, TEXT_GOAL, notes(world))
+    name = f"{TEXTS[format]}, two cores"
+    yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, TEXT_GOAL, notes(world))
+    yield _work(name, floods, sinks)
 
 
 CASES = [
