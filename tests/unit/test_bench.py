@@ -164,7 +164,7 @@ def test_without_the_connector_of_spark_the_sink_is_not_measured_and_says_why(tm
 
 def test_the_cpu_of_a_job_is_without_what_its_server_takes_in_any_case() -> None:
     def job(seconds: float, cpu_s: float, idle_cpu_s: float) -> sink.Job:
-        return sink.Job(seconds, cpu_s, idle_cpu_s, 0.0, 0.0, {})
+        return sink.Job(seconds, 1.0, cpu_s, idle_cpu_s, 0.0, 0.0, {})
 
     others = [job(20, 9, 0.2), job(10, 5, 0.3), job(10, 5, 0.1)]
     assert sink.own_cpu_s(job(10, 0.5, 0.9), others) == pytest.approx(0.4)
