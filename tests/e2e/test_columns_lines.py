@@ -259,5 +259,5 @@ def test_lines_that_change_meanwhile_are_told(spark: SparkSession, tmp_path: Pat
     state = os.stat(path / "1.csv")
     (path / "1.csv").write_bytes((path / "1.csv").read_bytes()[:-1] + b" ")
     os.utime(path / "1.csv", ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(RetryError, match=f"changed while the flood ran.*file=`{path}/1.csv`"):
+    with pytest.raises(RetryError, match=f"changed or vanished.*file=`{path}/1.csv`"):
         ColumnWork(spark, source, (), PARTITIONS).count()
