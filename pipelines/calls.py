@@ -32,13 +32,20 @@ def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> _T
         task.add_done_callback(looked_at)
         task.add_done_callback(ended.put)
 
-    loop.call_soon_threadsafe(start)
+    def cancel() -> None:
+        if started:
+            started[0].cancel()  # without effect on a task that has ended
+        else:
+            work.close()
+
     try:
+        # Here already: the loop may start the work, and an interrupt may come, before this call returns.
+        loop.call_soon_threadsafe(start)
         while True:
             try:
                 return ended.get(timeout=SIGNAL_S).result()
             except Empty:
                 continue
     except BaseException:
-        loop.call_soon_threadsafe(lambda: started[0].cancel())  # without effect on a task that has ended
+        loop.call_soon_threadsafe(cancel)
         raise

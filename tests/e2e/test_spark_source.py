@@ -7,6 +7,7 @@ Spark's writes. A mismatch means that a job which moved over from Spark's Kafka 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from headgate.broker.client import Admin
 from headgate.broker.client.gate_admin import GateAdmin
 from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.floods.model import ROOM_OFFSETS
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write
@@ -94,7 +96,8 @@ def test_a_batch_reads_history_and_what_is_live(broker: BrokerProcess, spark: Sp
     rows = frame.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
     found: dict[int, list[Any]] = {number: [] for number in range(PARTITIONS)}
     for row in sorted(rows, key=lambda row: (row.partition, row.offset)):
-        assert row.topic == "mixed" and row.timestampType == 0 and row.offset == len(found[row.partition])
+        assert row.topic == "mixed" and row.timestampType == 0
+        assert row.offset == ROOM_OFFSETS + len(found[row.partition])
         found[row.partition].append((row.ms, bytes(row.key), bytes(row.value)))
         if row.ms >= LIVE_MS and row.key == b"live":
             assert [(one.key, one.value) for one in row.headers] == [("h", b"1"), ("n", None)]
@@ -107,8 +110,8 @@ def test_filters_and_columns_choose_what_is_read(broker: BrokerProcess, spark: S
     whole = everything(mixed)
     frame = load(spark, broker, subscribe="mixed", columns="offset,partition,timestamp")
     assert frame.columns == ["offset", "partition", "timestamp"]
-    few = frame.where("partition = 1 AND offset >= 10 AND offset < 20")
-    assert sorted(row.offset for row in few.collect()) == list(range(10, 20))
+    few = frame.where(f"partition = 1 AND offset >= {ROOM_OFFSETS + 10} AND offset < {ROOM_OFFSETS + 20}")
+    assert sorted(row.offset - ROOM_OFFSETS for row in few.collect()) == list(range(10, 20))
     assert few.rdd.getNumPartitions() == 1, "only one piece is read at all"
     late = frame.where(f"timestamp >= timestamp_millis({LIVE_MS}) AND timestamp < timestamp_millis({LIVE_MS + 10})")
     assert late.count() == sum(LIVE_MS <= row[0] < LIVE_MS + 10 for rows in whole.values() for row in rows) == 10
@@ -125,7 +128,8 @@ def test_where_a_batch_begins_and_ends(broker: BrokerProcess, spark: SparkSessio
         return load(spark, broker, columns="offset", **options).count()
 
     assert count(assign='{"mixed": [1]}') == sizes[1]
-    start, end = '{"mixed": {"0": 100, "1": -2}}', '{"mixed": {"0": 110, "1": 7}}'
+    start = json.dumps({"mixed": {"0": ROOM_OFFSETS + 100, "1": -2}})
+    end = json.dumps({"mixed": {"0": ROOM_OFFSETS + 110, "1": ROOM_OFFSETS + 7}})
     assert count(subscribePattern="mi.*", startingOffsets=start, endingOffsets=end) == 17
     assert count(subscribe="mixed", startingTimestamp=7_258_118_400_000, endingOffsets='{"mixed": {"0": -1, "1": -1}}') == count(
         subscribe="mixed", startingOffsetsByTimestamp='{"mixed": {"0": 7258118400000, "1": 7258118400000}}'

@@ -81,14 +81,14 @@ def flood_run(
 
     A second run with the same options adds nothing. Exit code 0: all records are there.
     """
+    problem = missing("pipelines")
+    if problem is not None:
+        raise FatalError(Reason.UNSUPPORTED, problem)
     from headgate.broker.cli.flood import run_flood
     from headgate.broker.client.gate_admin import Place
     from headgate.broker.runtime.config import parse_size
     from headgate.pipelines.backfill import Backfill
 
-    problem = missing("pipelines")
-    if problem is not None:
-        raise FatalError(Reason.UNSUPPORTED, problem)
     if place not in {one.value for one in Place}:
         raise bad_option("--place", place, "now, front or end")
     file_bytes = parse_size(file_size)

@@ -70,7 +70,7 @@ def test_versions_of_the_plan() -> None:
     assert served["Metadata"] == (0, 13)
     assert served["Produce"] == (3, 13)
     assert served["Fetch"] == (4, 17)
-    assert served["ListOffsets"] == (1, 10)
+    assert served["ListOffsets"] == (1, 11)
     assert {api.name for api in APIS.values() if api.advertised_min_version != api.min_version} == {"Produce"}
 
 
