@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         Reason,
         RetryError,
     )
+    from headgate.pipelines.sql.query import SqlResult, sql
 
 _ERRORS = (
     "ClosedError",
@@ -71,7 +72,12 @@ _ERRORS = (
     "Reason",
     "RetryError",
 )
-_HOMES = {**dict.fromkeys(_ERRORS, "headgate.broker.runtime.errors"), "__version__": "headgate.broker"}
+_SQL = ("SqlResult", "sql")
+_HOMES = {
+    **dict.fromkeys(_ERRORS, "headgate.broker.runtime.errors"),
+    **dict.fromkeys(_SQL, "headgate.pipelines.sql.query"),
+    "__version__": "headgate.broker",
+}
 """Module of each public name that is not the client's."""
 
 __all__ = [
@@ -112,6 +118,7 @@ __all__ = [
     "Reason",
     "Reservation",
     "RetryError",
+    "SqlResult",
     "Start",
     "Timestamp",
     "Topic",
@@ -120,6 +127,7 @@ __all__ = [
     "TopicStatus",
     "UnreadableBatch",
     "__version__",
+    "sql",
 ]
 
 

@@ -39,13 +39,18 @@ FETCH_ROWS_SHARED = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Offsets [start, end) of one partition: in `file`, or fetched from the broker when `file` is None."""
+    """Offsets [start, end) of one partition: in `file`, or fetched from the broker when `file` is None.
+
+    `folded_end`: for a folded file, the offset behind its last one; its column `offset` tells which offsets have a record. 0: the
+    file has a row for every offset.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     file: FileRef | None = None
+    folded_end: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -128,13 +133,13 @@ def _pieces(topic: str, part: PartitionLayout, start: int, end: int, narrowed: N
         return (Piece(topic, part.partition, at, min(at + rows_max, high)) for at in range(low, high, rows_max))
 
     position = start
-    held = sorted(
-        [(one.base_offset, one.end_offset, one) for one in part.extents]
-        + [(hole.base_offset, hole.end_offset, None) for hole in part.holes],
-        # The hole comes first: a file's first rows may have been removed from the topic, and stay in the file.
-        key=lambda item: (item[0], item[2] is not None),
-    )
-    for base, stop, file in held:
+    held: list[tuple[int, int, FileRef | None, int]] = [(one.base_offset, one.end_offset, one, 0) for one in part.extents]
+    held += [(one.file.base_offset, one.end_offset, one.file, one.end_offset) for one in part.folded]
+    held += [(hole.base_offset, hole.end_offset, None, 0) for hole in part.holes]
+    held += [(base, stop, None, 0) for base, stop in part.left_out]
+    # A hole comes first: a file's first rows may have been removed from the topic, and stay in the file.
+    held.sort(key=lambda item: (item[0], item[2] is not None))
+    for base, stop, file, folded_end in held:
         low, high = max(base, position), min(stop, end)
         if low >= high:
             continue
@@ -145,7 +150,7 @@ def _pieces(topic: str, part: PartitionLayout, start: int, end: int, narrowed: N
                 # The file is outside the cluster's store: the brokers know how to reach it.
                 yield from fetched(low, high)
             else:
-                yield Piece(topic, part.partition, low, high, file)
+                yield Piece(topic, part.partition, low, high, file, folded_end)
         position = high
     if position < end:
         yield from fetched(position, end)

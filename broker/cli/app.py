@@ -25,6 +25,7 @@ from headgate.broker.cli.commands import (
     profile,
     records,
     segment,
+    sql,
     store,
     topic,
     user,
@@ -49,7 +50,7 @@ _GROUPS = {
 }  # fmt: skip
 """By name: the module of a group of commands."""
 
-for _module in (cluster, records, dagster):
+for _module in (cluster, records, sql, dagster):
     app.add_typer(_module.app)
 for _name, _module in _GROUPS.items():
     app.add_typer(_module.app, name=_name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +13,8 @@ from headgate.broker.client import Consumer, ConsumerRecord, GateAdmin, GateStat
 from headgate.broker.client.admin import Admin
 from headgate.broker.client.group_admin import GroupAdmin
 from headgate.broker.runtime.clock import Clock
-from headgate.broker.runtime.config import parse_duration_ms
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.setting_kinds import parse_time_ms
 
 POLL_MS = 500
 LOOK_S = 2.0
@@ -39,26 +38,6 @@ def parse_start(*, from_beginning: bool, offset: str | None, timestamp: str | No
     if timestamp is not None:
         return Timestamp(parse_time_ms(timestamp, Clock().now_ms())), None
     return "earliest" if from_beginning else "latest", None
-
-
-def parse_time_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of ``1700000000000``, ``2026-11-21T10:00:00`` (UTC by default), ``15m`` (ago)."""
-    if text.isascii() and text.isdigit() and len(text) <= 18:
-        return int(text)
-    # A bare number was no time, so it is no duration either: here a duration needs its unit.
-    ago_ms = parse_duration_ms(text) if text[-1:].isalpha() else None
-    if ago_ms is not None:
-        return max(now_ms - ago_ms, 0)
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.UTC)
-        return int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise InvalidError(
-            Reason.INVALID_REQUEST,
-            f"not a time, expected ms since 1970, 2026-11-21T10:00:00 (UTC), or 15m, 2h, 7d ago. value=`{text}`",
-        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

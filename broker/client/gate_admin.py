@@ -92,10 +92,31 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedFile:
+    """Live records [file.base_offset, end_offset) of a partition that are in a Parquet file by now. Its column `offset` tells
+    which of the offsets have a record."""
+
+    file: FileRef
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRange:
+    """The records that a reader wants: of all these. None: no limit. All limits are included in the range."""
+
+    partitions: frozenset[int] | None = None
+    first_offset: int = 0
+    last_offset: int | None = None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLayout:
     """One partition: [log_start, high_watermark) is readable. Records outside `extents` are read through the lead.
 
-    `grpc_address` and `kafka_address` are the lead's ``host:port``, "" without a lead.
+    `grpc_address` and `kafka_address` are the lead's ``host:port``, "" without a lead. `folded` and `left_out`, offsets of files
+    without a wanted record, are only there if a range was asked for.
     """
 
     partition: int
@@ -105,18 +126,21 @@ class PartitionLayout:
     kafka_address: str
     extents: tuple[FileRef, ...] = ()
     holes: tuple[Hole, ...] = ()
+    folded: tuple[FoldedFile, ...] = ()
+    left_out: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The places of a topic's records. The topic's own files, and files that are to be published, have keys that begin with
-    `prefix`, which ends with a slash."""
+    `prefix`, which ends with a slash. `files`: the number of the topic's files, listed or not."""
 
     topic: str
     topic_id: uuid.UUID
     store_url: str
     prefix: str
     partitions: tuple[PartitionLayout, ...] = field(default=())
+    files: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,18 +290,22 @@ class GateAdmin(ClusterClient):
         request = gates_pb2.ReportFloodRequest(**{one.name: getattr(report, one.name) for one in fields(FloodReport)})
         await self._cluster.call(GATES["ReportFlood"], request, retry=True)
 
-    async def layout(self, topic: str) -> Layout:
-        """The places of a topic's records. The high watermarks are read after the files, so no file below them is missing."""
-        response: gates_pb2.LayoutResponse = await self._cluster.call(
-            GATES["Layout"], gates_pb2.LayoutRequest(topic=topic), retry=True
-        )
-        wanted: dict[TopicPartition, Start] = {TopicPartition(topic, row.partition): "latest" for row in response.partitions}
-        ends = await self._cluster.offsets(wanted)
+    async def layout(self, topic: str, wanted: RecordRange | None = None) -> Layout:
+        """The places of a topic's records. The high watermarks are read after the files, so no file below them is missing.
+
+        Args:
+            wanted: only list files and partitions that may have such records, and list folded files, too.
+        """
+        request = gates_pb2.LayoutRequest(topic=topic, wanted=None if wanted is None else _range(wanted))
+        response: gates_pb2.LayoutResponse = await self._cluster.call(GATES["Layout"], request, retry=True)
+        places: dict[TopicPartition, Start] = {TopicPartition(topic, row.partition): "latest" for row in response.partitions}
+        ends = await self._cluster.offsets(places)
         return Layout(
             topic=topic,
             topic_id=uuid.UUID(bytes=response.topic_id),
             store_url=response.store_url,
             prefix=response.prefix,
+            files=response.files,
             partitions=tuple(
                 PartitionLayout(
                     partition=row.partition,
@@ -295,6 +323,8 @@ class GateAdmin(ClusterClient):
                         )
                         for hole in row.holes
                     ),
+                    folded=tuple(FoldedFile(file=_file(one.file), end_offset=one.end_offset) for one in row.folded),
+                    left_out=tuple((one.base_offset, one.end_offset) for one in row.left_out),
                 )
                 for row in response.partitions
             ),
@@ -327,6 +357,16 @@ def _message(file: FileRef) -> gates_pb2.FileRef:
                 f"a file's reference has a field of a wrong type or size. field=`{one.name}` value=`{value!r}`",
             ) from error
     return message
+
+
+def _range(wanted: RecordRange) -> gates_pb2.RecordRange:
+    return gates_pb2.RecordRange(
+        partitions=sorted(wanted.partitions or ()),
+        first_offset=wanted.first_offset,
+        last_offset=wanted.last_offset,
+        first_timestamp_ms=wanted.first_timestamp_ms,
+        last_timestamp_ms=wanted.last_timestamp_ms,
+    )
 
 
 def _file(row: gates_pb2.FileRef) -> FileRef:

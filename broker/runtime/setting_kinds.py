@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import Field, field
 from typing import Any, TypeAlias
@@ -100,6 +101,26 @@ def parse_size(text: str) -> int | None:
 def parse_duration_ms(text: str) -> int | None:
     """Milliseconds of ``250ms``, ``1.5s``, ``7d``, ``100``; None if it is not a duration."""
     return _quantity(text, DURATION_UNITS_MS)
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of ``1700000000000``, ``2026-11-21T10:00:00`` (UTC by default), ``15m`` (ago)."""
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    # A bare number was no time, so it is no duration either: here a duration needs its unit.
+    ago_ms = parse_duration_ms(text) if text[-1:].isalpha() else None
+    if ago_ms is not None:
+        return max(now_ms - ago_ms, 0)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"not a time, expected ms since 1970, 2026-11-21T10:00:00 (UTC), or 15m, 2h, 7d ago. value=`{text}`",
+        ) from error
 
 
 def _quantity(text: str, units: Mapping[str, int]) -> int | None:

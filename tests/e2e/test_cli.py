@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.broker.cli.consume import parse_time_ms
 from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.setting_kinds import parse_time_ms
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.ports import free_port

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+import headgate
 from headgate.broker.log.columns import SCHEMA, checksum
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
@@ -127,6 +128,8 @@ def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory) ->
     assert sums(table.scan().to_arrow()) == expected
     assert table.scan(row_filter="partition = 1 and offset >= 10 and offset < 25").to_arrow().num_rows == 15
     assert 0 < len(list(table.scan(row_filter="partition = 1").plan_files())) < len(list(table.scan().plan_files()))
+    found = headgate.sql(f"SELECT * EXCLUDE timestamp_type FROM {topic}", cluster=f"{HOST}:{broker.grpc_port}")
+    assert sums(found.read_all()) == expected and found.reads.broker_rows == 0
     with duckdb_with_iceberg() as duck:
         duck.execute(f"ATTACH 'headgate' AS hg (TYPE iceberg, ENDPOINT '{uri}', AUTHORIZATION_TYPE 'none')")
         duck.execute("SET TimeZone = 'UTC'")

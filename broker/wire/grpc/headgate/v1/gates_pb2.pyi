@@ -202,38 +202,76 @@ class DescribeGateResponse(_message.Message):
     def __init__(self, gate: _Optional[Gate] = ..., files: _Optional[_Iterable[FileRef]] = ...) -> None: ...
 
 class LayoutRequest(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "wanted")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+    wanted: RecordRange
+    def __init__(self, topic: _Optional[str] = ..., wanted: _Optional[RecordRange] = ...) -> None: ...
+
+class RecordRange(_message.Message):
+    __slots__ = ("partitions", "first_offset", "last_offset", "first_timestamp_ms", "last_timestamp_ms")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    first_offset: int
+    last_offset: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+    def __init__(self, partitions: _Optional[_Iterable[int]] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., first_timestamp_ms: _Optional[int] = ..., last_timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class LayoutResponse(_message.Message):
-    __slots__ = ("store_url", "topic_id", "prefix", "partitions")
+    __slots__ = ("store_url", "topic_id", "prefix", "partitions", "files")
     STORE_URL_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     store_url: str
     topic_id: bytes
     prefix: str
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionLayout]
-    def __init__(self, store_url: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., prefix: _Optional[str] = ..., partitions: _Optional[_Iterable[PartitionLayout]] = ...) -> None: ...
+    files: int
+    def __init__(self, store_url: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., prefix: _Optional[str] = ..., partitions: _Optional[_Iterable[PartitionLayout]] = ..., files: _Optional[int] = ...) -> None: ...
 
 class PartitionLayout(_message.Message):
-    __slots__ = ("partition", "log_start", "grpc_address", "kafka_address", "files", "holes")
+    __slots__ = ("partition", "log_start", "grpc_address", "kafka_address", "files", "holes", "folded", "left_out")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_FIELD_NUMBER: _ClassVar[int]
     GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     KAFKA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     HOLES_FIELD_NUMBER: _ClassVar[int]
+    FOLDED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     partition: int
     log_start: int
     grpc_address: str
     kafka_address: str
     files: _containers.RepeatedCompositeFieldContainer[FileRef]
     holes: _containers.RepeatedCompositeFieldContainer[Hole]
-    def __init__(self, partition: _Optional[int] = ..., log_start: _Optional[int] = ..., grpc_address: _Optional[str] = ..., kafka_address: _Optional[str] = ..., files: _Optional[_Iterable[FileRef]] = ..., holes: _Optional[_Iterable[Hole]] = ...) -> None: ...
+    folded: _containers.RepeatedCompositeFieldContainer[FoldedFile]
+    left_out: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    def __init__(self, partition: _Optional[int] = ..., log_start: _Optional[int] = ..., grpc_address: _Optional[str] = ..., kafka_address: _Optional[str] = ..., files: _Optional[_Iterable[FileRef]] = ..., holes: _Optional[_Iterable[Hole]] = ..., folded: _Optional[_Iterable[FoldedFile]] = ..., left_out: _Optional[_Iterable[OffsetRange]] = ...) -> None: ...
+
+class FoldedFile(_message.Message):
+    __slots__ = ("file", "end_offset")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    file: FileRef
+    end_offset: int
+    def __init__(self, file: _Optional[FileRef] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class OffsetRange(_message.Message):
+    __slots__ = ("base_offset", "end_offset")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    end_offset: int
+    def __init__(self, base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class Hole(_message.Message):
     __slots__ = ("gate_id", "base_offset", "end_offset", "state")

@@ -1,0 +1,277 @@
+"""``headgate sql``: runs a query, shows its progress on a terminal, and writes its rows.
+
+The query runs in a thread of its own, so that Ctrl-C ends it at any moment. Rows are written as they come.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from queue import Empty, Full, Queue
+from typing import IO, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.broker.cli import output
+from headgate.pipelines.sql.query import SqlResult
+
+DRAWN_ROWS_MAX = 1000
+"""Rows of a table that is drawn on a terminal: its columns are as wide as the widest value of all rows."""
+PROGRESS_S = 0.25
+WAITING_BATCHES = 2
+"""Batches that wait to be written."""
+
+
+def run(
+    query: str, cluster: str, *, as_of: str | None, memory_bytes: int | None, form: str, target: Path | None, stats: bool
+) -> None:
+    """Run a query and write its rows. Raises HeadgateError."""
+    with SqlResult(query, cluster, as_of, memory_bytes) as result:
+        _write(result, form, target)
+        reads = result.reads
+        for topic in sorted(reads.open_gates):
+            output.fail(f"a flood into this topic is under way: its records are not in the result. topic=`{topic}`", "headgate sql")
+        if stats:
+            output.fail(read_line(result), "headgate sql")
+
+
+def read_line(result: SqlResult) -> str:
+    """What a query has read, for people."""
+    reads = result.reads
+    return (
+        f"read {reads.file_rows:,} records from {reads.files:,} of {output.plural(reads.files_known, 'file')} "
+        f"({output.size(reads.file_bytes)}) and {reads.broker_rows:,} from brokers ({output.size(reads.broker_bytes)})"
+    )
+
+
+def _write(result: SqlResult, form: str, target: Path | None) -> None:
+    """Write the rows to a file, which appears when it is complete, or to stdout."""
+    with ExitStack() as opened:
+        part = None
+        if target is not None:
+            part = target.with_name(f".{target.name}.{os.getpid()}.part")
+            sink: IO[bytes] = opened.enter_context(open(part, "wb"))
+            opened.callback(part.unlink, missing_ok=True)
+        else:
+            sink = sys.stdout.buffer
+        batches = _batches(result)
+        schema = next(batches)
+        writer = _WRITERS[form](schema, sink, target is None and sys.stdout.isatty())
+        for batch in batches:
+            writer.write(batch)
+        writer.close()
+        sink.flush()
+        if target is not None and part is not None:
+            os.replace(part, target)
+
+
+def _batches(result: SqlResult) -> Iterator[Any]:
+    """The schema of a result, then its batches. Shows the progress meanwhile. Closing it ends the query."""
+    waiting: Queue[Any] = Queue(WAITING_BATCHES)
+    stopped = threading.Event()
+
+    def put(what: object) -> None:
+        while not stopped.is_set():
+            with suppress(Full):
+                waiting.put(what, timeout=PROGRESS_S)
+                break
+
+    def work() -> None:
+        try:
+            put(result.schema)
+            for batch in result:
+                put(batch)
+            put(None)
+        except BaseException as error:
+            put(error)
+            if not isinstance(error, Exception):
+                raise
+
+    threading.Thread(target=work, name="headgate-sql", daemon=True).start()
+    show = sys.stderr.isatty()
+    try:
+        while True:
+            try:
+                found = waiting.get(timeout=PROGRESS_S)
+            except Empty:
+                if show:
+                    _show(f"{read_line(result)}, of about {result.reads.rows_planned:,}")
+                continue
+            if show:
+                _show("")
+            if found is None:
+                return
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+    finally:
+        stopped.set()
+        result.close()
+
+
+def _show(text: str) -> None:
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
+
+
+# -- forms
+
+
+class Writer(Protocol):
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Lines:
+    """Comma-separated values with a line of names (RFC 4180), or lines of JSON, as `headgate consume --json` prints them."""
+
+    def __init__(self, schema: pa.Schema, sink: IO[bytes], form: str) -> None:
+        self._names = schema.names
+        self._sink = sink
+        self._form = form
+        if form == "csv":
+            self._csv([self._names])
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = _columns(batch)
+        if self._form == "csv":
+            self._csv(zip(*([_text(value, null="") for value in column] for column in columns), strict=True))
+        else:
+            rows = (dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True))
+            self._sink.write("".join(f"{json.dumps(_json(row), ensure_ascii=False)}\n" for row in rows).encode())
+        self._sink.flush()
+
+    def _csv(self, rows: Any) -> None:
+        lines = _Text()
+        csv.writer(lines, lineterminator="\n").writerows(rows)
+        self._sink.write("".join(lines.parts).encode())
+
+    def close(self) -> None:
+        pass
+
+
+class _Text:
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.parts.append(text)
+
+
+class _Table:
+    """A drawn table on a terminal, and tab-separated lines elsewhere."""
+
+    def __init__(self, schema: pa.Schema, sink: IO[bytes], drawn: bool) -> None:
+        self._names = schema.names
+        self._numeric = [field.name for field in schema if _is_number(field.type)]
+        self._sink = sink
+        self._drawn: list[list[str]] | None = [] if drawn else None
+        self._more = False
+        if not drawn:
+            self._lines([self._names])
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        rows = zip(*([_text(value) for value in column] for column in _columns(batch)), strict=True)
+        if self._drawn is None:
+            self._lines(rows)
+            self._sink.flush()
+            return
+        room = DRAWN_ROWS_MAX - len(self._drawn)
+        self._drawn.extend([list(row) for row, _ in zip(rows, range(room), strict=False)])
+        self._more |= batch.num_rows > room
+
+    def _lines(self, rows: Any) -> None:
+        self._sink.write("".join("\t".join(output.escaped(cell) for cell in row) + "\n" for row in rows).encode())
+
+    def close(self) -> None:
+        if self._drawn is None:
+            return
+        output.print_table(self._names, self._drawn, numeric=self._numeric)
+        if self._more:
+            output.fail(f"only the first {DRAWN_ROWS_MAX:,} rows are shown: --format csv prints all of them", "headgate sql")
+
+
+class _Parquet:
+    """A Parquet file."""
+
+    def __init__(self, schema: pa.Schema, sink: IO[bytes]) -> None:
+        self._writer: Any = pq.ParquetWriter(sink, schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+_WRITERS: dict[str, Any] = {
+    "table": _Table,
+    "csv": lambda schema, sink, drawn: _Lines(schema, sink, "csv"),
+    "json": lambda schema, sink, drawn: _Lines(schema, sink, "json"),
+    "parquet": lambda schema, sink, drawn: _Parquet(schema, sink),
+}
+
+
+def _is_number(kind: Any) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
+    """The values by column. Times are text, because Python's have fewer years."""
+    found = []
+    for column in batch.columns:
+        is_time = pa.types.is_timestamp(column.type)
+        found.append((column.cast(pa.string()) if is_time else column).to_pylist())
+    return found
+
+
+def _text(value: Any, null: str = "NULL") -> str:
+    """A value as a cell. Bytes that are no UTF-8 are shown as ``\\xff``."""
+    if value is None:
+        return null
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, list | dict):
+        return json.dumps(_json(value), ensure_ascii=False)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _json(value: Any) -> Any:
+    """A value for JSON. In objects, bytes that are no UTF-8 stand under ``<name>_base64``."""
+    if isinstance(value, dict):
+        row: dict[str, Any] = {}
+        for name, one in value.items():
+            found = _json(one)
+            row[f"{name}_base64" if isinstance(one, bytes) and not _is_text(one) else name] = found
+        return row
+    if isinstance(value, list | tuple):
+        return [_json(one) for one in value]
+    if isinstance(value, bytes):
+        return value.decode() if _is_text(value) else base64.b64encode(value).decode()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    whole = getattr(value, "to_integral_value", None)
+    if whole is not None:
+        return int(value) if value == whole() else float(value)
+    return str(value)
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
