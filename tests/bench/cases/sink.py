@@ -183,10 +183,10 @@ def worlds(
         remove_tree(place)
 
 
-def parquet(world: World, size: Size, rows: int) -> str:
-    """The path of a source with so many rows."""
+def parquet(world: World, size: Size, rows: int, *, ordered: bool = False) -> str:
+    """The path of a source with so many rows. `ordered`: its files follow one another in time, as those of most lakes do."""
     path = tempfile.mkdtemp(dir=world.place) + "/source"
-    world.spark.run("source", path=path, rows=rows, value_bytes=size.value_bytes, file_rows=size.file_rows)
+    world.spark.run("source", path=path, rows=rows, value_bytes=size.value_bytes, file_rows=size.file_rows, ordered=ordered)
     return path
 
 
@@ -289,6 +289,17 @@ def _two_cores(bench: Bench, size: Size) -> Iterable[Row]:
     )  # fmt: skip
 
 
+def _in_order(bench: Bench, size: Size) -> Iterable[Row]:
+    """Files that follow one another in time: no row changes its task."""
+    rows = size.rows(bench)
+    name = f"{size.name}, files in order of time, two cores"
+    with worlds(bench) as world:
+        warm(world)
+        floods, sinks = _rounds(world, parquet(world, size, rows, ordered=True), size.rounds(bench))
+    yield _speed(f"{name}: job time, of the sink's", rows, floods, sinks, TWO_CORES_GOAL, notes(world))
+    yield _work(name, floods, sinks)
+
+
 def _cpu(name: str, floods: list[Job], sinks: list[Job]) -> Row:
     ours = min(own_cpu_s(job, sinks) for job in floods)
     theirs = min(own_cpu_s(job, floods) for job in sinks)
@@ -367,6 +378,7 @@ CASES = [
         Case(
             "sink", f"{size.name} with wal.fsync=never", partial(_unsynced, size=size), goal=LIVE_GOAL, side=Goal.AT_MOST, unit="x"
         ),
+        Case("sink", f"{size.name} in order of time", partial(_in_order, size=size), goal=TWO_CORES_GOAL, unit="x"),
         Case("sink", f"{size.name}, total time", partial(_total, size=size), goal=TOTAL_GOAL, unit="x"),
     )
 ]
