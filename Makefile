@@ -23,7 +23,7 @@ PROGRESS := /^ *Downloading .*[0-9.]+ MB\)/ { print } /^Collecting/ && ++n % 25 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui test soak chaos transactions simulate lint format bench release clean
+.PHONY: help install up demo ui test soak chaos transactions simulate lint audit format bench release clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ lint: $(STAMP) ## ruff, mypy --strict, and the import contracts
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+audit: $(STAMP) ## known weaknesses of the installed libraries, by pip-audit
+	@$(BIN)/python -m pip_audit --local --skip-editable --progress-spinner off
 
 format: $(STAMP) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix

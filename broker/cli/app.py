@@ -23,6 +23,7 @@ from headgate.broker.cli.commands import (
     gate,
     group,
     profile,
+    quota,
     records,
     segment,
     sql,
@@ -46,7 +47,7 @@ app = typer.Typer(
 )
 _GROUPS = {
     "topic": topic, "group": group, "segment": segment, "capacity": capacity, "gate": gate, "flood": flood,
-    "user": user, "acl": acl, "store": store, "profile": profile, "verify": verify,
+    "user": user, "acl": acl, "quota": quota, "store": store, "profile": profile, "verify": verify,
 }  # fmt: skip
 """By name: the module of a group of commands."""
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from headgate.broker.cli import gate as gate_commands
 from headgate.broker.cli import output
+from headgate.broker.cli.quota import throttled_lines
 from headgate.broker.cli.top import (
     DECISION_COLUMNS,
     SEGMENT_COLUMNS,
@@ -66,6 +67,8 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
         output.print_line(headline(found))
         if starved := starvation(found.view):
             output.print_line(starved)
+        for line in throttled_lines(found.view.quotas):
+            output.print_line(line)
         if found.desired is not None:
             for reason in found.desired.reasons:
                 output.print_line(f"  {reason}")

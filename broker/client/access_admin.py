@@ -1,10 +1,11 @@
-"""Users and rules of a cluster. Passwords stay here: the cluster gets salted verifiers."""
+"""Users, rules and quotas of a cluster. Passwords stay here: the cluster gets salted verifiers."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from headgate.broker.client.cluster import ClusterClient
 from headgate.broker.cluster import scram
@@ -38,8 +39,19 @@ class Acl:
     permission: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """Quotas of one entity by Kafka's names. A name that is None: not limited to such a name; "": every name without a quota of its
+    own."""
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
 class AccessAdmin(ClusterClient):
-    """Manages users and rules. An async context manager. Methods raise HeadgateError."""
+    """Manages users, rules and quotas. An async context manager. Methods raise HeadgateError."""
 
     async def create_user(self, name: str, password: str, *, superuser: bool = False) -> None:
         """Create a user. Raises InvalidError(USER_EXISTS)."""
@@ -77,6 +89,35 @@ class AccessAdmin(ClusterClient):
         request = access_pb2.ListAclsRequest(filter=_message(chosen or Acl()))
         response: access_pb2.ListAclsResponse = await self._cluster.call(ACCESS["ListAcls"], request, retry=True)
         return [_acl(row) for row in response.acls]
+
+    async def set_quotas(self, quota: Quota) -> None:
+        """Set quotas of an entity; its others stay. Raises InvalidError for a wrong name or value."""
+        request = access_pb2.AlterQuotasRequest(set=[_quota(quota)])
+        await self._cluster.call(ACCESS["AlterQuotas"], request, retry=True)
+
+    async def remove_quotas(self, quota: Quota) -> None:
+        """Remove quotas of an entity; their values do not matter."""
+        request = access_pb2.AlterQuotasRequest(remove=[_quota(quota)])
+        await self._cluster.call(ACCESS["AlterQuotas"], request, retry=True)
+
+    async def quotas(self) -> list[Quota]:
+        """All quotas."""
+        response: access_pb2.ListQuotasResponse = await self._cluster.call(
+            ACCESS["ListQuotas"], access_pb2.ListQuotasRequest(), retry=True
+        )
+        return [
+            Quota(
+                user=row.user if row.HasField("user") else None,
+                client_id=row.client_id if row.HasField("client_id") else None,
+                ip=row.ip if row.HasField("ip") else None,
+                values=dict(row.values),
+            )
+            for row in response.entities
+        ]
+
+
+def _quota(quota: Quota) -> access_pb2.QuotaEntity:
+    return access_pb2.QuotaEntity(user=quota.user, client_id=quota.client_id, ip=quota.ip, values=quota.values)
 
 
 async def _verifiers(password: str) -> list[access_pb2.Verifier]:

@@ -88,6 +88,23 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """The use of a quota at one broker, per second: bytes, connections or seconds of the broker's time. None: the clients that
+    share it have any such name. `limit`: of the cluster; `share`: of this broker."""
+
+    broker_id: int
+    user: str | None
+    client_id: str | None
+    ip: str | None
+    kind: str
+    limit: float
+    share: float
+    rate: float
+    throttled: bool
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The leader's view. Members by id, segments by topic and partition, decisions newest first."""
 
@@ -96,6 +113,7 @@ class ClusterView:
     members: tuple[Member, ...]
     segments: tuple[Segment, ...]
     decisions: tuple[Decision, ...]
+    quotas: tuple[QuotaUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +171,7 @@ class Control(ClusterClient):
             members=tuple(sorted((_member(row) for row in response.members), key=lambda one: one.broker_id)),
             segments=tuple(sorted((_segment(row) for row in response.segments), key=lambda one: (one.topic, one.first_partition))),
             decisions=tuple(_decision(row) for row in response.decisions),
+            quotas=tuple(_quota_use(row) for row in response.quotas),
         )
 
     async def split(self, segment_id: int, at_partition: int | None = None, broker_id: int | None = None) -> tuple[Segment, ...]:
@@ -314,6 +333,21 @@ def _segment(row: control_pb2.SegmentState) -> Segment:
         bytes_in_per_s=row.bytes_in_per_second,
         bytes_out_per_s=row.bytes_out_per_second,
         requests_per_s=row.requests_per_second,
+    )
+
+
+def _quota_use(row: control_pb2.QuotaUse) -> QuotaUse:
+    return QuotaUse(
+        broker_id=row.broker_id,
+        user=row.user if row.HasField("user") else None,
+        client_id=row.client_id if row.HasField("client_id") else None,
+        ip=row.ip if row.HasField("ip") else None,
+        kind=row.kind,
+        limit=row.limit,
+        share=row.share,
+        rate=row.rate,
+        throttled=row.throttled,
+        waited_s=row.waited_s,
     )
 
 

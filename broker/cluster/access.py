@@ -94,7 +94,7 @@ class Access:
                 self._check_user(user, new=new)
             case DeleteUser(name):
                 user = self.user(name)
-                if user.superuser and sum(one.superuser for one in self.users.values()) == 1:
+                if user.superuser and (self._is_last(user) or self._has_last_password(user)):
                     raise InvalidError(
                         Reason.POLICY_VIOLATION, f"the last administrator cannot be deleted: make another one first. user=`{name}`"
                     )
@@ -108,6 +108,15 @@ class Access:
             raise InvalidError(Reason.UNKNOWN_USER, f"user does not exist. user=`{name[:NAME_CHARS_MAX]}`")
         return user
 
+    def _is_last(self, user: User) -> bool:
+        """Whether there is no other superuser."""
+        return not any(one.superuser for one in self.users.values() if one.name != user.name)
+
+    def _has_last_password(self, user: User) -> bool:
+        """Whether no other superuser can log in by a password. Superusers that only certificates or tokens name may not exist."""
+        others = (one for one in self.users.values() if one.name != user.name)
+        return bool(user.verifiers) and not any(one.superuser and one.verifiers for one in others)
+
     def _check_user(self, user: User, *, new: bool) -> None:
         before = self.users.get(user.name)
         if before is not None and new:
@@ -116,13 +125,10 @@ class Access:
             raise InvalidError(Reason.INVALID_REQUEST, f"a user has a name of 1 to {NAME_CHARS_MAX} printable characters")
         if before is None and len(self.users) >= USERS_MAX:
             raise InvalidError(Reason.POLICY_VIOLATION, f"too many users. max=`{USERS_MAX}`")
-        if (
-            before is not None
-            and before.superuser
-            and not user.superuser
-            and sum(one.superuser for one in self.users.values()) == 1
-        ):
+        if before is not None and before.superuser and not user.superuser and self._is_last(before):
             raise InvalidError(Reason.POLICY_VIOLATION, f"the last administrator must stay one. user=`{user.name}`")
+        if before is not None and before.superuser and before.verifiers and not user.verifiers and self._has_last_password(before):
+            raise InvalidError(Reason.POLICY_VIOLATION, f"the last administrator with a password must keep it. user=`{user.name}`")
         for mechanism, verifier in user.verifiers.items():
             if mechanism not in MECHANISMS:
                 raise InvalidError(Reason.INVALID_REQUEST, f"mechanism is not known. mechanism=`{mechanism[:50]}`")

@@ -33,6 +33,7 @@ from headgate.broker.cluster.manifest import (
     SkipRecords,
     Topic,
 )
+from headgate.broker.cluster.quotas import AlterQuotas
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 
 CUTS_MAX = 1000
@@ -142,6 +143,8 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
                 raise InvalidError(Reason.GATE_CONFLICT, f"the gate is not open any more. gate=`{gate_id}` state=`{gate.state}`")
         case PutUser() | DeleteUser() | AddAcls() | RemoveAcls():
             manifest.access.check(edit)
+        case AlterQuotas():
+            manifest.quotas.check(edit)
         case CondemnFiles(paths):
             condemned = set(paths)
             for gates in manifest.gates.values():

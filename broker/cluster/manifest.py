@@ -13,6 +13,7 @@ Theory of operation::
                  -> RemoveChunks (its object may be swept)
     gate         OpenGate -> RenewGate ... -> FillGate (-> TrimGates) | ReleaseGate; see gates.py
     user         PutUser -> PutUser (another password) ... -> DeleteUser; rules: AddAcls -> RemoveAcls; see access.py
+    quota        AlterQuotas; see quotas.py
     file         CondemnFiles (nothing names it, and nothing may from now on) -> its object is deleted -> ForgetFiles
 
 An open incarnation may have chunks that are not listed yet: its unsealed tail. Only a recovery may decide about the tail, and
@@ -37,6 +38,7 @@ from headgate.broker.cluster.acl import Acl
 from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles
 from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
+from headgate.broker.cluster.quotas import AlterQuotas, QuotaRow, Quotas
 from headgate.broker.cluster.segments import SealedSegment, SegmentInfo
 from headgate.broker.runtime.errors import CorruptError, Reason
 
@@ -347,6 +349,7 @@ Edit = (
     | DeleteUser
     | AddAcls
     | RemoveAcls
+    | AlterQuotas
     | CreateTopic
     | DeleteTopic
     | SetPartitions
@@ -410,6 +413,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     files: dict[uuid.UUID, dict[int, list[ParquetExtent]]] = {}
     users: list[User] = []
     acls: list[Acl] = []
+    quotas: list[QuotaRow] = []
 
 
 class Manifest:
@@ -454,6 +458,8 @@ class Manifest:
         """(since, until) in ms of the newest times in which no broker is known to have run, in the order of their noting."""
         self.access = Access()
         """Users, and what they may do."""
+        self.quotas = Quotas()
+        """How much clients may use."""
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
         """The number of the newest commit, for incarnations that commit through the leader."""
@@ -582,6 +588,8 @@ class Manifest:
                         self.condemned.pop(path, None)
                 case PutUser() | DeleteUser() | AddAcls() | RemoveAcls():
                     self.access.apply(edit)
+                case AlterQuotas():
+                    self.quotas.apply(edit)
                 case NoteDowntime(since_ms, until_ms):
                     self.downtimes = [*self.downtimes, (since_ms, until_ms)][-DOWNTIMES_MAX:]
 
@@ -822,6 +830,7 @@ class Manifest:
                 files=self.files.by_topic,
                 users=list(self.access.users.values()),
                 acls=list(self.access.acls.all),
+                quotas=self.quotas.rows(),
             )
         )
 
@@ -855,6 +864,7 @@ class Manifest:
         manifest.downtimes = snapshot.downtimes
         manifest.files = FoldedFiles(snapshot.files)
         manifest.access = Access(snapshot.users, snapshot.acls)
+        manifest.quotas = Quotas(snapshot.quotas)
         return manifest
 
     def check_invariants(self) -> None:

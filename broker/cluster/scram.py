@@ -17,7 +17,7 @@ import hmac
 import re
 from collections.abc import Callable
 
-from headgate.broker.cluster.access import ITERATIONS_MIN, Verifier
+from headgate.broker.cluster.access import Verifier
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MESSAGE_BYTES_MAX = 4096
@@ -109,7 +109,7 @@ class Exchange:
         self.user, self._nonce = user, nonce + self._nonce
         self._known = known = self._look_up(user)
         if known is None:
-            salt, iterations = hmac.digest(self._secret, user.encode(), "sha256")[:16], ITERATIONS_MIN
+            salt, iterations = hmac.digest(self._secret, user.encode(), "sha256")[:16], ITERATIONS
         else:
             salt, iterations = known.salt, known.iterations
         answer = f"r={self._nonce},s={base64.b64encode(salt).decode()},i={iterations}"

@@ -63,6 +63,7 @@ from headgate.broker.control.held_lease import HeldLease
 from headgate.broker.control.leader_capacity import LeaderCapacity
 from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.control.leader_journal import LeaderJournal
+from headgate.broker.control.leader_quotas import LeaderQuotas
 from headgate.broker.control.leader_tables import LeaderTables
 from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.control.orders import Orders
@@ -155,7 +156,7 @@ class Leader:
         self.chronicle = Chronicle()
         self.floods = FloodBook()
         self.gates = LeaderGates(engine, self.journal, self.sessions, self.note, timings)
-        self.tables = LeaderTables(engine, self.journal)
+        self.tables, self.quotas = LeaderTables(engine, self.journal), LeaderQuotas(engine, self.sessions)
         self.capacity = LeaderCapacity(
             self.term, self.journal, engine.settings, self.clock, self._tasks.spawn, chronicle=self.chronicle
         )
@@ -344,6 +345,7 @@ class Leader:
         self.clock.note("brokers", clock_error_ms)
         self.clock.forget("leader")
         self.sessions.alive(self.lease.store_ms)
+        self.quotas.tick()
         if self._meter is None:
             self._meter = LoadMeter(self._engine)
         self.take(Measured(broker_load(self._mine, self._meter.report(self.journal.version, self._connections()))))

@@ -15,6 +15,7 @@ import grpc
 from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
 from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
 from headgate.broker.control.load import LoadMeter
+from headgate.broker.control.quota_wire import shares_of, use_message
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.control.stream import Connect, Stream
 from headgate.broker.control.wire import error_of, member_message
@@ -149,6 +150,8 @@ class Membership:
                     self._promised(message.promise)
                 elif kind == "drain":
                     self._draining.set()
+                elif kind == "quotas":
+                    self._engine.meters.divided(shares_of(message.quotas))
                 elif kind == "alive":
                     self._take_time(message.alive.clock_ms)
                     if message.alive.store_ms:
@@ -219,6 +222,8 @@ class Membership:
         report.clock_ms = self._engine.clock.system_ms()
         report.late_ms = round(self._attention.late_s(self._engine.clock.monotonic()) * 1000)
         report.serving = self._serves()
+        del report.quotas[:]
+        report.quotas.extend(map(use_message, self._engine.meters.report()))
         report.number = next(self._reports)
         self._reported.append((report.number, self._engine.clock.monotonic()))
         await self._send(control_pb2.JoinRequest(report=report))

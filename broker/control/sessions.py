@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.manifest import Edit, Incarnation, encode_edits
+from headgate.broker.cluster.meters import Use
+from headgate.broker.cluster.quota_shares import Key
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import Admitted, Event, Joined, Left, Reported, Spoke
 from headgate.broker.control.leader_journal import LeaderJournal, not_leader
@@ -48,6 +50,9 @@ class Session(Protocol):
     def drain(self) -> None:
         """Tell the member that it must give up all its segments, also under later leaders."""
 
+    def quotas(self, shares: Mapping[Key, float]) -> None:
+        """Tell the member its shares of quotas."""
+
     def end(self, error: HeadgateError) -> None:
         """End the stream."""
 
@@ -74,6 +79,8 @@ class Sessions:
     ) -> None:
         self.by_id: dict[str, Session] = {}
         """The streams, by incarnation. For reading."""
+        self.quota_uses: dict[str, list[Use]] = {}
+        """What members' clients use of quotas, by incarnation, as last reported. Without members that have reported none."""
         self._engine = engine
         self._term = term
         self._journal = journal
@@ -119,9 +126,16 @@ class Sessions:
         incarnation = session.incarnation
         if self.by_id.get(incarnation.id) is session:
             del self.by_id[incarnation.id]
+            self.quota_uses.pop(incarnation.id, None)
             if not self._journal.is_over:
                 logger.info("member_left", broker=incarnation.broker_id, incarnation=incarnation.id)
                 self._take(Left(incarnation.id))
+
+    def used_quotas(self, session: Session, uses: list[Use]) -> None:
+        """Called with the use of quotas in each report of a member."""
+        incarnation_id = session.incarnation.id
+        if self.by_id.get(incarnation_id) is session and (uses or incarnation_id in self.quota_uses):
+            self.quota_uses[incarnation_id] = uses
 
     def reported(self, session: Session, report: Reported) -> int:
         """Called when a member has sent a report. Promises the member not to fence it unless its process is gone.

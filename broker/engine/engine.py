@@ -19,6 +19,8 @@ from headgate.broker.cluster.manifest import (
     SealIncarnation,
     SetFollower,
 )
+from headgate.broker.cluster.meters import Meters
+from headgate.broker.cluster.quotas import AlterQuotas
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.life import Life
@@ -147,6 +149,8 @@ class Engine:
         deletion = self._deletion = Deletion(self._life, self._reader, lambda: self.running.sweeper.wake())
         self.delete_records, self.delete_below = deletion.delete_records, deletion.delete_below
         self.cut_offset, self.skip_records = deletion.cut_offset, deletion.skip_records
+        self.meters = Meters(lambda: self.manifest.quotas, clock.monotonic, lambda: len(self.brokers()))
+        """What this broker's clients use of their quotas."""
         self.set_log_starts, self.parse_config, self.all_logs = deletion.set_log_starts, self.leads.parse_config, self.leads.all
 
     @property
@@ -238,6 +242,8 @@ class Engine:
                 case SealIncarnation(incarnation_id) if incarnation_id != self.incarnation_id:
                     self.replicas.forget(incarnation_id)
                     self.sweep_sealed()
+                case AlterQuotas():
+                    self.meters.changed()
         self.leads.applied(edits)
 
     def replaced(self) -> None:
@@ -254,6 +260,7 @@ class Engine:
         chunks = self.manifest.chunks[self.incarnation_id]
         self.running.checkpointer.follow([chunks[number] for number in sorted(chunks)])
         self.leads.sync()
+        self.meters.changed()
 
     def sweep_sealed(self) -> None:
         """Soon delete the unused prepared chunks of sealed incarnations and the leftovers of failed recoveries."""
@@ -296,8 +303,8 @@ class Engine:
         """Write into the manifest which broker holds copies of this broker's acked records. Raises as `Catalog.commit`."""
         await self._life.catalog.commit(SetFollower(self.incarnation_id, follower))
 
-    async def change_access(self, *edits: AccessEdit) -> None:
-        """Change users or permissions. Raises as `Catalog.commit`."""
+    async def change_access(self, *edits: AccessEdit | AlterQuotas) -> None:
+        """Change users, permissions or quotas. Raises as `Catalog.commit`."""
         await self._life.catalog.commit(*edits)
 
     async def allocate_producer_id(self) -> int:

@@ -158,9 +158,10 @@ class Settings:
     )
     admin_user: str = _text("admin", "name of the first administrator, who is created in a cluster without users")
     admin_password_file: str = _text(
-        "",
-        "file with the first administrator's password; empty = the environment variable HEADGATE_ADMIN_PASSWORD, if it is set",
+        "", "file with the first administrator's password; empty = HEADGATE_ADMIN_PASSWORD, if that is set"
     )
+    audit_file: str = _text("", "file for the audit log, one JSON line for each administrative act and refusal; empty = the log")
+    audit_topic: str = _text("", "topic that also gets the lines of the audit log; created if it is missing; empty = none")
 
     rack: str = _text("", "location of this broker, for clients that read from the nearest broker; empty = unknown")
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
@@ -29,6 +31,25 @@ async def outlast(work: asyncio.Future[_T]) -> _T:
         work.add_done_callback(looked_at)
         raise
     return work.result()
+
+
+@types.coroutine
+def measured(work: Coroutine[Any, Any, _T], now: Callable[[], float], spent: Callable[[float], None]) -> Generator[Any, Any, _T]:
+    """Await a coroutine, and tell the duration of each of its steps, between two waits."""
+    advance: Callable[[], Any] = partial(work.send, None)
+    while True:
+        began = now()
+        try:
+            waited = advance()
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        finally:
+            spent(now() - began)
+        try:
+            advance = partial(work.send, (yield waited))
+        except BaseException as error:  # noqa: BLE001  # the coroutine decides what becomes of it
+            advance = partial(work.throw, error)
 
 
 def looked_at(work: asyncio.Future[Any]) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from headgate.broker.transactions.coordinator import TransactionCoordinator
 
 LAG_INTERVAL_S = 1.0
+THROTTLED_SERIES_MAX = 100
+"""Series of throttled clients: their names come from clients."""
 PAUSE_PER_COUNT = 10.0
 """Pause between two counts of all topics, as a multiple of a count's duration."""
 
@@ -59,6 +61,7 @@ class Observer:
     def opened(self, node: Node) -> None:
         """Add the node: its engine is open."""
         _register_topics(self.metrics, node.engine)
+        _register_quotas(self.metrics, node.engine)
         _register_engine(self.metrics, node.engine)
         _register_cluster(self.metrics, node.engine)
         _register_groups(self.metrics, node.groups)
@@ -103,6 +106,13 @@ def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
         "headgate_kafka_inflight_bytes",
         "bytes of requests that were received and not answered yet",
         lambda: common.inbox.inflight_bytes,
+    )
+    audit = common.audit
+    counter("headgate_audit_acts", "administrative acts in the audit log", lambda: 0 if audit is None else audit.acts)
+    counter(
+        "headgate_audit_refusals",
+        "logins and requests that were refused, also those that the audit log only counts",
+        lambda: 0 if audit is None else audit.refusals,
     )
     metrics.histogram(
         "headgate_kafka_produce_seconds",
@@ -306,3 +316,32 @@ def _register_transactions(metrics: Metrics, transactions: TransactionCoordinato
     """Transactions that this broker coordinates."""
     metrics.counter("headgate_transaction_ended", "transactions that ended, by outcome", lambda: transactions.ended, ("outcome",))
     metrics.gauge("headgate_transaction_ids", "transactional ids, by state", transactions.count_states, ("state",))
+
+
+def _register_quotas(metrics: Metrics, engine: Engine) -> None:
+    """Clients with quotas."""
+    meters = engine.meters
+
+    def throttled() -> dict[Labels, float]:
+        found: dict[Labels, float] = {}
+        for entity, kind in meters.throttled()[:THROTTLED_SERIES_MAX]:
+            found[kind.value, entity.user or "", entity.client_id or "", entity.ip or ""] = 1
+        return found
+
+    metrics.gauge(
+        "headgate_quota_throttled_bool",
+        f"1 while clients wait because they have used up a quota, which they share by these names; {THROTTLED_SERIES_MAX} at most",
+        throttled,
+        ("quota", "user", "client_id", "ip"),
+    )
+    metrics.counter(
+        "headgate_quota_waited_seconds",
+        "time that clients were told to wait, by quota",
+        lambda: {(kind.value,): seconds for kind, seconds in meters.waited_s().items()},
+        ("quota",),
+    )
+    metrics.counter(
+        "headgate_quota_refused_connections",
+        "connections closed because their address had used up its quota",
+        lambda: meters.refused_connections,
+    )

@@ -29,6 +29,8 @@ from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.tasks import known, load
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server import ports
+from headgate.broker.server.audit.audit import Audit
+from headgate.broker.server.audit.file import AuditFile, to_log
 from headgate.broker.server.kafka.common import Entrance
 from headgate.broker.server.kafka.listener import KafkaServer
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from headgate.broker.node import Address, Node
     from headgate.broker.runtime.metrics import Metrics
     from headgate.broker.server.access.security import Security
+    from headgate.broker.server.audit.topic import AuditTopic
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
     from headgate.broker.server.http.app import Behind, HttpPort
@@ -77,9 +80,12 @@ class Process:
         self._kafka_sockets, self._http_socket = kafka, http
         self._kafka_address, self._http_address = ports.address(kafka[0]), ports.address(http)
         self._grpc_port = settings.grpc_port or ports.free(settings.host)
-        self._certificates, self._security = _protection(settings, self.clock)
+        self._audit_file: AuditFile | None = None if not settings.audit_file else AuditFile(settings.audit_file)
+        self._audit_topic: AuditTopic | None = None
+        self._audit = Audit(settings.broker_id, self.clock.now_ms, self._audit_file or to_log)
+        self._certificates, self._security = _protection(settings, self.clock, self._audit)
         self._mtls_port = 0 if self._certificates is None else settings.grpc_mtls_port or ports.free(settings.host)
-        self._kafka = KafkaServer(settings, self.clock, self._advertised(), self._certificates, self._security)
+        self._kafka = KafkaServer(settings, self.clock, self._advertised(), self._certificates, self._security, self._audit)
         self._further = self._entrances()
         """The Kafka listeners besides the first one, with their sockets."""
         self._backend: Backend | None = None
@@ -197,11 +203,17 @@ class Process:
             dataclasses.replace(self.settings, grpc_port=self._grpc_port, grpc_mtls_port=self._mtls_port),
             certificates=self._certificates,
             security=self._security,
+            audit=self._audit,
             kafka=self._advertised(),
             http_port=self._http_address[1],
         )
         self._grpc.register(observer.metrics)
         self._grpc_port = await self._grpc.start()
+        if self.settings.audit_topic:
+            topic = await load(_audit_topic)
+            self._audit_topic = topic(node.engine, self.settings.audit_topic, self.connect)
+            self._audit_topic.start()
+            self._audit.sinks.append(self._audit_topic)
 
     def _advertised(self) -> tuple[str, int]:
         settings = self.settings
@@ -276,6 +288,9 @@ class Process:
         node = self._node
         alone = node is None or node.alone
         await self._kafka.stop_accepting()
+        if self._audit_topic is not None:
+            self._audit.sinks.remove(self._audit_topic)
+            await ending.close("audit topic", self._audit_topic.close())
         if node is not None:
             await node.drain(ending)
         if alone:
@@ -290,6 +305,8 @@ class Process:
             await ending.close("http", self._http.close())
         if self._certificates is not None:
             await ending.close("certificates", self._certificates.close())
+        if self._audit_file is not None:
+            await ending.close("audit", asyncio.to_thread(self._audit_file.close))
         if self._backend is not None and self._backend.store is not None:
             await ending.close("store", self._backend.store.close())
         self.stuck = ending.stuck
@@ -304,12 +321,12 @@ def _reachable(host: str) -> str:
     return socket.gethostname() if host in WILDCARDS else host
 
 
-def _protection(settings: Settings, clock: SteadyClock) -> tuple[Certificates | None, Security | None]:
+def _protection(settings: Settings, clock: SteadyClock, audit: Audit) -> tuple[Certificates | None, Security | None]:
     if settings.authorization == "none" and not settings.tls_certificate and not any(one.is_sasl for one in listeners(settings)):
         return None, None
     from headgate.broker.server.protection import protect
 
-    return protect(settings, clock)
+    return protect(settings, clock, audit)
 
 
 # Each of these imports modules; `load` calls them in a thread.
@@ -319,6 +336,12 @@ def _backend() -> type[Backend]:
     from headgate.broker.server.backend import Backend
 
     return Backend
+
+
+def _audit_topic() -> type[AuditTopic]:
+    from headgate.broker.server.audit.topic import AuditTopic
+
+    return AuditTopic
 
 
 def _grpc_server() -> type[GrpcServer]:

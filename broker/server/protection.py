@@ -6,10 +6,11 @@ from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.listeners import listeners
 from headgate.broker.server.access.security import Security
+from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.tls import Certificates
 
 
-def protect(settings: Settings, clock: SteadyClock) -> tuple[Certificates | None, Security | None]:
+def protect(settings: Settings, clock: SteadyClock, audit: Audit) -> tuple[Certificates | None, Security | None]:
     """The certificates of a broker with TLS, and what knows its clients if it asks who they are.
 
     Raises FatalError(INVALID_CONFIG).
@@ -17,4 +18,4 @@ def protect(settings: Settings, clock: SteadyClock) -> tuple[Certificates | None
     certificates = Certificates(settings, lambda: clock.now_ms() / 1000) if settings.tls_certificate else None
     if settings.authorization == "none" and not any(one.is_sasl for one in listeners(settings)):
         return certificates, None
-    return certificates, Security(settings, clock.monotonic, clock.now_ms, certificates)
+    return certificates, Security(settings, clock.monotonic, clock.now_ms, certificates, audit)

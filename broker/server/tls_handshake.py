@@ -29,11 +29,18 @@ class Handshakes:
     Args:
         context: returns the context for a new connection.
         failed: called with the address of the client and the reason.
+        admits: returns whether a client of that address may have a connection now.
     """
 
-    def __init__(self, context: Callable[[], ssl.SSLContext], failed: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        failed: Callable[[str, str], None],
+        admits: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self._context = context
         self._failed = failed
+        self._admits = admits
         self._open: set[asyncio.Task[None]] = set()
 
     def before(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
@@ -41,7 +48,7 @@ class Handshakes:
         return _Accepted(lambda accepted, peer: self._begin(accepted, peer, make))
 
     def _begin(self, accepted: socket.socket, peer: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        if len(self._open) >= HANDSHAKES_MAX:
+        if len(self._open) >= HANDSHAKES_MAX or not self._admits(peer):
             accepted.close()
             return
         task = asyncio.get_running_loop().create_task(self._run(accepted, peer, make), name="tls handshake")

@@ -101,7 +101,8 @@ def _hint(error: yaml.MarkedYAMLError) -> str:
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes to a bounded depth and without aliases, whose expansion could exceed any memory."""
+    """Composes nodes to a bounded depth, without aliases, whose expansion could exceed any memory, and without tags, which could
+    name code."""
 
     depth = 0
 
@@ -109,9 +110,11 @@ class _Composer(yaml.SafeLoader):
         if self.check_event(yaml.events.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "aliases are not used here", event.start_mark)
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "tag", None) is not None:
+            raise yaml.composer.ComposerError(None, None, "tags are not used here", event.start_mark)
         self.depth += 1
         if self.depth > DEPTH_MAX:
-            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {DEPTH_MAX} levels", event.start_mark)
         try:
             return super().compose_node(parent, index)

@@ -41,6 +41,7 @@ TITLES = {
     "gates": "Gates: the cost of fill_gate against the extents that the topic has already",
     "flood": "Floods from Spark by reference (local store, wal.fsync=never)",
     "sink": "Floods against Spark's Kafka sink into Apache Kafka, in turn; both servers with their default durability",
+    "security": "TLS, logins, permissions and attacks (store memory:; CPU is the broker's)",
     "fleet": "Local fleet: brokers that come and go with a reservation, under load",
 }
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -43,13 +44,21 @@ from headgate.broker.cli import app
 from headgate.broker.client.access_admin import AccessAdmin, Acl
 from headgate.broker.client.admin import Admin
 from headgate.broker.client.gate_admin import GateAdmin
+from headgate.broker.client.group_admin import GroupAdmin
 from headgate.broker.client.producer import Producer as NativeProducer
 from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.wire.grpc.methods import Method
+from tests.support import oracle
 from tests.support.broker_process import PATIENCE_S
+from tests.support.history_files import upload
 from tests.support.pki import Authority
 from tests.support.secure import Secure
+from tests.support.wire import ClosedByPeer, RawConnection
+from tests.unit.access.test_rules import METHODS
 
 ADMIN_PASSWORD, ALICE_PASSWORD, WRONG_PASSWORD = "planted-admin-3f1c", "planted-alice-9d2e", "planted-wrong-77aa"
+AUDIT_TOPIC = "audit.lines"
 AUDIENCE, ISSUER = "headgate", "https://issuer.test"
 TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED = 29, 31, 58
 
@@ -75,6 +84,8 @@ class World:
             OAUTH_AUDIENCE=AUDIENCE,
             OAUTH_ISSUER=ISSUER,
             OAUTH_CLOCK_SKEW_MS="0",
+            AUDIT_FILE=str(place / "audit.log"),
+            AUDIT_TOPIC=AUDIT_TOPIC,
         )
 
     def _write_keys(self, key_id: str) -> None:
@@ -97,6 +108,11 @@ class World:
             "sasl.username": user,
             "sasl.password": password,
         }
+
+    def audit(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The lines of the audit file with these values."""
+        lines = [json.loads(line) for line in (self.place / "audit.log").read_text().splitlines()]
+        return [line for line in lines if wanted.items() <= line.items()]
 
     def address(self, user: str = "admin") -> str:
         return self.broker.address(user=user, password_file=str(self.place / user))
@@ -354,6 +370,94 @@ def test_the_same_users_and_rules_hold_for_grpc(world: World) -> None:
     asyncio.run(_native(world))
 
 
+def _state(world: World) -> list[str]:
+    """What a call could change: topics, users, rules, quotas, groups."""
+
+    async def look() -> list[str]:
+        async with AccessAdmin(world.address()) as access, Admin(world.address()) as admin, GroupAdmin(world.address()) as groups:
+            found = (
+                await admin.list_topics(),
+                await access.users(),
+                await access.acls(),
+                await access.quotas(),
+                await groups.list_groups(),
+            )
+            return [repr(one) for one in found]
+
+    return asyncio.run(look())
+
+
+@pytest.mark.parametrize("proof", ["expired token", "token for another audience", "wrong password", "none"])
+def test_every_grpc_method_without_a_valid_proof_is_refused_and_changes_nothing(world: World, proof: str) -> None:
+    before = _state(world)
+    now_s = int(time.time())
+    header = {
+        "expired token": f"Bearer {world.token(sub='admin', exp=now_s - 10)}",
+        "token for another audience": f"Bearer {world.token(sub='admin', aud='another')}",
+        "wrong password": "Basic " + base64.b64encode(f"admin:{WRONG_PASSWORD}".encode()).decode(),
+        "none": "",
+    }[proof]
+    credentials = grpc.ssl_channel_credentials(world.authority.ca.read_bytes())
+    with grpc.secure_channel(f"localhost:{world.broker.grpc_port}", credentials) as channel:
+        for method in METHODS:
+            metadata = (("authorization", header),) if header else ()
+            with pytest.raises(grpc.RpcError) as raised:
+                _call_by_hand(channel, method, metadata)
+                assert proof == "none" and method.short in OPEN, method.short
+                raise _Served
+            if raised.type is not _Served:
+                expected = grpc.StatusCode.UNAUTHENTICATED if header else grpc.StatusCode.PERMISSION_DENIED
+                assert raised.value.code() in (expected, grpc.StatusCode.UNAUTHENTICATED), method.short
+    assert _state(world) == before
+
+
+class _Served(grpc.RpcError):  # type: ignore[misc]
+    """The call was answered."""
+
+
+OPEN = {"Admin/Status", "Admin/ListTopics", "Admin/DescribeTopics", "Groups/ListGroups", "Groups/DescribeGroups", "Gates/ListGates"}
+OPEN |= {"Log/Publish", "Log/Subscribe"}
+"""Without a login their answers are empty, or each topic that they name is judged."""
+
+
+def _call_by_hand(channel: grpc.Channel, method: Method, metadata: tuple[tuple[str, str], ...]) -> None:
+    """One call with an empty request, to its first answer."""
+    if method.client_streaming:
+        answers = channel.stream_stream(method.path)(iter(()), timeout=30, metadata=metadata)
+    elif method.server_streaming:
+        answers = channel.unary_stream(method.path)(b"", timeout=30, metadata=metadata)
+    else:
+        channel.unary_unary(method.path)(b"", timeout=30, metadata=metadata)
+        return
+    for _ in answers:
+        return
+
+
+def test_every_kafka_api_before_a_login_and_after_its_end_is_refused(world: World) -> None:
+    context = create_ssl_context(cafile=str(world.authority.ca))
+
+    def secure() -> RawConnection:
+        connection = RawConnection("127.0.0.1", world.broker.tls_port, timeout_s=PATIENCE_S)
+        connection.socket = context.wrap_socket(connection.socket, server_hostname="localhost")
+        return connection
+
+    before = _state(world)
+    for key, api in APIS.items():
+        if key in (17, 18, 36):  # the login itself
+            continue
+        with secure() as connection, pytest.raises(ClosedByPeer):
+            connection.call(key, api.max_version, bytes(200), flexible=api.flexible(api.max_version))
+    with secure() as connection:
+        token = world.token(exp=int(time.time()) + 2)
+        oracle.call(connection, 17, 1, {"mechanism": "OAUTHBEARER"})
+        answer = oracle.call(connection, 36, 2, {"auth_bytes": f"n,,\x01auth=Bearer {token}\x01\x01".encode()})
+        assert not answer.error_code and 0 < answer.session_lifetime.total_seconds() <= 2
+        assert oracle.call(connection, 3, 12, {"topics": ()}).brokers
+        assert connection.is_closed_by_peer(PATIENCE_S), "at the end of the token"
+    assert world.audit(act="login expired", outcome="refused")
+    assert _state(world) == before
+
+
 async def _by_certificate(world: World) -> None:
     certificate = world.authority.issue("carol")
     address = world.broker.address(certificate=str(certificate[0]), key=str(certificate[1]))
@@ -411,12 +515,56 @@ def test_the_command_line_manages_users_and_rules(
     assert "no permission" in headgate("user", "list", address=world.address("alice"))
 
 
-def test_no_secret_is_written_anywhere(world: World) -> None:
-    """Last: everything that the tests planted is searched in logs, the store, metrics and status."""
+def test_acts_refusals_and_filled_gates_stand_in_the_audit_log(world: World) -> None:
+    admin, alice = AdminClient(world.config()), AdminClient(world.config("alice", ALICE_PASSWORD))
+    admin.create_topics([NewTopic("audited", 1, 1)])["audited"].result(PATIENCE_S)
+    with pytest.raises(KafkaException):
+        alice.delete_topics(["closed"])["closed"].result(PATIENCE_S)
+    assert _produce(world.config("alice", ALICE_PASSWORD), "closed") == TOPIC_AUTHORIZATION_FAILED
+    assert _produce(world.config("alice", WRONG_PASSWORD)) == -169
+    asyncio.run(_fill(world))
+    assert _produce(world.config("alice", ALICE_PASSWORD), "audited") == TOPIC_AUTHORIZATION_FAILED
+    kafka = {"door": "kafka", "from": "127.0.0.1"}
+    deadline = time.monotonic() + PATIENCE_S
+    while not world.audit(act="Gates/FillGate", targets=["audited", "flood-1"]):
+        assert time.monotonic() < deadline
+    (created,) = world.audit(act="CreateTopics", targets=["audited"])
+    assert created.items() >= {**kafka, "outcome": "done", "who": "User:admin", "broker": 1, "client_id": "rdkafka"}.items()
+    assert world.audit(act="DeleteTopics", targets=["closed"], outcome="refused", who="User:alice", **kafka)
+    assert world.audit(act="Metadata", targets=["closed"], outcome="refused", who="User:alice", **kafka)
+    assert world.audit(act="Produce", targets=["audited"], outcome="refused", who="User:alice", **kafka)
+    assert world.audit(act="login", outcome="refused", who="", **kafka)
+    (filled,) = world.audit(act="Gates/FillGate", targets=["audited", "flood-1"])
+    assert filled.items() >= {"who": "User:admin", "door": "grpc", "origin": "nightly", "source": "a lake"}.items()
+    assert filled["certificate"]["rows"] == 1 and filled["certificate"]["digest"] and len(filled["paths"]) == 1
+    consumer = Consumer({**world.config(), "group.id": "audit", "auto.offset.reset": "earliest"})
+    consumer.subscribe([AUDIT_TOPIC])
+    found: list[dict[str, Any]] = []
+    while filled not in found:
+        assert time.monotonic() < deadline
+        found += [json.loads(message.value() or b"") for message in consumer.consume(100, 0.2)]
+    assert created in found
+    consumer.close()
+
+
+async def _fill(world: World) -> None:
+    """Fill a gate with one row."""
+    async with GateAdmin(world.address()) as gates, AccessAdmin(world.address()) as access:
+        await access.add_acls([Acl(resource="topic", name="audited", principal="User:alice", operation="describe")])
+        gate = await gates.open("audited", [1], gate_id="flood-1", ttl_ms=60_000, definition="a lake", owner="nightly")
+        await gates.fill("audited", "flood-1", await asyncio.to_thread(upload, gate))
+
+
+def test_no_secret_is_written_anywhere(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Last: everything that the tests planted is searched in logs, the store, metrics, pages and status."""
     context = create_ssl_context(cafile=str(world.authority.ca))
-    texts = [world.broker.log_path.read_bytes()]
+    texts = [world.broker.log_path.read_bytes(), (world.place / "audit.log").read_bytes()]
+    for command in ("status", "user list", "acl list", "topic list", "quota list", "capacity show"):
+        app.run(["--cluster", world.address(), *command.split(), "--json"])
+        shown = capsys.readouterr()
+        texts.append((shown.out + shown.err).encode())
     texts += [path.read_bytes() for path in (world.place / "store").rglob("*") if path.is_file()]
-    for path in ("/metrics", "/api/cluster", "/"):
+    for path in ("/metrics", "/", "/api/cluster", "/api/topics", "/api/groups", "/api/floods", "/api/decisions"):
         request = urllib.request.Request(f"https://localhost:{world.broker.http_port}{path}")
         request.add_header("authorization", "Basic " + base64.b64encode(f"admin:{ADMIN_PASSWORD}".encode()).decode())
         with urllib.request.urlopen(request, context=context, timeout=30) as answer:

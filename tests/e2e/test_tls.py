@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import socket
 import ssl
 import time
@@ -19,12 +20,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headgate.broker.client.admin import Admin
 from headgate.broker.runtime.errors import HeadgateError
 from tests.support.broker_process import HOST, PATIENCE_S
 from tests.support.pki import DAY, Authority
 from tests.support.secure import Secure
+
+EXAMPLES = int(os.environ.get("HEADGATE_FUZZ_EXAMPLES", "40"))
+"""Short in CI; the environment makes it long."""
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +143,66 @@ def test_who_has_no_right_certificate_is_refused(broker: Secure, place: Path, fa
         broker.wait_line("tls_reloaded", before)
     with pytest.raises(OSError):  # ssl.SSLError is one
         _handshake(port, authority.ca, certificate)
+
+
+def test_a_broker_with_a_certificate_for_another_host_is_refused(broker: Secure, place: Path) -> None:
+    """Clients check the host name: a certificate of the right authority for another host lets nobody pose as a broker."""
+    pair = broker.authority.issue("elsewhere", hosts=("elsewhere.test",))
+    own = broker.pem.read_bytes(), broker.key.read_bytes()
+    before = len(broker.output())
+    broker.key.write_bytes(pair[1].read_bytes())
+    broker.pem.write_bytes(pair[0].read_bytes())
+    before = broker.wait_line("tls_reloaded", before)
+    try:
+        with pytest.raises(ssl.SSLCertVerificationError, match="localhost"):
+            _handshake(broker.tls_port, broker.authority.ca)
+        with pytest.raises(HeadgateError):
+            asyncio.run(_topics(broker.address()))
+        errors: list[str] = []
+        config = {"security.protocol": "ssl", "ssl.ca.location": str(broker.authority.ca), "log_level": 0}
+        producer = Producer(
+            {"bootstrap.servers": f"localhost:{broker.tls_port}", "error_cb": lambda one: errors.append(str(one)), **config}
+        )
+        deadline = time.monotonic() + PATIENCE_S
+        while not any("verify" in one.lower() or "ssl" in one.lower() for one in errors):
+            assert time.monotonic() < deadline
+            producer.poll(0.05)
+    finally:
+        broker.key.write_bytes(own[1])
+        broker.pem.write_bytes(own[0])
+        broker.wait_line("tls_reloaded", before)
+    assert _handshake(broker.tls_port, broker.authority.ca)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(
+    cut=st.integers(0, 700),
+    flips=st.lists(st.tuples(st.integers(0, 700), st.integers(0, 7)), max_size=4),
+    twice=st.booleans(),
+    rest=st.binary(max_size=64),
+)
+def test_no_bytes_break_the_handshake_of_others(
+    broker: Secure, cut: int, flips: list[tuple[int, int]], twice: bool, rest: bytes
+) -> None:
+    """Real first messages of a client, cut off, changed, sent twice and followed by anything; then an honest client."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hello = ssl.create_default_context(cafile=str(broker.authority.ca)).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.do_handshake()
+    data = bytearray(outgoing.read())
+    for at, bit in flips:
+        data[at % len(data)] ^= 1 << bit
+    message = bytes(data[:cut]) + (bytes(data) if twice else b"") + rest
+    with socket.create_connection((HOST, broker.tls_port), 30) as plain:
+        plain.sendall(message)
+        plain.shutdown(socket.SHUT_WR)
+        plain.settimeout(30)
+        try:
+            while plain.recv(4096):
+                pass
+        except ConnectionResetError:
+            pass
+    assert _handshake(broker.tls_port, broker.authority.ca)
 
 
 def test_new_files_are_used_and_wrong_ones_leave_the_old_pair_in_service(broker: Secure) -> None:

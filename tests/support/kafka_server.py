@@ -36,6 +36,7 @@ class KafkaServer:
 
     Args:
         config: properties of every node, in addition to those that form a cluster on loopback.
+        listeners: protocols of further listeners of the first node, with their ports.
         jvm: options of a node's JVM.
         prefix: start of a node's command, such as ``taskset``.
     """
@@ -46,9 +47,11 @@ class KafkaServer:
         nodes: int = 1,
         config: Mapping[str, str] | None = None,
         *,
+        listeners: Mapping[str, int] | None = None,
         jvm: Sequence[str] = SMALL_JVM,
         prefix: Sequence[str] = (),
     ) -> None:
+        self._listeners = dict(listeners or {})
         self._directory, self._config = directory, dict(config or {})
         self._jvm, self._prefix = jvm, prefix
         self.numbers = range(1, nodes + 1)
@@ -92,12 +95,15 @@ class KafkaServer:
         place.mkdir(parents=True)
         voters = ",".join(f"{one}@{HOST}:{port}" for one, port in self._controllers.items())
         copies = str(min(len(self.numbers), 3))
+        public = {"PLAINTEXT": self.ports[number], **(self._listeners if number == 1 else {})}
+        shown = ",".join(f"{protocol}://{HOST}:{port}" for protocol, port in public.items())
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(number),
             "controller.quorum.voters": voters,
-            "listeners": f"PLAINTEXT://{HOST}:{self.ports[number]},CONTROLLER://{HOST}:{self._controllers[number]}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.ports[number]}",
+            "listeners": f"{shown},CONTROLLER://{HOST}:{self._controllers[number]}",
+            "advertised.listeners": shown,
+            "listener.security.protocol.map": ",".join(f"{one}:{one}" for one in public) + ",CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(place / "data"),
             "offsets.topic.replication.factor": copies,

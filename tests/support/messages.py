@@ -38,6 +38,8 @@ def scalars(field: Field) -> st.SearchStrategy[Any]:
         if field.kind == "int64" and ("timestamp" in field.name or field.name.endswith("_ms")):
             return st.integers(-1, 2**40)  # kio makes datetimes of these
         return st.one_of(st.sampled_from([0, -1, 1, limit - 1, -limit]), st.integers(-limit, limit - 1))
+    if field.kind == "float64":
+        return st.floats(allow_nan=False)
     if field.kind == "string":
         return st.one_of(st.text(max_size=5), st.just("x" * 200))
     if field.kind == "uuid":

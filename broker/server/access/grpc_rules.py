@@ -149,6 +149,8 @@ RULES: dict[str, Rule] = {
     "Access/AddAcls": _cluster(Operation.ALTER),
     "Access/RemoveAcls": _cluster(Operation.ALTER),
     "Access/ListAcls": _cluster(Operation.DESCRIBE),
+    "Access/AlterQuotas": _cluster(Operation.ALTER_CONFIGS),
+    "Access/ListQuotas": _cluster(Operation.DESCRIBE_CONFIGS),
 }
 """By service and method."""
 

@@ -437,6 +437,26 @@ async def _alter_users(request: Message, asked: Asked) -> AsyncGenerator[Message
     yield made(module, "AlterUserScramCredentialsResponse", results=rows)
 
 
+async def _describe_users(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(_DESCRIBE):
+        yield None
+        return
+    module = "describe_user_scram_credentials"
+    rows = [
+        made(module, "DescribeUserScramCredentialsResult", user=one.name, error_code=CLUSTER_REFUSED) for one in request.users or ()
+    ]
+    yield made(module, "DescribeUserScramCredentialsResponse", error_code=CLUSTER_REFUSED, results=rows)
+
+
+async def _alter_quotas(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER_CONFIGS):
+        yield None
+        return
+    module = "alter_client_quotas"
+    rows = [made(module, "EntryResult", entity=one.entity, error_code=CLUSTER_REFUSED) for one in request.entries]
+    yield made(module, "AlterClientQuotasResponse", entries=rows)
+
+
 _DESCRIBE, _READ = Operation.DESCRIBE, Operation.READ
 RULES: dict[int, Rule] = {
     2: _on_partitions(_DESCRIBE, "list_offsets", "ListOffsetsTopicResponse", "ListOffsetsPartitionResponse"),
@@ -474,7 +494,9 @@ RULES: dict[int, Rule] = {
     44: _configs(Operation.ALTER_CONFIGS, "incremental_alter_configs", "AlterConfigsResourceResponse", "responses"),
     46: _on_cluster(_DESCRIBE, "list_partition_reassignments", "ListPartitionReassignmentsResponse"),
     47: _offset_delete,
-    50: _on_cluster(_DESCRIBE, "describe_user_scram_credentials", "DescribeUserScramCredentialsResponse"),
+    48: _on_cluster(Operation.DESCRIBE_CONFIGS, "describe_client_quotas", "DescribeClientQuotasResponse", entries=None),
+    49: _alter_quotas,
+    50: _describe_users,
     51: _alter_users,
     60: _describe_cluster,
     61: _on_partitions(_READ, "describe_producers", "TopicResponse", "PartitionResponse"),

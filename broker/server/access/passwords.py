@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 
 from headgate.broker.cluster import scram
-from headgate.broker.cluster.access import ITERATIONS_MIN, MECHANISMS, Access, Verifier
+from headgate.broker.cluster.access import MECHANISMS, Access, Verifier
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 AT_ONCE_MAX = 64
@@ -58,7 +58,7 @@ class Passwords:
         try:
             async with self._one:
                 # An unknown user takes as long as a known one.
-                judged = known or Verifier(iterations=ITERATIONS_MIN, salt=self.secret, stored_key=b"", server_key=b"")
+                judged = known or Verifier(iterations=scram.ITERATIONS, salt=self.secret, stored_key=b"", server_key=b"")
                 is_right = await asyncio.to_thread(scram.matches, password, judged, mechanism)
         finally:
             self._waiting -= 1

@@ -33,11 +33,18 @@ class Authority:
 
     Args:
         access: returns the users and rules of the manifest, or None before it is known.
+        refused: notes that a client may not write to, or read, a topic or a transactional id.
     """
 
-    def __init__(self, settings: Settings, access: Callable[[], Access | None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        access: Callable[[], Access | None],
+        refused: Callable[[Identity, Operation, str], None] = lambda *_: None,
+    ) -> None:
         self.is_on = settings.authorization == "acl"
         self.access = access
+        self.refused = refused
         self._super_users = {one.strip() for one in settings.super_users.split(";") if one.strip()}
 
     def rights(self, identity: Identity) -> Rights | None:
@@ -93,13 +100,20 @@ class Rights:
         return self.may(operation, Resource.TOPIC, name)
 
     def may_write(self, topic: str) -> bool:
-        return self.may(Operation.WRITE, Resource.TOPIC, topic)
+        return self._noted(Operation.WRITE, Resource.TOPIC, topic)
 
     def may_read(self, topic: str) -> bool:
-        return self.may(Operation.READ, Resource.TOPIC, topic)
+        return self._noted(Operation.READ, Resource.TOPIC, topic)
 
     def may_transact(self, transactional_id: str) -> bool:
-        return self.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
+        return self._noted(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
+
+    def _noted(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """As `may`, for records: a refusal is noted."""
+        allowed = self.may(operation, resource, name)
+        if not allowed:
+            self._authority.refused(self.identity, operation, name)
+        return allowed
 
     def on_group(self, operation: Operation, name: str) -> bool:
         return self.may(operation, Resource.GROUP, name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import Access, PutUser, User
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
@@ -18,6 +19,7 @@ from headgate.broker.server.access.principals import PrincipalRules
 from headgate.broker.server.access.rights import ANONYMOUS, Authority, Identity, Rights
 from headgate.broker.server.access.sasl import Logins, Sasl
 from headgate.broker.server.access.tokens import Tokens
+from headgate.broker.server.audit.audit import Audit, Caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,11 +28,8 @@ if TYPE_CHECKING:
     from headgate.broker.server.tls import Certificates
 
 logger = get_logger(__name__)
-audit = get_logger("audit")
 
 PASSWORD_BYTES_MAX = 4096
-REFUSALS_TOLD_MAX = 50
-"""Log lines about refusals in a second: a client that repeats a refused request must not fill the disk."""
 
 
 class Security:
@@ -39,19 +38,24 @@ class Security:
     Args:
         now_s: a monotonic clock. now_ms: the wall clock.
         certificates: None without TLS.
+        audit: notes refusals.
     """
 
     def __init__(
-        self, settings: Settings, now_s: Callable[[], float], now_ms: Callable[[], int], certificates: Certificates | None
+        self,
+        settings: Settings,
+        now_s: Callable[[], float],
+        now_ms: Callable[[], int],
+        certificates: Certificates | None,
+        audit: Audit,
     ) -> None:
         self._settings = settings
         self.now_s, self._now_ms = now_s, now_ms
         self._certificates = certificates
         self._engine: Engine | None = None
-        self._told = [0, 0]
-        """The current second, and the refusals in it."""
+        self._audit = audit
         self.authorized = kafka_rules.authorized
-        self.authority = Authority(settings, self.access)
+        self.authority = Authority(settings, self.access, self._refused_records)
         self.passwords = Passwords(self.access)
         self._tokens = Tokens(settings, now_s)
         self._logins = Logins(settings, self.passwords, self._tokens, now_s, now_ms)
@@ -84,14 +88,15 @@ class Security:
                 raise
         logger.info("administrator_created", user=user.name)
 
-    def refused(self, what: str, who: str, reason: str) -> None:
-        """Note a refusal in the log, at most REFUSALS_TOLD_MAX a second."""
-        second = int(self.now_s())
-        if second != self._told[0]:
-            self._told = [second, 0]
-        self._told[1] += 1
-        if self._told[1] <= REFUSALS_TOLD_MAX:
-            audit.warning("refused", what=what, who=who, reason=reason)
+    def refused(self, what: str, door: str, host: str, reason: str, principal: str = "") -> None:
+        """Note a refusal in the audit log. `principal`: "" if it is not known who the client is."""
+        self._audit.refused(what, Caller(who=principal, host=host, door=door), [], reason)
+
+    def _refused_records(self, identity: Identity, operation: Operation, name: str) -> None:
+        """Note that a Kafka client may not write to, or read, something."""
+        act = {Operation.WRITE: "Produce", Operation.READ: "Fetch"}.get(operation, operation.name)
+        caller = Caller(who=identity.principal, host=identity.host, door="kafka")
+        self._audit.refused(act, caller, [name], "no permission")
 
     # -- who a client is
 

@@ -1,4 +1,4 @@
-"""`headgate.v1.Access`: users and rules. Each change is one commit of the manifest."""
+"""`headgate.v1.Access`: users, rules and quotas. Each change is one commit of the manifest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from headgate.broker.cluster.access import AddAcls, DeleteUser, PutUser, RemoveAcls, User, Verifier
 from headgate.broker.cluster.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
+from headgate.broker.cluster.quotas import AlterQuotas, Entity
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.grpc.handlers import Context
@@ -18,7 +19,7 @@ _Word = TypeVar("_Word", Resource, Pattern, Operation, Permission)
 
 
 class AccessService:
-    """Changes users and rules."""
+    """Changes users, rules and quotas."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -64,6 +65,23 @@ class AccessService:
     async def list_acls(self, request: access_pb2.ListAclsRequest, context: Context) -> access_pb2.ListAclsResponse:
         return access_pb2.ListAclsResponse(acls=map(_row, await self._selected(request.filter)))
 
+    async def alter_quotas(self, request: access_pb2.AlterQuotasRequest, context: Context) -> access_pb2.AlterQuotasResponse:
+        edits = [AlterQuotas(_entity(row), dict(row.values)) for row in request.set]
+        edits += [AlterQuotas(_entity(row), dict.fromkeys(row.values)) for row in request.remove]
+        for edit in edits:
+            self._engine.manifest.quotas.check(edit)
+        if edits:
+            await self._engine.change_access(*edits)
+        return access_pb2.AlterQuotasResponse()
+
+    async def list_quotas(self, request: access_pb2.ListQuotasRequest, context: Context) -> access_pb2.ListQuotasResponse:
+        response = access_pb2.ListQuotasResponse()
+        rows = sorted(self._engine.manifest.quotas.rows(), key=lambda row: str(row.entity))
+        async for row in self._engine.turns.begin().each(rows):
+            entity = row.entity
+            response.entities.add(user=entity.user, client_id=entity.client_id, ip=entity.ip, values=row.values)
+        return response
+
     async def _selected(self, wanted: access_pb2.Acl) -> list[Acl]:
         chosen = AclFilter(
             resource=_word(Resource, wanted.resource or "any"),
@@ -83,6 +101,14 @@ def _verifiers(rows: Iterable[access_pb2.Verifier]) -> dict[str, Verifier]:
         row.mechanism: Verifier(iterations=row.iterations, salt=row.salt, stored_key=row.stored_key, server_key=row.server_key)
         for row in rows
     }
+
+
+def _entity(row: access_pb2.QuotaEntity) -> Entity:
+    return Entity(
+        user=row.user if row.HasField("user") else None,
+        client_id=row.client_id if row.HasField("client_id") else None,
+        ip=row.ip if row.HasField("ip") else None,
+    )
 
 
 def _acl(row: access_pb2.Acl) -> Acl:

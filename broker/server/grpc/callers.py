@@ -16,13 +16,17 @@ from google.protobuf.message import Message
 from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.access import grpc_rules
-from headgate.broker.server.access.rights import refusal
+from headgate.broker.server.access.rights import ANONYMOUS, refusal
+from headgate.broker.server.audit import grpc_acts
+from headgate.broker.server.audit.audit import Audit, Caller
 from headgate.broker.wire.grpc.methods import Method
 
 if TYPE_CHECKING:
     from headgate.broker.server.access.rights import Identity, Rights
     from headgate.broker.server.access.security import Security
 
+FORWARDED_KEY = "headgate-forwarded"
+"""Metadata of a call that a broker has passed on to the leader."""
 _RIGHTS: ContextVar[Rights | None] = ContextVar("rights", default=None)
 """What the caller of the current call may do; None: everything."""
 
@@ -33,9 +37,11 @@ class Callers:
 
     Args:
         security: None: every client may do everything.
+        audit: notes administrative acts; None: nothing is noted.
     """
 
     security: Security | None = None
+    audit: Audit | None = None
 
     async def admit(self, path: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> float | None:
         """Find out who makes a call. Returns the seconds until the proof ends; None: never. Raises InvalidError, RetryError."""
@@ -45,7 +51,7 @@ class Callers:
         try:
             identity = await self._identify(security, context)
         except HeadgateError as error:
-            security.refused(path, context.peer(), error.message)
+            security.refused(path, "grpc", host_of(context.peer()), error.message)
             raise type(error)(error.reason, refusal(error)) from error
         _RIGHTS.set(security.rights(identity))
         return None if identity.expires_s == math.inf else max(identity.expires_s - security.now_s(), 0.0)
@@ -68,8 +74,30 @@ class Callers:
                 grpc_rules.RULES[path](request, rights)
             except InvalidError as error:
                 assert self.security is not None
-                self.security.refused(path, rights.identity.principal, error.message)
+                self.security.refused(path, "grpc", rights.identity.host, error.message, rights.identity.principal)
                 raise
+
+    def note(self, method: Method, context: grpc.aio.ServicerContext[bytes, bytes], request: Any, result: Any) -> None:
+        """Note an administrative act in the audit log: its answer, or the error that it ended with. Of a call that was passed on,
+        the broker that the client called has the line."""
+        names = grpc_acts.ACTS.get(method.short)
+        rights = _RIGHTS.get()
+        if self.audit is None or names is None:
+            return
+        # A client could claim that its call was passed on, so only a proven broker is believed.
+        is_passed_on = any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
+        if is_passed_on and rights is not None and rights.identity.is_broker:
+            return
+        who, host = (ANONYMOUS, host_of(context.peer())) if rights is None else (rights.identity.principal, rights.identity.host)
+        error = ""
+        details: dict[str, object] = {}
+        if isinstance(result, Exception):
+            error = result.message if isinstance(result, HeadgateError) else context.details() or type(result).__name__
+        else:
+            details = grpc_acts.details(method.response.FromString(result) if isinstance(result, bytes) else result)
+            if details:
+                details |= grpc_acts.sources(request)
+        self.audit.did(method.short, Caller(who=who, host=host, door="grpc"), names(request), error=error, details=details)
 
     def trim(self, method: Method, response: Message | bytes) -> Message | bytes:
         """Take out of an answer what the caller may not see."""
@@ -110,3 +138,11 @@ def host_of(peer: str) -> str:
     kind, _, rest = peer.partition(":")
     host = rest.rpartition(":")[0]
     return host.replace("%5B", "").replace("%5D", "").strip("[]") if kind in ("ipv4", "ipv6") else ""
+
+
+def user_of_call() -> str | None:
+    """The name under which the caller of the current call has quotas; None: a broker, which has none."""
+    rights = _RIGHTS.get()
+    if rights is None:
+        return "ANONYMOUS"
+    return None if rights.identity.is_broker else rights.identity.principal.partition(":")[2]

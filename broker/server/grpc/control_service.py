@@ -14,12 +14,14 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.liveness import is_starved
 from headgate.broker.cluster.manifest import Incarnation, decode_edits
+from headgate.broker.cluster.quota_shares import Key
 from headgate.broker.cluster.segments import Order, SegmentInfo
 from headgate.broker.cluster.term_events import Reported
 from headgate.broker.control.drain import drain_broker
 from headgate.broker.control.leader import Leader
 from headgate.broker.control.load import broker_load, trouble_of
 from headgate.broker.control.participant import Participant
+from headgate.broker.control.quota_wire import shares_message, use_message, uses_of
 from headgate.broker.control.replication import copy_of, surrender_messages
 from headgate.broker.control.sessions import Sessions
 from headgate.broker.control.wire import incarnation_of, member_message
@@ -106,6 +108,9 @@ class MemberSession:
     def drain(self) -> None:
         self._put(control_pb2.JoinResponse(drain=control_pb2.DrainOrder()))
 
+    def quotas(self, shares: Mapping[Key, float]) -> None:
+        self._put(control_pb2.JoinResponse(quotas=shares_message(shares)))
+
     def end(self, error: HeadgateError) -> None:
         if not self.ended.done():
             self.ended.set_exception(error)
@@ -151,6 +156,7 @@ class MemberSession:
                     serves=message.report.serving,
                     clock_ahead_ms=clock.now_ms() - message.report.clock_ms if message.report.clock_ms else None,
                 )
+                self._sessions.used_quotas(self, uses_of(message.report.quotas))
                 span_ms = self._sessions.reported(self, report)
                 if span_ms:
                     promise = control_pb2.Promise(number=message.report.number, span_ms=span_ms)
@@ -349,6 +355,8 @@ class ControlService:
                 pause_ms=round(decision.pause_s * 1000),
                 topics=decision.topics,
             )
+        ids = {key: incarnation.broker_id for key, incarnation in leader.manifest.incarnations.items() if not incarnation.sealed}
+        response.quotas.extend(use_message(use, broker_id) for broker_id, use in leader.quotas.uses(ids))
         return response
 
     async def view(self, request: control_pb2.ViewRequest, context: Context) -> control_pb2.ViewResponse:

@@ -13,11 +13,11 @@ from google.protobuf.message import Message
 
 from headgate.broker.control.stream import Connect, connect
 from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.broker.server.grpc.callers import FORWARDED_KEY
 from headgate.broker.server.grpc.errors import REASON_KEY
 from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.wire.grpc.methods import Method
 
-FORWARDED_KEY = "headgate-forwarded"
 TIMEOUT_S = 30.0
 """Deadline of a call if its client set none."""
 

@@ -116,7 +116,13 @@ def _unary(
                 await callers.admit(method.short, context)
                 request = decode(method.request, data)
                 callers.check(method.short, request)
-                response = callers.trim(method, await call(request, context))
+                try:
+                    response = await call(request, context)
+                except Exception as error:
+                    callers.note(method, context, request, error)
+                    raise
+                callers.note(method, context, request, response)
+                response = callers.trim(method, response)
         except Exception as error:  # every error becomes a status
             await _abort(method, context, error)
             raise

@@ -14,6 +14,7 @@ from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, Context
 from headgate.broker.server.grpc.positions import resolve
 from headgate.broker.server.grpc.publish import Publisher
+from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.grpc.subscribe import Subscriber
 from headgate.broker.wire.grpc import payload
@@ -48,6 +49,8 @@ class LogService:
         wait_ms = min(request.max_wait_ms, settings.fetch_wait_max_ms)
         if wait_ms:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
+        quota = CallQuota(engine.meters)
+        await quota.fetch_room()
         await budget.room()
         self._server_state.open(partition)
         # Reserved before the read, which may take time. Given back when the answer has been sent.
@@ -59,6 +62,7 @@ class LogService:
                 await self._server_state.confirm(partition)
             size = sum(map(len, batches))
             partition.fetched(size, requests=0)
+            quota.fetched(size)
             head = log_pb2.FetchResponse(high_watermark=partition.stable_end, log_start=partition.log_start)
             budget.take(size)
             context.add_done_callback(lambda _: budget.give(size))  # type: ignore[arg-type]  # the stub asks for a class

@@ -19,7 +19,8 @@ from headgate.broker.control.stream import Connect, connect
 from headgate.broker.control.wire import error_of
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
-from headgate.broker.server.grpc.forward import FORWARDED_KEY, reason_of
+from headgate.broker.server.grpc.callers import FORWARDED_KEY
+from headgate.broker.server.grpc.forward import reason_of
 from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.server.ports import shown
 from headgate.broker.wire.grpc.methods import Method

@@ -29,6 +29,7 @@ from headgate.broker.server.grpc.byte_budget import ByteBudget
 from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, StalledError, decode
+from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
@@ -65,6 +66,7 @@ class Publisher:
         self._engine = server_state.engine
         self._call = call
         self._budget = ByteBudget(server_state.settings.connection_inflight_bytes_max)
+        self._quota = CallQuota(self._engine.meters)
         self._timeout_s = server_state.settings.frame_timeout_ms / 1000
         self._trust = SenderTrust()
         self._sequence = 0
@@ -120,9 +122,11 @@ class Publisher:
         while True:
             await self._budget.room()
             await self._server_state.budget.room()
+            await self._quota.produce_room()
             data = await self._call.read()
             if data is grpc.aio.EOF:
                 return
+            self._quota.produced(len(data))
             self._receive(data)
 
     def _receive(self, data: bytes) -> None:

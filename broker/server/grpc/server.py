@@ -41,6 +41,7 @@ from headgate.broker.wire.grpc.headgate.v1 import (
 
 if TYPE_CHECKING:
     from headgate.broker.server.access.security import Security
+    from headgate.broker.server.audit.audit import Audit
     from headgate.broker.server.tls import Certificates
 
 CONCURRENT_CALLS_MAX = 10_000
@@ -61,6 +62,7 @@ class GrpcServer:
         http_port: the HTTP port; default: from the settings.
         certificates: for TLS; None: without TLS.
         security: knows who clients are; None: every client may do everything.
+        audit: notes administrative acts; None: nothing is noted.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class GrpcServer:
         http_port: int | None = None,
         certificates: Certificates | None = None,
         security: Security | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._settings = settings
         self._certificates = certificates
@@ -94,7 +97,7 @@ class GrpcServer:
         self._transactions = node.exchange
         self._forwarder = Forwarder(to_brokers)
         self._counts = CallCounts()
-        self._callers = Callers(security)
+        self._callers = Callers(security, audit)
         self._server: grpc.aio.Server | None = None
 
     def register(self, metrics: Metrics) -> None:

@@ -28,6 +28,7 @@ from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, StalledError, decode
 from headgate.broker.server.grpc.positions import resolve
+from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
@@ -65,6 +66,7 @@ class Subscriber:
         self._server_state = server_state
         self._engine = server_state.engine
         self._call = call
+        self._quota = CallQuota(self._engine.meters)
         self._timeout_s = server_state.settings.frame_timeout_ms / 1000
         self._credit_bytes = 0
         self._response_bytes = min(RESPONSE_BYTES_DEFAULT, server_state.settings.fetch_bytes_max)
@@ -178,6 +180,7 @@ class Subscriber:
     async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
         self._server_state.open(partition)
         await self._server_state.budget.room()
+        await self._quota.fetch_room()
         # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
         partition.subscribe(subscription.wake)
         offset = subscription.offset
@@ -196,6 +199,7 @@ class Subscriber:
         size = sum(map(len, slices))
         self._credit_bytes -= size
         partition.fetched(size, requests=0)
+        self._quota.fetched(size)
         self._server_state.budget.take(size)
         try:
             await self._write(self._response(subscription), slices)

@@ -123,14 +123,14 @@ async def admit(security: Security, request: Request) -> None:
         else:
             identity = security.anonymous(host)
     except InvalidError as error:
-        security.refused(request.url.path[:200], host, error.message)
+        security.refused(request.url.path[:200], "http", host, error.message)
         raise InvalidError(error.reason, "authentication failed") from error
     rights = security.rights(identity)
     if rights is None or rights.on_cluster(Operation.DESCRIBE):
         return
     if header is None and certificate is None:
         raise InvalidError(Reason.NOT_AUTHENTICATED, "log in with a user and a password, a token or a client certificate")
-    security.refused(request.url.path[:200], identity.principal, "no permission to describe the cluster")
+    security.refused(request.url.path[:200], "http", host, "no permission to describe the cluster", identity.principal)
     raise InvalidError(Reason.NOT_AUTHORIZED, "no permission. operation=`describe` resource=`cluster`")
 
 

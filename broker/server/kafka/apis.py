@@ -139,6 +139,8 @@ _ROWS = (
     _api(29, "DescribeAcls", (1, 3), 2, "describe_acls"),
     _api(30, "CreateAcls", (1, 3), 2, "create_acls"),
     _api(31, "DeleteAcls", (1, 3), 2, "delete_acls"),
+    _api(48, "DescribeClientQuotas", (0, 1), 1, "describe_client_quotas"),
+    _api(49, "AlterClientQuotas", (0, 1), 1, "alter_client_quotas"),
     # Groups.
     _api(10, "FindCoordinator", (0, 6), 3, "find_coordinator"),
     _api(JOIN_GROUP, "JoinGroup", (0, 9), 6, "join_group"),

@@ -12,6 +12,7 @@ from headgate.broker.server.kafka.frames import Inbox
 if TYPE_CHECKING:
     from headgate.broker.server.access.asking import Handler, Message
     from headgate.broker.server.access.rights import Rights
+    from headgate.broker.server.audit.audit import Audit
     from headgate.broker.server.kafka.context import Context
 
     Authorized = Callable[[int, Message, Handler, Context, Rights], Awaitable[Message]]
@@ -76,6 +77,10 @@ class Common:
         self.exchange: Exchange | None = None
         self.authorized: Authorized | None = None
         """Answers a request of a client with limited rights; None without authorization."""
+        self.audit: Audit | None = None
+        """Notes administrative acts and refusals; None: nothing is noted."""
+        self.has_quotas = False
+        """Whether any quota exists. Without one no request looks for its client's."""
         self.inbox = Inbox(settings.frame_bytes_max, settings.inflight_bytes_max)
         self.outgoing_bytes = 0
         """Bytes held for clients: answers to fetches from the moment they are read, and all answers that clients have not taken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from headgate.broker.runtime.errors import Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server import ports
+from headgate.broker.server.audit.audit import Caller
 from headgate.broker.server.kafka.common import Common, Entrance
 from headgate.broker.server.kafka.transport import Connection, SecureConnection
 from headgate.broker.server.tls_handshake import Handshakes
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.server.access.rights import Identity
     from headgate.broker.server.access.security import Security
+    from headgate.broker.server.audit.audit import Audit
     from headgate.broker.server.kafka.session import Session
     from headgate.broker.server.tls import Certificates
     from headgate.broker.transactions.exchange import Exchange
@@ -44,6 +47,8 @@ ENDS_TOLD_MAX = 50
 sends invalid requests would otherwise write gigabytes of log a day."""
 UNSERVED_TOLD_MAX = 1000
 """Pairs of a client and a cause whose unserved requests were logged and are not logged again. Then the oldest are forgotten."""
+REFUSED_LOGINS = {"login_failed": "login", "tls_handshake_failed": "TLS handshake", "login_expired": "login expired"}
+"""Ends of connections that are refusals, with their name in the audit log."""
 CLOSE_S = 1.0
 """Time that clients have to take their last answers when the broker closes."""
 
@@ -55,6 +60,7 @@ class KafkaServer:
         advertised: (host, port) that the first listener announces to clients.
         certificates: for listeners with TLS.
         security: knows who clients are; None: no listener asks.
+        audit: notes administrative acts and refusals; None: nothing is noted.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class KafkaServer:
         advertised: tuple[str, int],
         certificates: Certificates | None = None,
         security: Security | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._settings = settings
         self._certificates = certificates
@@ -82,6 +89,7 @@ class KafkaServer:
             ended=self.tell_end,
             unserved=self.tell_unserved,
         )
+        self.common.audit = audit
         if security is not None:
             self.common.authorized = security.authorized
         self._unserved: dict[tuple[str, str], None] = {}
@@ -118,7 +126,7 @@ class KafkaServer:
         def failed(peer: str, reason: str) -> None:
             self.tell_end("tls_handshake_failed", peer, reason)
 
-        handshakes = Handshakes(lambda: certificates.context(client_auth), failed)
+        handshakes = Handshakes(lambda: certificates.context(client_auth), failed, self._has_quota)
         return lambda: handshakes.before(lambda: SecureConnection(self.common, self, entrance))
 
     def serve(self, engine: Engine, groups: Coordinator, exchange: Exchange) -> None:
@@ -126,6 +134,8 @@ class KafkaServer:
         common = self.common
         common.engine, common.groups, common.exchange = engine, groups, exchange
         common.turns, common.inbox.memory = engine.turns, engine.pool
+        engine.meters.on_change = self._quotas_changed
+        self._quotas_changed()
         self._ready.set()
 
     async def _opened(self) -> Engine:
@@ -168,8 +178,27 @@ class KafkaServer:
         if scarce or len(self.connections) >= self._settings.connections_max:
             self.connections_refused += 1
             return False
+        # Behind TLS the connection was counted before the handshake, which is the costly part.
+        if not connection.session.entrance.protocol.endswith("SSL") and not self._has_quota(connection.session.peer):
+            return False
         self.connections[connection] = None
         return True
+
+    def _quotas_changed(self) -> None:
+        engine = self.common.engine
+        assert engine is not None
+        self.common.has_quotas = engine.meters.is_on
+        for connection in list(self.connections):
+            connection.session.quotas_changed()
+
+    def _has_quota(self, peer: str) -> bool:
+        """Count a connection. Returns whether the quota of its address allows it."""
+        engine = self.common.engine
+        if not self.common.has_quotas or engine is None or engine.meters.connected(peer.rpartition(":")[0]):
+            return True
+        self.connections_refused += 1
+        self.tell_end("connection_throttled", peer, "the address has used up its quota of new connections")
+        return False
 
     def greet(self, session: Session, certificate: bytes | None) -> None:
         """Find out who a new client is, or let it log in. Raises InvalidError(NOT_AUTHENTICATED)."""
@@ -181,6 +210,9 @@ class KafkaServer:
         def known(identity: Identity) -> None:
             session.identity, session.rights, session.logged_in = identity, security.rights(identity), True
             session.permissions_changed()
+            session.quotas_changed()
+            if identity.expires_s < math.inf:
+                self._loop.call_later(max(identity.expires_s - self.common.now(), 0.0), self._expire, session, identity)
 
         if protocol.startswith("SASL"):
             session.logged_in = False
@@ -188,8 +220,18 @@ class KafkaServer:
         else:
             known(security.anonymous(host) if certificate is None else security.by_certificate(certificate, host))
 
+    @staticmethod
+    def _expire(session: Session, identity: Identity) -> None:
+        """End the connection of a client that has not logged in again."""
+        if session.identity is identity and not session.is_over:
+            session.drop("login_expired", f"the login has expired. user=`{identity.principal}`")
+
     def tell_end(self, event: str, peer: str, reason: str) -> None:
         """Log the reason why a connection ends, at most ENDS_TOLD_MAX times between two sweeps."""
+        audit = self.common.audit
+        if audit is not None and event in REFUSED_LOGINS:
+            caller = Caller(who="", host=peer.rpartition(":")[0], door="kafka")
+            audit.refused(REFUSED_LOGINS[event], caller, [], reason)
         self._ends += 1
         if self._ends <= ENDS_TOLD_MAX:
             logger.info(event, peer=peer, reason=reason)
@@ -244,9 +286,6 @@ class KafkaServer:
             session.count_outgoing()
             if changed:
                 session.permissions_changed()
-            if session.identity is not None and session.identity.expires_s < now:
-                session.drop("login_expired", f"the login has expired. user=`{session.identity.principal}`")
-                continue
             if own_bytes > 0:
                 own_bytes -= session.own_answers(own_bytes)
             if stalled is not None and session.not_durable_s(now) > patience_s:

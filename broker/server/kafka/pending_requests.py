@@ -4,13 +4,15 @@ APIs except Produce and Fetch. Each is a coroutine that ends with the answer in 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
-from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.runtime.tasks import measured
+from headgate.broker.server.kafka import audited, fetch, produce
 from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.server.kafka.apis import (
     API_VERSIONS,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.kafka.common import Common
+    from headgate.broker.server.kafka.throttle import Throttle
     from headgate.broker.transactions.exchange import Exchange
     from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
@@ -119,7 +122,10 @@ class PendingRequests:
                 return
             session.parked.popleft()
             common.requests["produce"] += 1
-            session.fill_when_acked(slot, [answer] if acks else [], appended=appended, in_steps=is_large)
+            answers = [answer] if acks else []
+            if session.throttle is not None:
+                answers = session.throttle.produced(len(frame), answers)
+            session.fill_when_acked(slot, answers, appended=appended, in_steps=is_large)
 
     async def _verify(self, engine: Engine, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
         """Ask the coordinator of the request's transaction, if it has one. See `produce.verify`."""
@@ -173,7 +179,10 @@ class PendingRequests:
         finally:
             if poll is not None:
                 poll.end()
-        session.fill_counted(slot, await turn.run(fetch.respond(engine, request, correlation_id, session.entrance.name)))
+        answer = await turn.run(fetch.respond(engine, request, correlation_id, session.entrance.name))
+        if session.throttle is not None:
+            session.throttle.fetched(answer, request.version)
+        session.fill_counted(slot, answer)
         common.fetch_s[kind,].observe(common.now() - began_s)
         session.wake_next()
 
@@ -270,6 +279,8 @@ class PendingRequests:
                 if session.rights is not None:
                     fetch.refuse_hidden(common.engine, version, [portion], session.rights)
                 request.portions.append(portion)
+            if session.throttle is not None and session.throttle.refuses(request, correlation_id, slot):
+                return
             await self.answer_fetch(request, correlation_id, slot, turn)
         else:
             common.requests["other"] += 1
@@ -279,7 +290,8 @@ class PendingRequests:
             except DecodeError as error:
                 raise DecodeError(f"{error.message} api=`{api.name}` version=`{version}`") from error
             try:
-                response = await self._handled(key, message, handle, self._context(api, version, head.client_id, turn))
+                handling = self._handled(key, message, handle, self._context(api, version, head.client_id, turn))
+                response = await (handling if session.throttle is None else self._metered(handling, session.throttle))
             except HeadgateError as error:
                 session.drop("request_failed", f"{api.name}: {error.message}")
                 return
@@ -295,13 +307,27 @@ class PendingRequests:
             await turn.run(dispose(message))
             await turn.run(dispose(response))
 
+    async def _metered(self, handling: Coroutine[Any, Any, Message], throttle: Throttle) -> Message:
+        """The handler's answer, with the time that the client must wait for what it took of the event loop."""
+        spent: list[float] = []
+        response: Message = await measured(handling, self._common.now, spent.append)
+        wait_ms = throttle.worked(sum(spent))
+        if wait_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = wait_ms
+        return response
+
     async def _handled(self, key: int, message: Message, handle: Handler, context: Context) -> Message:
         """The handler's answer, as far as the client may have it."""
-        authorized, rights = self._common.authorized, self._session.rights
+        common, rights = self._common, self._session.rights
+        names = audited.begin(common.audit, key, message)
         if rights is None:
-            return await handle(message, context)
-        assert authorized is not None, "rights come from the broker's security, which also set this"
-        answer: Message = await authorized(key, message, handle, context, rights)
+            answer = await handle(message, context)
+        else:
+            assert common.authorized is not None, "rights come from the broker's security, which also set this"
+            answer = await common.authorized(key, message, handle, context, rights)
+        if common.audit is not None and (names is not None or rights is not None):
+            caller = audited.caller(self._session.identity, context)
+            audited.end(common.audit, key, names, caller, answer)
         return answer
 
     def _unserved(self, client_id: str | None, what: str) -> None:

@@ -23,6 +23,10 @@ the socket accepts it. The transport gets copies only. Slices that still wait at
 Admission is by bytes: received bytes without an answer count, for this connection and for the whole broker. Beyond the limit the
 broker stops reading from this connection until a request has been answered. The broker also stops reading from a client that
 does not read its answers.
+
+A client with a quota has meters (`cluster/meters.py`). Its request is answered at once, with the time that it must wait; then the
+broker reads nothing from it for that time, whether or not the client heeds it (KIP-219). Only a fetch of a client that must wait
+already gets no records.
 """
 
 from __future__ import annotations
@@ -43,12 +47,14 @@ from headgate.broker.server.kafka.common import MEMORY, Entrance
 from headgate.broker.server.kafka.frames import Frames
 from headgate.broker.server.kafka.produce import Answer, produce_again
 from headgate.broker.server.kafka.slot import Slot
+from headgate.broker.server.kafka.throttle import Throttle
 from headgate.broker.wire.kafka import fetch as fetch_wire
 from headgate.broker.wire.kafka import produce as produce_wire
 from headgate.broker.wire.kafka.primitives import PARSE_ERRORS as WIRE_ERRORS
 from headgate.broker.wire.kafka.primitives import DecodeError, skip_tags
 
 if TYPE_CHECKING:
+    from headgate.broker.engine.engine import Engine
     from headgate.broker.server.access.rights import Identity, Rights
     from headgate.broker.server.access.sasl import Sasl
     from headgate.broker.server.kafka.common import Common
@@ -112,6 +118,9 @@ class Port(Protocol):
     def wake(self, slot: Slot) -> None:
         """Continue the request that waits in `room_waiters` with this slot."""
 
+    def unmute_at(self, at_s: float) -> None:
+        """Call `Throttle.unmute` of the session at that time of the monotonic clock, instead of an earlier one."""
+
     def close(self) -> None:
         """Close the connection, after the answers that were written have left."""
 
@@ -124,7 +133,6 @@ class Session:
         "_astray",
         "_common",
         "_counted",
-        "_is_over",
         "_now_ms",
         "_port",
         "_produced",
@@ -139,6 +147,7 @@ class Session:
         "held",
         "identity",
         "is_closing",
+        "is_over",
         "logged_in",
         "others",
         "parked",
@@ -150,6 +159,7 @@ class Session:
         "serving_others",
         "slots",
         "taken_at",
+        "throttle",
         "trust",
         "will_flush",
         "writable",
@@ -168,6 +178,8 @@ class Session:
         """What the client may do; None: everything."""
         self.sasl: Sasl | None = None
         """The client's logins; None on listeners without SASL."""
+        self.throttle: Throttle | None = None
+        """What the client may use; None while no quota exists."""
         self.peer = ""
         self.reader = new_reader()
         self.frames = Frames(common.inbox, common.now, self.handle, self.resume, self._out_of_memory)
@@ -208,7 +220,8 @@ class Session:
         """Time when the client last took bytes of an answer, or had none to take."""
         self.is_closing = False
         """True once the connection is to end; it then reads nothing more."""
-        self._is_over = False
+        self.is_over = False
+        """True once the connection is gone."""
 
     # -- events
 
@@ -223,8 +236,17 @@ class Session:
             self.drop("malformed_request", str(error))
             return
         self.end_of_produce()
+        if self.throttle is not None:
+            self.throttle.worked(common.now() - self.active_at)
         if self._over_limit():
             self.pause()
+
+    def quotas_changed(self) -> None:
+        """Quotas have changed: the next request looks for its client's."""
+        self._shape = None
+        if self.throttle is not None:
+            throttle, self.throttle = self.throttle, None
+            throttle.unmute()
 
     def permissions_changed(self) -> None:
         """Users or rules have changed: the next produce request is judged anew."""
@@ -237,7 +259,7 @@ class Session:
 
     def lost(self) -> None:
         """The connection is gone."""
-        self._is_over = True
+        self.is_over = True
         self.frames.close()
         self.slots.clear()
         self.parked.clear()
@@ -280,6 +302,8 @@ class Session:
         rights = self.rights
         if not self.logged_in:
             check_before_login(api, end - start)
+        if self._common.has_quotas and engine is not None:
+            self._look_for_quotas(engine, buffer[start + REQUEST_HEADER_BYTES :][: max(client_size, 0)], version)
         if api == PRODUCE and produce_wire.VERSION_MIN <= version <= produce_wire.VERSION_MAX:
             if engine is None or self.parked:
                 self._park(buffer[start:end])
@@ -312,6 +336,15 @@ class Session:
             self.serving_others = True
             self._port.answer_in_turn()
 
+    def _look_for_quotas(self, engine: Engine, client_id: memoryview, version: int) -> None:
+        """Find out what the client that sends the next request may use."""
+        if self.throttle is None:
+            self.throttle = Throttle(self, self._common, self._port.unmute_at)
+        if self.throttle.is_another(bytes(client_id), version):
+            self.end_of_produce()
+            self._shape = None
+            self.throttle.meet(engine.meters)
+
     def _produce_done(self, buffer: memoryview, start: int, end: int, acks: int, answer: bytes | Answer) -> None:
         if isinstance(answer, Answer):
             engine = self._common.engine
@@ -342,6 +375,8 @@ class Session:
         if not cost:
             return
         produced, self._produced, self._unanswered = self._produced, [], 0
+        if self.throttle is not None:
+            produced = self.throttle.produced(cost, produced)
         self._sampled = self.trust.sent(max(len(produced), 1))  # batches without an answer (acks=0) count as one
         appended, self._appended = self._appended, False
         self._common.requests["produce"] += len(produced)
@@ -379,6 +414,8 @@ class Session:
         assert engine is not None
         common.requests["fetch"] += 1
         slot = self._open_slot(0)
+        if self.throttle is not None and self.throttle.refuses(request, correlation_id, slot):
+            return
         max_bytes = self.answer_room(request, slot)
         # The time of reading counts: if the process was stopped while the request waited in the socket, the proof has expired.
         if self.active_at < engine.proof.valid_until_s and max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
@@ -392,7 +429,10 @@ class Session:
                 self.drop("out_of_memory", "there is no memory for an answer")
                 return
             if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self.fill_counted(slot, finish(fetch.respond(engine, request, correlation_id, self.entrance.name)))
+                answer = finish(fetch.respond(engine, request, correlation_id, self.entrance.name))
+                if self.throttle is not None:
+                    self.throttle.fetched(answer, request.version)
+                self.fill_counted(slot, answer)
                 common.fetch_s[MEMORY,].observe(common.now() - self.active_at)
                 return
         self._port.answer_fetch(request, correlation_id, slot)
@@ -419,7 +459,7 @@ class Session:
         try:
             yield
         finally:
-            if not self._is_over:
+            if not self.is_over:
                 self.held -= size
                 self.count_outgoing()
 
@@ -455,7 +495,7 @@ class Session:
 
     def fill_counted(self, slot: Slot, data: list[Buffer]) -> None:
         """Fill a slot with an answer of any size. The answer counts as held until the transport has it."""
-        if self._is_over:
+        if self.is_over:
             return
         slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame begins with its size
         self.held += slot.size
@@ -555,7 +595,7 @@ class Session:
 
     def drop(self, event: str, reason: str) -> None:
         """End the connection: no answer would help, or the protocol has none."""
-        if not self._is_over:
+        if not self.is_over:
             self._common.ended(event, self.peer, reason)
             self._port.close()
             self.frames.paused = self.is_closing = True
@@ -567,9 +607,14 @@ class Session:
         self.drop("out_of_memory", f"there is no memory for a request. size=`{size}`")
 
     @property
+    def is_muted(self) -> bool:
+        """Whether nothing is read from the client, because it has used up a quota."""
+        return self.throttle is not None and self.throttle.muted_until_s > 0
+
+    @property
     def idle(self) -> bool:
-        """Whether the connection has no unanswered request and no partial frame."""
-        return not self.slots and self.frames.since is None
+        """Whether the connection has no unanswered request and no partial frame, and its client need not wait."""
+        return not self.slots and self.frames.since is None and not self.is_muted
 
     # -- admission
 
@@ -610,13 +655,13 @@ class Session:
 
     def pause(self) -> None:
         """Read nothing more from the client for now."""
-        if not self.frames.paused and not self._is_over:
+        if not self.frames.paused and not self.is_over:
             self.frames.paused = True
             self._port.pause_reading()
 
     def resume(self) -> None:
         """Read on, if no limit forbids it."""
-        if self.frames.paused and not self._is_over and not self.is_closing and not self._over_limit():
+        if self.frames.paused and not self.is_over and not self.is_closing and not self.is_muted and not self._over_limit():
             self.frames.paused = False
             self._port.resume_reading()
 

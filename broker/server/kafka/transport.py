@@ -54,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         "_pending",
         "_tasks",
         "_transport",
+        "_unmuting",
         "buffer_updated",
         "get_buffer",
         "session",
@@ -70,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_scheduled = False
         """Whether `flush` is called in the next turn of the loop."""
+        self._unmuting: asyncio.TimerHandle | None = None
         self.session = session = Session(common, self, entrance)
         # The loop calls these two for every read: methods that pass the calls on would cost each small request two calls more.
         self.get_buffer = session.frames.buffer  # type: ignore[method-assign]
@@ -100,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self.session.lost()
         self._listener.forget(self)
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         for task in self._tasks:
             task.cancel()
 
@@ -143,6 +147,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def wake(self, slot: Slot) -> None:
         self._pending.wake(slot)
+
+    def unmute_at(self, at_s: float) -> None:
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+        throttle = self.session.throttle
+        if throttle is not None:
+            self._unmuting = self._loop.call_later(max(at_s - self._common.now(), 0.0), throttle.unmute)
 
     def close(self) -> None:
         assert self._transport is not None

@@ -291,3 +291,16 @@ def _write_aborted(head: bytearray, version: int, wanted: Wanted[Log]) -> None:
             head.append(0)
     if version >= 11:
         head += b"\xff\xff\xff\xff"  # no preferred replica
+
+
+def empty(version: int, correlation_id: int) -> list[Buffer]:
+    """A response without topics, for a client that must wait first (KIP-219)."""
+    return Response(version, 0, 0, correlation_id).end()
+
+
+def throttled(response: list[Buffer], version: int, throttle_ms: int) -> None:
+    """Set the throttle time of a response."""
+    first = response[0]
+    assert isinstance(first, bytearray), "a response begins with its head"
+    at = 9 if version >= FLEXIBLE else 8
+    first[at : at + 4] = throttle_ms.to_bytes(4, "big")

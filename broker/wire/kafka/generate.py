@@ -27,6 +27,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
     for api in (
         "AddOffsetsToTxn",
         "AddPartitionsToTxn",
+        "AlterClientQuotas",
         "AlterConfigs",
         "AlterUserScramCredentials",
         "ApiVersions",
@@ -40,6 +41,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "DeleteRecords",
         "DeleteTopics",
         "DescribeAcls",
+        "DescribeClientQuotas",
         "DescribeCluster",
         "DescribeConfigs",
         "DescribeGroups",

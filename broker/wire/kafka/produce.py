@@ -361,3 +361,12 @@ def refuse_version(frame: memoryview, position: int, version: int, correlation_i
 def _check_refused(count: int) -> None:
     if count > REFUSED_MAX:
         raise DecodeError(f"request of an old version has too many elements. api=`Produce` elements=`{count}` max=`{REFUSED_MAX}`")
+
+
+def throttled(response: bytes, version: int, throttle_ms: int) -> bytes:
+    """The response with a throttle time. One that names leads behind it, which is a rare refusal, stays as it is: the client is
+    muted all the same."""
+    end = 5 if version >= FLEXIBLE else 4
+    if any(response[-end:]):
+        return response
+    return response[:-end] + throttle_ms.to_bytes(4, "big") + response[len(response) - end + 4 :]

@@ -18,8 +18,12 @@ FIXED = {
     "int16": ("h", "i16", 2),
     "int32": ("i", "i32", 4),
     "int64": ("q", "i64", 8),
+    "float64": ("d", "f64", 8),
 }
 """Fixed-width types: struct code, name in a Struct's name, bytes."""
+
+RENAMED = {("AlterClientQuotasResponse", "EntryData"): "EntryResult"}
+"""Parts of a response with the name of another part of its request: they share a module."""
 
 RESERVED = {"buf", "pos", "version", "length", "tags", "tag", "size", "start", "text", "result", "step", "portion"}
 """Names that the generated readers use themselves."""
@@ -147,7 +151,7 @@ class Field:
         if self.struct is not None:
             return self.struct.name
         if self.kind in FIXED:
-            return "bool" if self.kind == "bool" else "int"
+            return {"bool": "bool", "float64": "float"}.get(self.kind, "int")
         return {"string": "str", "bytes": "bytes", "records": "Buffer", "uuid": "UUID"}[self.kind]
 
     @property
@@ -166,6 +170,8 @@ class Field:
             return f"{self.struct.name}()"
         if self.kind == "bool":
             return str((self.default or "false").lower() == "true")
+        if self.kind == "float64":
+            return str(float(self.default or "0"))
         if self.kind in FIXED:
             return str(int(self.default or "0", 0))
         return {"string": json.dumps(self.default or ""), "bytes": 'b""', "uuid": "ZERO_UUID"}[self.kind]
@@ -183,7 +189,7 @@ class Field:
         default = self.default_value
         if default == "None":
             return f"{value} is not None"
-        if default in ("0", "False", '""', "[]", 'b""') and not self.ever_null:
+        if default in ("0", "0.0", "False", '""', "[]", 'b""') and not self.ever_null:
             return value
         return f"not {value}" if default == "True" else f"{value} != {default}"
 
@@ -209,6 +215,7 @@ def load(name: str) -> Message:
     common = {entry["name"]: entry["fields"] for entry in schema.get("commonStructs", ())}
 
     def make_struct(struct_name: str, about: str, fields: list[dict[str, object]], reach: Versions) -> Struct:
+        struct_name = RENAMED.get((name, struct_name), struct_name)
         struct = Struct(struct_name, about, reach, flexible)
         for entry in fields:
             versions = Versions.parse(str(entry["versions"])) & reach

@@ -16,6 +16,7 @@ from tests.bench.cases import (
     memory,
     noise,
     produce,
+    security,
     sink,
     sink_reads,
     sink_shapes,
@@ -49,4 +50,5 @@ ALL: list[Case] = [
     *sink.CASES,
     *sink_shapes.CASES,
     *sink_reads.CASES,
+    *security.CASES,
 ]

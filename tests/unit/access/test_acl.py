@@ -148,6 +148,12 @@ def test_the_last_administrator_stays() -> None:
             manifest.access.check(edit)
         assert raised.value.reason is Reason.POLICY_VIOLATION
     manifest.access.check(PutUser(_user("root", superuser=True, password="q")))
+    with pytest.raises(InvalidError, match="must keep it"):  # by AlterUserScramCredentials
+        manifest.access.check(PutUser(User(name="root", superuser=True)))
+    manifest.apply([PutUser(User(name="by-certificate", superuser=True))])
+    with pytest.raises(InvalidError, match="last administrator"):
+        manifest.access.check(DeleteUser("root"))
+    manifest.access.check(DeleteUser("by-certificate"))
     manifest.apply([PutUser(_user("second", superuser=True))])
     manifest.access.check(DeleteUser("root"))
     with pytest.raises(InvalidError) as raised:

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.cluster.access import Access
-from headgate.broker.cluster.acl import Operation, Resource
+from headgate.broker.cluster.acl import Acl, Operation, Pattern, Permission, Resource
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.topics import NewTopic
 from headgate.broker.runtime.clock import ManualClock
@@ -59,7 +59,7 @@ async def context() -> AsyncIterator[Context]:
     await nodes.end(node)
 
 
-def _filled(kind: Any, depth: int = 0) -> Any:
+def filled(kind: Any, depth: int = 0) -> Any:
     """A message with one row in each list, and names everywhere."""
     module = import_module(kind.__module__)
     values: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def _filled(kind: Any, depth: int = 0) -> Any:
         plain = text.removesuffix(" | None")
         if plain.startswith("list[") and depth < 4:
             inner = plain[5:-1]
-            values[name] = ["closed"] if inner == "str" else [0] if inner == "int" else [_filled(getattr(module, inner), depth + 1)]
+            values[name] = ["closed"] if inner == "str" else [0] if inner == "int" else [filled(getattr(module, inner), depth + 1)]
         elif plain == "str":
             values[name] = "closed"
         elif plain == "UUID":
@@ -90,13 +90,28 @@ def _codes(message: Any) -> list[int]:
     return found
 
 
+def _wrong() -> Access:
+    """Everything about other names, and for the right ones from another address or of another user."""
+    kinds = (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)
+    names = (("other", "User:nobody", "*"), ("closed", "User:nobody", "10.9.9.9"), ("closed", "User:somebody", "*"))
+    rules = [
+        Acl(resource=kind, name=name, pattern=Pattern.LITERAL, principal=who, host=host, operation=Operation.ALL,
+            permission=Permission.ALLOW)
+        for kind in kinds
+        for name, who, host in names
+    ]  # fmt: skip
+    return Access(acls=rules)
+
+
+@pytest.mark.parametrize("has", ["no permission", "wrong permissions"])
 @pytest.mark.parametrize(
     ("key", "version"), [(key, version) for key in RULES for version in range(APIS[key].min_version, APIS[key].max_version + 1)]
 )
-async def test_a_client_without_permissions_changes_and_sees_nothing(context: Context, key: int, version: int) -> None:
+async def test_a_client_without_permissions_changes_and_sees_nothing(context: Context, key: int, version: int, has: str) -> None:
     api = APIS[key]
-    request = _filled(getattr(import_module(f"headgate.broker.wire.kafka.messages.{api.module}"), f"{api.name}Request"))
-    rights = Authority(context.settings, Access).rights(Identity(principal="User:nobody", host="10.0.0.1"))
+    request = filled(getattr(import_module(f"headgate.broker.wire.kafka.messages.{api.module}"), f"{api.name}Request"))
+    access = _wrong() if has == "wrong permissions" else Access()
+    rights = Authority(context.settings, lambda: access).rights(Identity(principal="User:nobody", host="10.0.0.1"))
     assert rights is not None
     _, handle = api.load()
     before = context.engine.manifest.encode()

@@ -54,6 +54,14 @@ def problems(text: str) -> list[str]:
     return [str(one) for one in caught.value.problems]
 
 
+@pytest.mark.parametrize(
+    "tagged",
+    ["!!python/object/apply:os.system ['true']", "!!python/name:os.system x", "!secret x", "!!binary aGVsbG8=", "!!str clicks"],
+)
+def test_no_tag_of_yaml_is_used(tagged: str) -> None:
+    assert problems(GOOD.replace("topic: web.clicks", f"topic: {tagged}")) == ["f.yaml:3: expected YAML: tags are not used here"]
+
+
 def test_a_good_file() -> None:
     (flood,) = parse(GOOD, "f.yaml")
     assert (flood.topic, flood.source.format, flood.source.options) == ("web.clicks", "json", {"multiLine": "true"})

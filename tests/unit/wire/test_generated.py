@@ -26,6 +26,8 @@ KAFKA_4_2 = {
     "DeleteAclsRequest": (31, 1, 3),
     "DescribeUserScramCredentialsRequest": (50, 0, 0),
     "AlterUserScramCredentialsRequest": (51, 0, 0),
+    "DescribeClientQuotasRequest": (48, 0, 1),
+    "AlterClientQuotasRequest": (49, 0, 1),
     "MetadataRequest": (3, 0, 13),
     "ProduceRequest": (0, 3, 13),
     "FetchRequest": (1, 4, 18),

@@ -19,7 +19,7 @@ async def handle(request: SaslAuthenticateRequest, context: Context) -> SaslAuth
     except HeadgateError as error:
         sasl.failed = error.message
         if error.reason is Reason.INVALID_REQUEST:
-            return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=error.message)
+            raise  # without a handshake the connection ends, as in Kafka
         # The client does not learn whether the user exists; the log has the reason.
         return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed")
     return SaslAuthenticateResponse(error_message=None, auth_bytes=answer, session_lifetime_ms=sasl.lifetime_ms)

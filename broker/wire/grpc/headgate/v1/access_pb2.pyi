@@ -129,3 +129,44 @@ class ListAclsResponse(_message.Message):
     ACLS_FIELD_NUMBER: _ClassVar[int]
     acls: _containers.RepeatedCompositeFieldContainer[Acl]
     def __init__(self, acls: _Optional[_Iterable[Acl]] = ...) -> None: ...
+
+class QuotaEntity(_message.Message):
+    __slots__ = ("user", "client_id", "ip", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    client_id: str
+    ip: str
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., ip: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class AlterQuotasRequest(_message.Message):
+    __slots__ = ("set", "remove")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    set: _containers.RepeatedCompositeFieldContainer[QuotaEntity]
+    remove: _containers.RepeatedCompositeFieldContainer[QuotaEntity]
+    def __init__(self, set: _Optional[_Iterable[QuotaEntity]] = ..., remove: _Optional[_Iterable[QuotaEntity]] = ...) -> None: ...
+
+class AlterQuotasResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasResponse(_message.Message):
+    __slots__ = ("entities",)
+    ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    entities: _containers.RepeatedCompositeFieldContainer[QuotaEntity]
+    def __init__(self, entities: _Optional[_Iterable[QuotaEntity]] = ...) -> None: ...

@@ -56,7 +56,7 @@ class BrokerMember(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ..., grpc_mtls_port: _Optional[int] = ..., listeners: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms", "number")
+    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms", "number", "quotas")
     WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class LoadReport(_message.Message):
     SERVING_FIELD_NUMBER: _ClassVar[int]
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
     window_ms: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentReport]
     cpu_share: float
@@ -81,7 +82,52 @@ class LoadReport(_message.Message):
     serving: bool
     clock_ms: int
     number: int
-    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaUse]
+    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ..., number: _Optional[int] = ..., quotas: _Optional[_Iterable[QuotaUse]] = ...) -> None: ...
+
+class QuotaUse(_message.Message):
+    __slots__ = ("user", "client_id", "ip", "kind", "limit", "share", "rate", "throttled", "waited_s", "broker_id")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    client_id: str
+    ip: str
+    kind: str
+    limit: float
+    share: float
+    rate: float
+    throttled: bool
+    waited_s: float
+    broker_id: int
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., ip: _Optional[str] = ..., kind: _Optional[str] = ..., limit: _Optional[float] = ..., share: _Optional[float] = ..., rate: _Optional[float] = ..., throttled: _Optional[bool] = ..., waited_s: _Optional[float] = ..., broker_id: _Optional[int] = ...) -> None: ...
+
+class QuotaShares(_message.Message):
+    __slots__ = ("shares",)
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    shares: _containers.RepeatedCompositeFieldContainer[QuotaShare]
+    def __init__(self, shares: _Optional[_Iterable[QuotaShare]] = ...) -> None: ...
+
+class QuotaShare(_message.Message):
+    __slots__ = ("user", "client_id", "ip", "kind", "share")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    client_id: str
+    ip: str
+    kind: str
+    share: float
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., ip: _Optional[str] = ..., kind: _Optional[str] = ..., share: _Optional[float] = ...) -> None: ...
 
 class SegmentReport(_message.Message):
     __slots__ = ("segment_id", "partitions", "bytes_in", "bytes_out", "requests")
@@ -98,7 +144,7 @@ class SegmentReport(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., bytes_in: _Optional[_Iterable[int]] = ..., bytes_out: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("welcome", "edits", "resign", "alive", "drain", "hold", "promise")
+    __slots__ = ("welcome", "edits", "resign", "alive", "drain", "hold", "promise", "quotas")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     EDITS_FIELD_NUMBER: _ClassVar[int]
     RESIGN_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +152,7 @@ class JoinResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     edits: Edits
     resign: ResignOrder
@@ -113,7 +160,8 @@ class JoinResponse(_message.Message):
     drain: DrainOrder
     hold: HoldOrder
     promise: Promise
-    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ..., hold: _Optional[HoldOrder] = ..., promise: _Optional[Promise] = ...) -> None: ...
+    quotas: QuotaShares
+    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ..., hold: _Optional[HoldOrder] = ..., promise: _Optional[Promise] = ..., quotas: _Optional[QuotaShares] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("snapshot", "version", "leader_incarnation_id", "leader_broker_id", "clock_ms")
@@ -386,18 +434,20 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("leader_broker_id", "version", "members", "segments", "decisions")
+    __slots__ = ("leader_broker_id", "version", "members", "segments", "decisions", "quotas")
     LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
     leader_broker_id: int
     version: int
     members: _containers.RepeatedCompositeFieldContainer[MemberState]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentState]
     decisions: _containers.RepeatedCompositeFieldContainer[Decision]
-    def __init__(self, leader_broker_id: _Optional[int] = ..., version: _Optional[int] = ..., members: _Optional[_Iterable[MemberState]] = ..., segments: _Optional[_Iterable[SegmentState]] = ..., decisions: _Optional[_Iterable[Decision]] = ...) -> None: ...
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaUse]
+    def __init__(self, leader_broker_id: _Optional[int] = ..., version: _Optional[int] = ..., members: _Optional[_Iterable[MemberState]] = ..., segments: _Optional[_Iterable[SegmentState]] = ..., decisions: _Optional[_Iterable[Decision]] = ..., quotas: _Optional[_Iterable[QuotaUse]] = ...) -> None: ...
 
 class MemberState(_message.Message):
     __slots__ = ("member", "incarnation_id", "cpu_share", "memory_bytes", "connections", "draining", "trouble", "follower_broker_id", "late_ms", "starved", "silence_ms_max")

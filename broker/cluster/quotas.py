@@ -1,0 +1,190 @@
+"""Quotas of clients as a part of the manifest: the state, its edits, their admission, and which quota a client has. No I/O.
+
+The rules are Kafka's (KIP-13, KIP-124, KIP-546, KIP-612). A client is a user and a client id. For each kind of quota the first of
+these entities that has one decides::
+
+    user and client id, user and default client id, user,
+    default user and client id, default user and default client id, default user,
+    client id, default client id
+
+Clients share a quota by the names that decided: one of a user is shared by all of the user's clients.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+import msgspec
+
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+ENTITIES_MAX = 10_000
+"""Entities with quotas; each takes about 1 KB of memory at every broker."""
+NAME_CHARS_MAX = 250
+VALUE_MAX = float(1 << 62)
+DEFAULT = ""
+"""In place of a name: all names without a quota of their own."""
+
+
+class Kind(Enum):
+    """A kind of quota, by Kafka's name."""
+
+    PRODUCE = "producer_byte_rate"
+    FETCH = "consumer_byte_rate"
+    REQUEST = "request_percentage"
+    CONNECT = "connection_creation_rate"
+
+
+OF_CLIENTS = (Kind.PRODUCE, Kind.FETCH, Kind.REQUEST)
+INTEGERS = frozenset((Kind.PRODUCE, Kind.FETCH, Kind.CONNECT))
+KINDS = {kind.value: kind for kind in Kind}
+
+
+class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a quota is for. None: not limited to such a name; `DEFAULT`: names without a quota of their own."""
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Names by Kafka's word for their type."""
+        return {word: name for word, name in zip(PARTS, (self.user, self.client_id, self.ip), strict=True) if name is not None}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{word} {name or '(default)'}" for word, name in self.parts.items())
+
+
+PARTS = ("user", "client-id", "ip")
+
+
+class AlterQuotas(msgspec.Struct, frozen=True, tag="alter_quotas"):
+    """Quotas of one entity, by Kafka's names. None removes one."""
+
+    entity: Entity
+    values: dict[str, float | None]
+
+
+class QuotaRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All quotas of one entity, in a snapshot."""
+
+    entity: Entity
+    values: dict[str, float]
+
+
+class Quotas:
+    """All quotas. `version` grows with every change of this object."""
+
+    def __init__(self, rows: Iterable[QuotaRow] = ()) -> None:
+        self.by_entity: dict[Entity, dict[Kind, float]] = {
+            row.entity: {KINDS[key]: value for key, value in row.values.items() if key in KINDS} for row in rows
+        }
+        """Each entity has at least one quota."""
+        self.version = 0
+
+    def rows(self) -> list[QuotaRow]:
+        return [
+            QuotaRow(entity=entity, values={kind.value: value for kind, value in values.items()})
+            for entity, values in self.by_entity.items()
+        ]
+
+    def apply(self, edit: AlterQuotas) -> None:
+        """Apply an edit. One that was applied before has no effect."""
+        self.version += 1
+        values = dict(self.by_entity.pop(edit.entity, {}))
+        for key, value in edit.values.items():
+            kind = KINDS.get(key)
+            if kind is None:  # of a newer release
+                continue
+            values.pop(kind, None)
+            if value is not None:
+                values[kind] = value
+        if values:
+            self.by_entity[edit.entity] = values
+
+    def check(self, edit: AlterQuotas) -> None:
+        """Check that an edit may be accepted. Raises InvalidError."""
+        check_entity(edit.entity)
+        known = (Kind.CONNECT,) if edit.entity.ip is not None else OF_CLIENTS
+        for key, value in edit.values.items():
+            kind = KINDS.get(key)
+            if kind is None or kind not in known:
+                raise InvalidError(Reason.INVALID_REQUEST, f"Invalid configuration key {key[:NAME_CHARS_MAX]}")
+            if value is not None:
+                _check_value(kind, value)
+        if edit.entity not in self.by_entity and len(self.by_entity) >= ENTITIES_MAX:
+            raise InvalidError(Reason.POLICY_VIOLATION, f"too many entities have quotas. max=`{ENTITIES_MAX}`")
+
+    def of(self, kind: Kind, user: str, client_id: str) -> tuple[Entity, float] | None:
+        """The quota of a client: (the names that share it, its value); None without one."""
+        if not self.by_entity:
+            return None
+        for entity in _candidates(user, client_id):
+            value = self.by_entity.get(entity, _NO_QUOTAS).get(kind)
+            if value is not None:
+                shared = Entity(
+                    user=None if entity.user is None else user, client_id=None if entity.client_id is None else client_id
+                )
+                return shared, value
+        return None
+
+    def of_address(self, ip: str) -> tuple[Entity, float] | None:
+        """The quota of new connections from an address, as `of`."""
+        for name in (ip, DEFAULT):
+            value = self.by_entity.get(Entity(ip=name), _NO_QUOTAS).get(Kind.CONNECT)
+            if value is not None:
+                return Entity(ip=ip), value
+        return None
+
+
+_NO_QUOTAS: dict[Kind, float] = {}
+
+
+def _candidates(user: str, client_id: str) -> Iterator[Entity]:
+    for one in (user, DEFAULT):
+        for other in (client_id, DEFAULT, None):
+            yield Entity(user=one, client_id=other)
+    for other in (client_id, DEFAULT):
+        yield Entity(client_id=other)
+
+
+def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """An entity from Kafka's words for types, and names; None is the default. Raises InvalidError in Kafka's words."""
+    names: dict[str, str] = {}
+    for word, name in parts:
+        if word in names:
+            raise InvalidError(Reason.INVALID_REQUEST, f"Invalid empty client quota entity, duplicate entity entry {word}")
+        if word not in PARTS:
+            raise InvalidError(Reason.INVALID_REQUEST, f"Unhandled client quota entity type: {word[:NAME_CHARS_MAX]}")
+        if name == "":
+            raise InvalidError(Reason.INVALID_REQUEST, f"Empty {word} not supported")
+        names[word] = DEFAULT if name is None else name
+    entity = Entity(user=names.get("user"), client_id=names.get("client-id"), ip=names.get("ip"))
+    check_entity(entity)
+    return entity
+
+
+def check_entity(entity: Entity) -> None:
+    """Check the names of an entity. Raises InvalidError."""
+    parts = entity.parts
+    if not parts or (entity.ip is not None and len(parts) > 1):
+        raise InvalidError(Reason.INVALID_REQUEST, "Invalid empty client quota entity")
+    for word, name in parts.items():
+        if len(name) > NAME_CHARS_MAX:
+            raise InvalidError(Reason.INVALID_REQUEST, f"a name is too long. type=`{word}` max=`{NAME_CHARS_MAX}`")
+    if entity.ip:
+        try:
+            ipaddress.ip_address(entity.ip)
+        except ValueError as error:
+            text = f"{entity.ip} is not a valid IP or resolvable host."
+            raise InvalidError(Reason.INVALID_REQUEST, text) from error
+
+
+def _check_value(kind: Kind, value: float) -> None:
+    if not 0 < value <= VALUE_MAX:  # also refuses NaN
+        raise InvalidError(Reason.INVALID_REQUEST, f"Quota {kind.value} must be greater than 0")
+    if kind in INTEGERS and value != int(value):
+        raise InvalidError(Reason.INVALID_REQUEST, f"{kind.value} cannot be a fractional value.")

@@ -1,0 +1,51 @@
+"""Uses and shares of quotas between the control plane's types and messages of the Control service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headgate.broker.cluster.meters import Use
+from headgate.broker.cluster.quota_shares import Key
+from headgate.broker.cluster.quotas import KINDS, PARTS, Entity, Kind
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+
+
+def _names(entity: Entity) -> dict[str, str]:
+    return {word.replace("-", "_"): name for word, name in entity.parts.items()}
+
+
+def _entity(message: control_pb2.QuotaUse | control_pb2.QuotaShare) -> Entity:
+    fields = [word.replace("-", "_") for word in PARTS]
+    return Entity(**{field: getattr(message, field) for field in fields if message.HasField(field)})
+
+
+def use_message(use: Use, broker_id: int = 0) -> control_pb2.QuotaUse:
+    return control_pb2.QuotaUse(
+        **_names(use.entity),
+        kind=use.kind.value,
+        limit=use.limit,
+        share=use.share,
+        rate=use.rate,
+        throttled=use.is_throttled,
+        waited_s=use.waited_s,
+        broker_id=broker_id,
+    )
+
+
+def uses_of(messages: Iterable[control_pb2.QuotaUse]) -> list[Use]:
+    """Uses of quotas that this release knows."""
+    return [
+        Use(_entity(one), KINDS[one.kind], one.limit, one.share, one.rate, one.throttled, one.waited_s)
+        for one in messages
+        if one.kind in KINDS
+    ]
+
+
+def shares_message(shares: Mapping[Key, float]) -> control_pb2.QuotaShares:
+    rows = [control_pb2.QuotaShare(**_names(entity), kind=kind.value, share=share) for (entity, kind), share in shares.items()]
+    return control_pb2.QuotaShares(shares=rows)
+
+
+def shares_of(message: control_pb2.QuotaShares) -> list[tuple[Entity, Kind, float]]:
+    """Shares of quotas that this release knows."""
+    return [(_entity(one), KINDS[one.kind], one.share) for one in message.shares if one.kind in KINDS]

@@ -1,0 +1,71 @@
+"""AlterClientQuotas (49), versions 0-1: sets and removes quotas. All entities of a request change together, without those that are
+wrong. Deviation: `controller_mutation_rate` is not served."""
+
+from __future__ import annotations
+
+from headgate.broker.cluster.quotas import AlterQuotas, Entity, entity_of
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.wire.kafka.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    EntryResult,
+)
+
+ENTITIES_MAX = 1000
+"""Entities in one request; they are one commit."""
+
+
+async def handle(request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
+    judged: list[AlterQuotas | HeadgateError] = []
+    seen: set[Entity] = set()
+    async for entry in context.turn.each(request.entries):
+        try:
+            judged.append(_judge(entry, seen, context, len(request.entries)))
+        except InvalidError as error:
+            judged.append(error)
+    edits = [one for one in judged if isinstance(one, AlterQuotas)]
+    failed: HeadgateError | None = None
+    if edits and not request.validate_only:
+        try:
+            await context.engine.change_access(*edits)
+        except HeadgateError as error:
+            failed = error
+    response = AlterClientQuotasResponse()
+    async for entry, answer in context.turn.each(list(zip(request.entries, judged, strict=True))):
+        wrong = answer if isinstance(answer, HeadgateError) else failed
+        response.entries.append(
+            EntryResult(
+                entity=entry.entity,
+                error_code=ErrorCode.NONE if wrong is None else error_code(wrong),
+                error_message=None if wrong is None else error_message(wrong),
+            )
+        )
+    return response
+
+
+def _judge(entry: EntryData, seen: set[Entity], context: Context, entries: int) -> AlterQuotas:
+    if entries > ENTITIES_MAX:
+        raise InvalidError(Reason.INVALID_REQUEST, f"too many entities. entities=`{entries}` max=`{ENTITIES_MAX}`")
+    entity = entity_of((one.entity_type, one.entity_name) for one in entry.entity)
+    if entity in seen:
+        raise InvalidError(Reason.INVALID_REQUEST, f"Ignoring duplicate entity {_shown(entry.entity)}")
+    seen.add(entity)
+    values: dict[str, float | None] = {}
+    for op in entry.ops:
+        if op.key in values:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"Duplicate quota key {op.key} not updating quota for this entity {_shown(entry.entity)}",
+            )
+        values[op.key] = None if op.remove else op.value
+    edit = AlterQuotas(entity, values)
+    context.engine.manifest.quotas.check(edit)
+    return edit
+
+
+def _shown(names: list[EntityData]) -> str:
+    return ", ".join(f"{one.entity_type}={one.entity_name or '<default>'}" for one in names)

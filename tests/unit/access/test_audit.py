@@ -1,0 +1,133 @@
+"""The audit log: which requests are acts, what a line says, its limits, and its file.
+
+Compared: the tables of acts with what is served; lines as JSON. A mismatch means that an administrator's act leaves no trace, that
+a line tells a secret, or that a client can fill the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.broker.runtime.errors import FatalError
+from headgate.broker.server.audit import grpc_acts, kafka_acts
+from headgate.broker.server.audit.audit import CHARS_MAX, REFUSALS_MAX, TARGETS_MAX, Audit, Caller
+from headgate.broker.server.audit.file import AuditFile
+from headgate.broker.server.kafka import audited
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.wire.grpc.headgate.v1 import access_pb2, control_pb2, gates_pb2
+from tests.unit.access.test_kafka_rules import filled
+from tests.unit.access.test_rules import METHODS
+
+SILENT_APIS = {*range(19), 22, 23, 24, 25, 26, 28, 29, 32, 35, 36, 43, 46, 48, 50, 60, 61, 65, 66, 68, 69, 74, 75} - {4, 5, 6, 7}
+"""Reads, records, positions, members, transactions of clients, logins."""
+CALLER = Caller(who="User:alice", host="10.0.0.1", door="kafka", client_id="etl")
+
+
+def test_every_kafka_api_and_grpc_method_is_an_act_or_known_to_be_none() -> None:
+    assert kafka_acts.ACTS.keys() == audited.ACTS
+    assert not SILENT_APIS & audited.ACTS
+    assert APIS.keys() == audited.ACTS | SILENT_APIS, "decide whether the new API is an administrative act"
+    assert not grpc_acts.SILENT & grpc_acts.ACTS.keys()
+    assert grpc_acts.SILENT | grpc_acts.ACTS.keys() == {method.short for method in METHODS}, (
+        "decide whether the new method is an administrative act"
+    )
+
+
+@pytest.mark.parametrize("key", sorted(audited.ACTS))
+def test_each_act_of_kafka_names_what_it_is_about(key: int) -> None:
+    api = APIS[key]
+    request = filled(getattr(import_module(f"headgate.broker.wire.kafka.messages.{api.module}"), f"{api.name}Request"))
+    names = kafka_acts.targets(key, request)
+    assert names and all("closed" in name for name in names)
+
+
+def test_acts_of_grpc_name_what_they_are_about() -> None:
+    quotas = access_pb2.AlterQuotasRequest(set=[access_pb2.QuotaEntity(user="", client_id="etl", values={"producer_byte_rate": 1})])
+    acl = access_pb2.Acl(permission="allow", principal="User:alice", operation="read", resource="topic", name="clicks")
+    drain = control_pb2.ReshardRequest(drain=control_pb2.ReshardRequest.Drain(broker_id=3))
+    for method, request, names in (
+        ("Access/AlterQuotas", quotas, ["user (default), client-id etl"]),
+        ("Access/AddAcls", access_pb2.AddAclsRequest(acls=[acl]), ["allow User:alice read topic clicks"]),
+        ("Control/Reshard", drain, ["drain", "broker_id 3"]),
+        ("Gates/FillGate", gates_pb2.FillGateRequest(topic="clicks", gate_id="g"), ["clicks", "g"]),
+    ):
+        assert grpc_acts.ACTS[method](request) == names
+    gate = gates_pb2.Gate(id="g", digest="d", rows=5, size_bytes=6, files=1, owner="nightly", definition="lake")
+    assert grpc_acts.details(gates_pb2.FillGateResponse(gate=gate)) == {
+        "gate": "g",
+        "origin": "nightly",
+        "source": "lake",
+        "certificate": {"digest": "d", "rows": 5, "size_bytes": 6, "files": 1},
+    }
+    assert grpc_acts.details(gates_pb2.OpenGateResponse(gate=gates_pb2.Gate(id="g"))) == {}, "an empty gate is not filled"
+
+
+class World:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.lines: list[dict[str, Any]] = []
+        self.audit = Audit(7, lambda: self.now_ms, lambda row, line: self.lines.append(json.loads(line)))
+
+
+def test_a_line_says_who_did_what_to_what_from_where_and_how_it_ended() -> None:
+    world = World()
+    world.audit.did("CreateTopics", CALLER, ["clicks"])
+    world.audit.did("DeleteTopics", CALLER, ["clicks"], error="no such topic")
+    world.audit.did("AlterConfigs", CALLER, ["clicks"], error="topic_authorization_failed", refused=True)
+    base = {"broker": 7, "who": "User:alice", "from": "10.0.0.1", "door": "kafka", "client_id": "etl", "targets": ["clicks"]}
+    at = {"time": "2023-11-14T22:13:20.000Z"}
+    assert world.lines == [
+        {**at, **base, "outcome": "done", "act": "CreateTopics"},
+        {**at, **base, "outcome": "failed", "act": "DeleteTopics", "reason": "no such topic"},
+        {**at, **base, "outcome": "refused", "act": "AlterConfigs", "reason": "topic_authorization_failed"},
+    ]
+
+
+def test_refusals_are_bounded_and_acts_are_not() -> None:
+    world = World()
+    for _ in range(REFUSALS_MAX + 30):
+        world.audit.refused("Fetch", CALLER, ["closed"], "no permission")
+        world.audit.did("CreateTopics", CALLER, ["clicks"])
+    outcomes = [line["outcome"] for line in world.lines]
+    assert outcomes.count("refused") == REFUSALS_MAX and outcomes.count("done") == REFUSALS_MAX + 30
+    world.now_ms += 1000
+    world.audit.refused("Fetch", CALLER, ["closed"], "no permission")
+    assert world.lines[-2] == {"time": "2023-11-14T22:13:21.000Z", "broker": 7, "outcome": "refused", "left_out": 30}
+    assert world.audit.refusals == REFUSALS_MAX + 31
+
+
+def test_a_line_is_bounded_whatever_a_client_sends() -> None:
+    world = World()
+    hostile = Caller(who="User:" + "x" * 9999, host="10.0.0.1", door="kafka", client_id='"\n' * 9999)
+    world.audit.did("CreateTopics", hostile, [f"{'y' * 9999}{number}" for number in range(1000)], error="z" * 99_999)
+    (line,) = world.lines
+    assert len(json.dumps(line)) < (TARGETS_MAX + 5) * (CHARS_MAX * 2) and line["targets_left_out"] == 1000 - TARGETS_MAX
+    assert "\n" not in json.dumps(line)
+
+
+def test_a_file_gets_a_line_each_and_may_be_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    file = AuditFile(str(path))
+    file({"outcome": "done"}, "one")
+    file.close()
+    file = AuditFile(str(path))
+    file({"outcome": "done"}, "two")
+    while path.read_text() != "one\ntwo\n":  # a thread writes
+        pass
+    os.rename(path, tmp_path / "audit.1")
+    file({"outcome": "done"}, "three")
+    file.close()
+    assert (tmp_path / "audit.1").read_text() == "one\ntwo\n" and path.read_text() == "three\n"
+    assert path.stat().st_mode & 0o007 == 0, "others may not read it"
+
+
+@pytest.mark.parametrize("place", ["missing/audit.log", "."])
+def test_a_file_that_cannot_be_written_ends_the_start(tmp_path: Path, place: str) -> None:
+    with pytest.raises(FatalError, match="audit file"):
+        AuditFile(str(tmp_path / place))
