@@ -108,10 +108,10 @@ async def usage(settings: Settings, *, json: bool) -> None:
         )
         return
     output.print_table(
-        ("topic", "live records", "history", "files of history"),
+        ("topic", "in the log", "folded", "folded files", "history", "files of history"),
         [_topic_row(name, use) for name, use in sorted(topics.items(), key=lambda one: -_bytes(one[1]))],
         title="Topics: bytes of readable records",
-        numeric=("live records", "history", "files of history"),
+        numeric=("in the log", "folded", "folded files", "history", "files of history"),
     )
     output.print_table(
         ("kind", "standing", "objects", "size"),
@@ -188,11 +188,12 @@ def _tell_rest(count: int, noun: str, ending: str = "") -> None:
 
 
 def _bytes(use: TopicUse) -> int:
-    return use.live_bytes + use.history.size_bytes
+    return use.live_bytes + use.folded.size_bytes + use.history.size_bytes
 
 
 def _topic_row(name: str, use: TopicUse) -> tuple[str, ...]:
-    return name, output.size(use.live_bytes), output.size(use.history.size_bytes), f"{use.history.objects:,}"
+    files = [text for one in (use.folded, use.history) for text in (output.size(one.size_bytes), f"{one.objects:,}")]
+    return name, output.size(use.live_bytes), *files
 
 
 def _damage_json(one: Damage) -> dict[str, object]:

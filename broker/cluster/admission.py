@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headgate.broker.cluster.access import AddAcls, DeleteUser, PutUser, RemoveAcls
 from headgate.broker.cluster.capacity import check_reservation
-from headgate.broker.cluster.folded_files import FoldToFiles
+from headgate.broker.cluster.folded_files import ChunkPart, FilePart, FoldToFiles
 from headgate.broker.cluster.gates import OPEN_GATES_MAX, Gate, ParquetExtent
 from headgate.broker.cluster.manifest import (
     AddChunks,
@@ -15,6 +15,7 @@ from headgate.broker.cluster.manifest import (
     CreateTopic,
     DeleteTopic,
     Edit,
+    Extent,
     FillGate,
     FoldChunks,
     Manifest,
@@ -160,28 +161,41 @@ def _check_fold_to_files(manifest: Manifest, edit: FoldToFiles) -> None:
     """Refuse the edit unless every extent that it replaces is as its author saw it, and its files cover exactly those."""
     topic = _check_topic(manifest, edit.topic_id)
     where = f"topic=`{topic.name}` partition=`{edit.partition}`"
-    assert edit.files and edit.replaced, "a fold moves records"
+    parts = edit.parts
+    assert parts, "a fold moves records"
     _check_paths(manifest, edit.files)
-    position = edit.files[0].base_offset
-    for part in edit.replaced:
-        chunk = manifest.chunks.get(part.incarnation_id, {}).get(part.number)
-        if part.base_offset != position or not any(
-            one.topic_id == edit.topic_id
-            and one.partition == edit.partition
-            and one.base_offset == part.base_offset
-            and one.end_offset == part.end_offset
-            for one in (() if chunk is None else chunk.extents)
-        ):
+    first = position = parts[0].base_offset
+    for part in parts:
+        if part.base_offset != position or not _is_there(manifest, edit, part):
             raise InvalidError(Reason.CHANGED_MEANWHILE, f"records are in other objects by now. {where} base=`{part.base_offset}`")
         position = part.end_offset
-    covered = edit.files[0].base_offset
+    covered = edit.files[0].base_offset if edit.files else first
+    assert covered == first or not manifest.is_readable(edit.topic_id, edit.partition, first, covered), "the rest is deleted"
     for one in edit.files:
         assert one.folded and one.partition == edit.partition and one.base_offset == covered, "files follow each other"
         covered = one.end_offset
-    assert covered == position, "files have the offsets of what they replace"
+    assert covered == position or not edit.files, "files have the offsets of what they replace"
     cuts = manifest.cuts.get(edit.topic_id, {}).get(edit.partition, [])
-    if [(low, high) for low, high in cuts if low < covered and high > edit.files[0].base_offset] != edit.cuts:
+    if not edit.files:
+        _check_cuts(topic, edit.partition, cuts)
+    if [(low, high) for low, high in cuts if low < position and high > first] != edit.cuts:
         raise InvalidError(Reason.CHANGED_MEANWHILE, f"an operator skipped records meanwhile. {where}")
+
+
+def _is_there(manifest: Manifest, edit: FoldToFiles, part: ChunkPart | FilePart) -> bool:
+    """True if an extent is where the author of the edit saw it."""
+    if isinstance(part, FilePart):
+        gate = manifest.gates.get(edit.topic_id, {}).get(part.gate_id)
+        found: Iterable[Extent | ParquetExtent] = [one for one in (() if gate is None else gate.extents) if one.path == part.path]
+        if not part.gate_id:
+            one = manifest.files.find(edit.topic_id, edit.partition, part.path, part.base_offset)
+            found = [] if one is None else [one]
+    else:
+        chunk = manifest.chunks.get(part.incarnation_id, {}).get(part.number)
+        found = [one for one in (() if chunk is None else chunk.extents) if one.topic_id == edit.topic_id]
+    return any(
+        (one.partition, one.base_offset, one.end_offset) == (edit.partition, part.base_offset, part.end_offset) for one in found
+    )
 
 
 def _check_open_gate(manifest: Manifest, gate: Gate, segments: list[int]) -> None:
@@ -221,10 +235,14 @@ def _check_skip(manifest: Manifest, topic_id: uuid.UUID, partition: int, base_of
                 f"records of a gate cannot be skipped. topic=`{topic.name}` partition=`{partition}` gate=`{gate.id}` "
                 f"first=`{window.base_offset}` end=`{window.end_offset}`",
             )
-    if len(manifest.cuts.get(topic_id, {}).get(partition, ())) >= CUTS_MAX:
+    _check_cuts(topic, partition, manifest.cuts.get(topic_id, {}).get(partition, ()))
+
+
+def _check_cuts(topic: Topic, partition: int, cuts: Sequence[tuple[int, int]]) -> None:
+    if len(cuts) >= CUTS_MAX:
         raise InvalidError(
             Reason.INVALID_REQUEST,
-            "too many ranges of the partition are skipped: delete the records below them. "
+            "too many ranges of the partition have no record: delete the records below them. "
             f"topic=`{topic.name}` partition=`{partition}` max=`{CUTS_MAX}`",
         )
 

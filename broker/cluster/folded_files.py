@@ -1,14 +1,15 @@
-"""Folded files: the Parquet files that hold live records of a partition instead of chunks. No I/O.
+"""Folded files: the Parquet files that hold records of a partition instead of chunks, or of smaller files. No I/O.
 
-A fold moves the records of whole, neighbouring extents from chunks to files, in one edit (`FoldToFiles`). The edit names each part
-of a chunk that it replaces, exactly as its author saw it. If a chunk was folded, removed or moved to a file meanwhile, the edit is
-refused, and its files are left over. So an offset is in one place at every moment.
+A fold moves the records of whole, neighbouring extents to files, in one edit (`FoldToFiles`): of chunks, of files that filled
+gates, or of smaller folded files. The edit names each part of a chunk and each file that it replaces, exactly as its author saw it.
+If one was folded, removed or moved to a file meanwhile, the edit is refused, and its files are left over. So an offset is in one
+place at every moment.
 """
 
 from __future__ import annotations
 
 import uuid
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
@@ -29,11 +30,23 @@ class ChunkPart(msgspec.Struct, frozen=True, array_like=True):
     end_offset: int
 
 
-class FoldToFiles(msgspec.Struct, frozen=True, tag="fold_to_files"):
-    """Records of a partition are in files from now on, no longer in chunks.
+class FilePart(msgspec.Struct, frozen=True, array_like=True):
+    """A file with the offsets [base_offset, end_offset) of the partition that the edit is about. `gate_id`: the gate that it
+    filled; empty for a folded file."""
 
-    `replaced`: by offset, and together the same offsets as `files`. `cuts`: the ranges of offsets in them that readers pass, and
-    that the files therefore do not have.
+    path: str
+    base_offset: int
+    end_offset: int
+    gate_id: str = ""
+
+
+class FoldToFiles(msgspec.Struct, frozen=True, tag="fold_to_files"):
+    """Records of a partition are in these files from now on, no longer in chunks or other files.
+
+    `replaced`, `merged`: the parts of chunks and the files whose place they take, each by offset. All together have the same
+    offsets as `files`, except that `files` may begin behind deleted records. `cuts`: the ranges of offsets in them that readers
+    pass, and that the files therefore do not have. Without files, none of the records is left: readers pass the offsets
+    (`Manifest.cuts`). `at_ms`: the wall-clock time in ms of the edit.
     """
 
     topic_id: uuid.UUID
@@ -41,6 +54,21 @@ class FoldToFiles(msgspec.Struct, frozen=True, tag="fold_to_files"):
     files: list[ParquetExtent]
     replaced: list[ChunkPart]
     cuts: list[tuple[int, int]] = []
+    merged: list[FilePart] = []
+    at_ms: int = 0
+
+    @property
+    def parts(self) -> list[ChunkPart | FilePart]:
+        """All that is replaced, by offset; at least one."""
+        return sorted([*self.replaced, *self.merged], key=lambda part: part.base_offset)
+
+
+class NoteCompacted(msgspec.Struct, frozen=True, tag="note_compacted"):
+    """A pass of compaction is done. `marks`: of the partition, all of them (`engine/upkeep/compaction.py`)."""
+
+    topic_id: uuid.UUID
+    partition: int
+    marks: list[tuple[int, int]]
 
 
 class FoldedFiles:
@@ -67,9 +95,35 @@ class FoldedFiles:
 
     def overlap(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> bool:
         """True if a file has an offset in [base_offset, end_offset)."""
+        return bool(self.within(topic_id, partition, base_offset, end_offset))
+
+    def find(self, topic_id: uuid.UUID, partition: int, path: str, base_offset: int) -> ParquetExtent | None:
+        """The file with this path, if it begins at this offset."""
         found = self.of(topic_id, partition)
-        at = bisect_right(found, base_offset, key=_base_offset)
-        return (at > 0 and found[at - 1].end_offset > base_offset) or (at < len(found) and found[at].base_offset < end_offset)
+        at = bisect_left(found, base_offset, key=_base_offset)
+        return found[at] if at < len(found) and found[at].base_offset == base_offset and found[at].path == path else None
+
+    def within(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> list[ParquetExtent]:
+        """The files that have an offset in [base_offset, end_offset)."""
+        found = self.of(topic_id, partition)
+        first = bisect_right(found, base_offset, key=_end_offset)
+        return found[first : bisect_left(found, end_offset, key=_base_offset)]
+
+    def remove(self, topic_id: uuid.UUID, partition: int, parts: Iterable[FilePart]) -> None:
+        """Forget folded files that others replace."""
+        found = self.of(topic_id, partition)
+        for part in parts:
+            if self.find(topic_id, partition, part.path, part.base_offset) is not None:
+                del found[bisect_left(found, part.base_offset, key=_base_offset)]
+        if not found and topic_id in self.by_topic:
+            self._drop_empty(topic_id)
+
+    def _drop_empty(self, topic_id: uuid.UUID) -> None:
+        partitions = self.by_topic[topic_id]
+        for number in [number for number, files in partitions.items() if not files]:
+            del partitions[number]
+        if not partitions:
+            del self.by_topic[topic_id]
 
     def drop_topic(self, topic_id: uuid.UUID) -> None:
         self.by_topic.pop(topic_id, None)
@@ -80,10 +134,8 @@ class FoldedFiles:
         paths = {one.path for one in gone}
         for partition, files in list(partitions.items()):
             partitions[partition] = [one for one in files if one.path not in paths]
-            if not partitions[partition]:
-                del partitions[partition]
-        if not partitions:
-            self.by_topic.pop(topic_id, None)
+        if topic_id in self.by_topic:
+            self._drop_empty(topic_id)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if files overlap or are not in order."""
@@ -100,3 +152,7 @@ _NONE: Mapping[int, list[ParquetExtent]] = {}
 
 def _base_offset(one: ParquetExtent) -> int:
     return one.base_offset
+
+
+def _end_offset(one: ParquetExtent) -> int:
+    return one.end_offset

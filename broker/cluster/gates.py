@@ -74,7 +74,8 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     `path`: a key in the store, or a URL (`is_url`). `footer_crc32c`: CRC-32C of the file from its metadata to its end.
 
     A folded file (`cluster/folded_files.py`) has `records` rows, and its column `offset` tells their offsets. `appended_ms`: the
-    wall-clock time in ms at which the newest of them was appended. A gate's file has neither.
+    wall-clock time in ms at which the newest of them was appended, `oldest_ms`: the oldest one. `history`: they came with gates,
+    not from producers. A gate's file has none of these.
     """
 
     partition: int
@@ -88,6 +89,8 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     timestamp_max_ms: int
     records: int = -1
     appended_ms: int = 0
+    history: bool = False
+    oldest_ms: int = 0
 
     @property
     def rows(self) -> int:
@@ -97,6 +100,11 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     def folded(self) -> bool:
         """True if a fold made the file."""
         return self.records >= 0
+
+    @property
+    def dense(self) -> bool:
+        """True if every offset has a row, so that a row's number tells its offset."""
+        return self.rows == self.end_offset - self.base_offset
 
     @property
     def data_bytes(self) -> int:

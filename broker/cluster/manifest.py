@@ -36,7 +36,7 @@ import msgspec
 from headgate.broker.cluster.access import Access, AddAcls, DeleteUser, PutUser, RemoveAcls, User
 from headgate.broker.cluster.acl import Acl
 from headgate.broker.cluster.capacity import Reservation
-from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles
+from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles, NoteCompacted
 from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.quotas import AlterQuotas, QuotaRow, Quotas
 from headgate.broker.cluster.segments import SealedSegment, SegmentInfo
@@ -363,6 +363,7 @@ Edit = (
     | RemoveChunks
     | FoldChunks
     | FoldToFiles
+    | NoteCompacted
     | CloseIncarnation
     | OpenSegment
     | SealSegment
@@ -411,6 +412,8 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     followers: dict[str, Follower] = {}
     downtimes: list[tuple[int, int]] = []
     files: dict[uuid.UUID, dict[int, list[ParquetExtent]]] = {}
+    superseded: dict[str, int] = {}
+    compacted: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
     users: list[User] = []
     acls: list[Acl] = []
     quotas: list[QuotaRow] = []
@@ -452,6 +455,10 @@ class Manifest:
         front, or an operator lets readers pass it."""
         self.files = FoldedFiles()
         """The Parquet files with live records."""
+        self.compacted: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
+        """How far partitions are compacted, and since when (`NoteCompacted`). Only of live topics."""
+        self.superseded: dict[str, int] = {}
+        """Files whose place other files have taken, and the wall-clock time in ms of that. Readers may still read them."""
         self.condemned: dict[str, None] = {}
         """Files that nothing may name: they are being deleted."""
         self.downtimes: list[tuple[int, int]] = []
@@ -487,6 +494,7 @@ class Manifest:
                     self.log_starts.pop(topic_id, None)
                     self.gates.pop(topic_id, None)
                     self.files.drop_topic(topic_id)
+                    self.compacted.pop(topic_id, None)
                     self._window_ends.pop(topic_id, None)
                     self.cuts.pop(topic_id, None)
                 case SetPartitions(topic_id, partitions):
@@ -531,10 +539,12 @@ class Manifest:
                         for number in numbers:
                             self.chunks[incarnation_id].pop(number, None)
                         self.chunks[incarnation_id][chunk.number] = chunk
-                case FoldToFiles(topic_id, partition, files, replaced, _):
+                case NoteCompacted(topic_id, partition, marks):
                     if topic_id in self.topics_by_id:
-                        self._drop_parts(topic_id, partition, replaced)
-                        self.files.add(topic_id, partition, files)
+                        self.compacted.setdefault(topic_id, {})[partition] = marks
+                case FoldToFiles():
+                    if edit.topic_id in self.topics_by_id:
+                        self._fold_to_files(edit)
                 case CloseIncarnation(incarnation_id):
                     self.incarnations.pop(incarnation_id, None)
                     self.chunks.pop(incarnation_id, None)
@@ -586,6 +596,7 @@ class Manifest:
                 case ForgetFiles(paths):
                     for path in paths:
                         self.condemned.pop(path, None)
+                        self.superseded.pop(path, None)
                 case PutUser() | DeleteUser() | AddAcls() | RemoveAcls():
                     self.access.apply(edit)
                 case AlterQuotas():
@@ -600,6 +611,24 @@ class Manifest:
             self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in fresh)
             next_chunk = max(chunk.last_number for chunk in fresh) + 1
             self.incarnations[incarnation_id] = msgspec.structs.replace(incarnation, next_chunk=next_chunk)
+
+    def _fold_to_files(self, edit: FoldToFiles) -> None:
+        topic_id, partition, parts = edit.topic_id, edit.partition, edit.parts
+        self._drop_parts(topic_id, partition, edit.replaced)
+        self.files.remove(topic_id, partition, edit.merged)
+        for gate_id in {part.gate_id for part in edit.merged if part.gate_id}:
+            gate = self.gates.get(topic_id, _NO_GATES).get(gate_id)
+            if gate is not None:
+                gone = {(part.path, part.base_offset) for part in edit.merged}
+                self._change_gate(
+                    topic_id, gate_id, extents=[one for one in gate.extents if (one.path, one.base_offset) not in gone]
+                )
+        self.superseded.update((part.path, edit.at_ms) for part in edit.merged)
+        if edit.files:
+            self.files.add(topic_id, partition, edit.files)
+        else:
+            self._cut_out(topic_id, partition, parts[0].base_offset, parts[-1].end_offset)
+            self._prune_cuts(topic_id)
 
     def _drop_parts(self, topic_id: uuid.UUID, partition: int, parts: list[ChunkPart]) -> None:
         """Remove extents of one partition from chunks."""
@@ -683,7 +712,7 @@ class Manifest:
             gates[f"{gate.id}~{number}"] = msgspec.structs.replace(before, id=f"{gate.id}~{number}")
         gates[gate.id] = gate
         if len(gates) > GATES_MAX:
-            oldest = next((key for key, one in gates.items() if one.state != "open" and not one.extents), None)
+            oldest = next((key for key, one in gates.items() if one.state != "open" and not self.files_of(one)), None)
             if oldest is not None:
                 del gates[oldest]
         self._note_windows(gate)
@@ -744,6 +773,14 @@ class Manifest:
         files += [one for found in self.files.by_topic.get(topic_id, {}).values() for one in found]
         return [one for one in files if not self.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)]
 
+    def files_of(self, gate: Gate) -> list[ParquetExtent]:
+        """The files that have the records of a gate. A folded file may have those of its neighbours, too."""
+        found = list(gate.extents)
+        if gate.state == "filled":
+            for window in gate.windows:
+                found += self.files.within(gate.topic_id, window.partition, window.base_offset, window.end_offset)
+        return sorted(found, key=lambda one: (one.partition, one.base_offset))
+
     def named_files(self) -> set[str]:
         """The paths of all files of gates and of folds."""
         named = {one.path for gates in self.gates.values() for gate in gates.values() for one in gate.extents}
@@ -784,6 +821,10 @@ class Manifest:
     def needs(self, chunk: Chunk) -> bool:
         """True if a chunk has a record that may still be read."""
         return any(self.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset) for one in chunk.extents)
+
+    def first_readable(self, topic_id: uuid.UUID, partition: int, offset: int) -> int:
+        """The first offset from `offset` on that may have a readable record."""
+        return first_readable(offset, self.log_start(topic_id, partition), self.cuts.get(topic_id, {}).get(partition, ()))
 
     def is_readable(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> bool:
         """True if a range of offsets may have a readable record."""
@@ -828,6 +869,8 @@ class Manifest:
                 followers=self.followers,
                 downtimes=self.downtimes,
                 files=self.files.by_topic,
+                superseded=self.superseded,
+                compacted=self.compacted,
                 users=list(self.access.users.values()),
                 acls=list(self.access.acls.all),
                 quotas=self.quotas.rows(),
@@ -863,6 +906,8 @@ class Manifest:
         manifest.followers = snapshot.followers
         manifest.downtimes = snapshot.downtimes
         manifest.files = FoldedFiles(snapshot.files)
+        manifest.superseded = snapshot.superseded
+        manifest.compacted = snapshot.compacted
         manifest.access = Access(snapshot.users, snapshot.acls)
         manifest.quotas = Quotas(snapshot.quotas)
         return manifest
@@ -907,15 +952,29 @@ class Manifest:
         self.files.check_invariants()
         assert set(self.files.by_topic) <= set(self.topics_by_id)
         assert not self.condemned.keys() & {one.path for _, one in self.files.all()}
+        assert not self.superseded.keys() & self.named_files()
         for topic_id, file in self.files.all():
-            for window, _ in self.windows(topic_id, file.partition):
-                assert file.end_offset <= window.base_offset or window.end_offset <= file.base_offset, "a window is in a file"
+            for window, gate in self.windows(topic_id, file.partition):
+                assert (
+                    (file.history and gate.state == "filled")
+                    or file.end_offset <= window.base_offset
+                    or window.end_offset <= file.base_offset
+                ), "a window is in a file"
         for chunks in self.chunks.values():
             for part in (part for chunk in chunks.values() for part in chunk.extents):
                 assert not self.files.overlap(part.topic_id, part.partition, part.base_offset, part.end_offset)
         for key, chunks in self.chunks.items():
             assert all(number == chunk.number <= chunk.last_number for number, chunk in chunks.items())
             assert all(chunk.last_number < self.incarnations[key].next_chunk for chunk in chunks.values())
+
+
+def first_readable(offset: int, log_start: int, cuts: Iterable[tuple[int, int]]) -> int:
+    """The first offset from `offset` on that is not deleted. `cuts`: by offset."""
+    offset = max(offset, log_start)
+    for low, high in cuts:
+        if low <= offset < high:
+            offset = high
+    return offset
 
 
 _NO_STARTS: Mapping[int, int] = {}

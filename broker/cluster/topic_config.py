@@ -131,7 +131,8 @@ _KEYS = (
         default="delete",
         choices=("compact", "delete"),
         documentation="Treatment of old records: `delete` = removed by age or size; `compact` = at least the newest record "
-        "of each key is kept for ever; both may be given; empty = every record is kept for ever.",
+        "of each key is kept for ever; both may be given; empty = every record is kept for ever. A compacted topic refuses records "
+        "without a key.",
         broker_name="log.cleanup.policy",
     ),
     _key("compression.gzip.level", Kind.INT, -1, _COMPRESSED, "compression.gzip.level", -1, 9),
@@ -150,7 +151,8 @@ _KEYS = (
         "delete.retention.ms",
         Kind.LONG,
         86_400_000,
-        "Time that the marker of a deleted key stays readable in a compacted topic.",
+        "Time that the marker of a deleted key, a record without a value, stays readable in a compacted topic, counted from the "
+        "compaction that found it; up to a sixteenth longer.",
         "log.cleaner.delete.retention.ms",
         0,
         LONG_MAX,
@@ -206,7 +208,8 @@ _KEYS = (
         "max.compaction.lag.ms",
         Kind.LONG,
         LONG_MAX,
-        "The longest time that a record of a compacted topic may stay uncompacted.",
+        "The longest time that a record of a compacted topic may stay uncompacted: then its partition is compacted, whatever "
+        "`min.cleanable.dirty.ratio` and `offline.after.*` say.",
         "log.cleaner.max.compaction.lag.ms",
         1,
         LONG_MAX,
@@ -246,7 +249,16 @@ _KEYS = (
         documentation="`CreateTime` = records keep their producer's time; `LogAppendTime` = records get the broker's time.",
         broker_name="log.message.timestamp.type",
     ),
-    _key("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, _FILES, "log.cleaner.min.cleanable.ratio", 0, 1),
+    _key(
+        "min.cleanable.dirty.ratio",
+        Kind.DOUBLE,
+        0.5,
+        "Share of a partition's bytes that came since its last compaction, from which it is compacted again: when its records "
+        "become Parquet files (`offline.after.*`).",
+        "log.cleaner.min.cleanable.ratio",
+        0,
+        1,
+    ),
     _key(
         "min.compaction.lag.ms",
         Kind.LONG,
@@ -363,6 +375,7 @@ class TopicConfig:
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
+    min_dirty_ratio: float
     offline_after_ms: int
     offline_after_bytes: int
 
@@ -379,6 +392,8 @@ class TopicConfig:
             assert isinstance(value, int)
             return value
 
+        ratio = merged["min.cleanable.dirty.ratio"]
+        assert isinstance(ratio, float)
         if number("min.compaction.lag.ms") > number("max.compaction.lag.ms"):
             raise InvalidError(
                 Reason.INVALID_CONFIG,
@@ -400,6 +415,7 @@ class TopicConfig:
             delete_retention_ms=number("delete.retention.ms"),
             min_compaction_lag_ms=number("min.compaction.lag.ms"),
             max_compaction_lag_ms=number("max.compaction.lag.ms"),
+            min_dirty_ratio=ratio,
             offline_after_ms=number("offline.after.ms"),
             offline_after_bytes=number("offline.after.bytes"),
         )

@@ -111,6 +111,7 @@ class LeaderGates:
         self._journal = journal
         self._leads = leads
         self._opening = asyncio.Lock()
+        self._grace_ms = engine.settings.gate_file_grace_ms
         self._deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
         """For each open gate: (renewals, monotonic time in seconds at which it expires). A new leader gives each gate its full
         time again."""
@@ -488,9 +489,10 @@ class LeaderGates:
         knowing it finds that out at this commit, before it deletes anything.
 
         Args:
-            grace_ms: age in ms from which a file that nothing has ever named is deleted.
+            grace_ms: age in ms from which a file that nothing has ever named is deleted, and time after which a file is deleted
+                whose place others have taken.
         """
-        manifest = self._journal.manifest
+        manifest, self._grace_ms = self._journal.manifest, grace_ms
         for topic_id in list(manifest.topics_by_id):
             gone = [one.path for one in manifest.unreadable_files(topic_id)]
             if gone:
@@ -517,10 +519,15 @@ class LeaderGates:
         manifest = self._journal.manifest
         if topic_id not in manifest.topics_by_id:
             return True
-        if is_of_table(key):
+        if is_of_table(key) or self._is_read(key):
             return False
         gates = manifest.gates.get(topic_id, {})
         return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
+
+    def _is_read(self, key: str) -> bool:
+        """True if other files have taken the place of this one a short time ago: readers may still read it."""
+        replaced_ms = self._journal.manifest.superseded.get(key)
+        return replaced_ms is not None and replaced_ms > self._engine.clock.now_ms() - self._grace_ms
 
     async def _delete(self, paths: list[str]) -> None:
         """Condemn these files, delete all condemned files, and forget them."""

@@ -1,9 +1,12 @@
 """Keeps the tables of topics in step with their files: the leader is the only writer of Iceberg metadata.
 
 Each commit of the manifest that changes folded files, or makes some unreadable, makes the topic's table due; `run` then writes the
-table's next version. The metadata file is put only if its version is absent. So a leader that was replaced cannot write over its
-successor: it loses that race, and forgets what it knew of the table. A new leader writes the manifests of a table anew at its first
-change. Readers never wait for this: until then they see the table as it was.
+table's next version. A file belongs to the table if consumers can read all of its rows. Where some of them are deleted, the table
+leaves the file out until a fold has written it again; the property with the offsets says so.
+
+The metadata file is put only if its version is absent. So a leader that was replaced cannot write over its successor: it loses that
+race, and forgets what it knew of the table. A new leader writes the manifests of a table anew at its first change. Readers never
+wait for this: until then they see the table as it was.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING
 from headgate.broker.cluster.folded_files import FoldToFiles
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest import DeleteTopic, Edit, SetLogStart, SkipRecords, Topic, TrimGates
+from headgate.broker.cluster.ranges import Ranges
 from headgate.broker.control.leader_journal import LeaderJournal
 from headgate.broker.engine import keys
 from headgate.broker.engine.topic_tables import OFFSETS, TOPIC, location_of
@@ -43,11 +47,28 @@ FILES = "headgate.files"
 
 @dataclass(slots=True)
 class _Known:
-    """A table as this leader wrote it. `files`: those in it, by path."""
+    """A table as this leader wrote it. `files`: those in it, by path; `offsets`: theirs. `sums`: see `FILES`."""
 
     table: Table
     written_ms: int
     files: dict[str, ParquetExtent] = field(default_factory=dict)
+    offsets: Ranges = field(default_factory=Ranges)
+    sums: int = 0
+
+    def change(self, fresh: Iterable[ParquetExtent], gone: Iterable[str]) -> None:
+        """Add files, and remove those with these paths."""
+        for path in gone:
+            one = self.files.pop(path)
+            self.offsets.remove(one.partition, one.base_offset, one.end_offset)
+            self.sums ^= zlib.crc32(path.encode())
+        for one in fresh:
+            self.files[one.path] = one
+            self.offsets.add(one.partition, one.base_offset, one.end_offset)
+            self.sums ^= zlib.crc32(one.path.encode())
+
+    @property
+    def digest(self) -> str:
+        return f"{len(self.files)}-{self.sums:08x}"
 
 
 class LeaderTables:
@@ -59,6 +80,8 @@ class LeaderTables:
         self._known: dict[uuid.UUID, _Known] = {}
         self._added: dict[uuid.UUID, list[ParquetExtent]] = {}
         """Files that came since the last version, of known tables."""
+        self._merged: dict[uuid.UUID, list[str]] = {}
+        """Paths of files whose place others have taken since then."""
         self._due: dict[uuid.UUID, bool] = {}
         """Topics whose table may have changed. True: files may be gone."""
         self._writing = asyncio.Lock()
@@ -68,14 +91,15 @@ class LeaderTables:
         """Note which tables a commit changes."""
         for edit in edits:
             match edit:
-                case FoldToFiles(topic_id, _, files, _, _):
+                case FoldToFiles(topic_id, _, files):
                     self._added.setdefault(topic_id, []).extend(files)
+                    self._merged.setdefault(topic_id, []).extend(part.path for part in edit.merged)
                     self._due.setdefault(topic_id, False)
                 case SetLogStart(topic_id, _, _) | SkipRecords(topic_id, _, _, _) | TrimGates(topic_id):
                     if topic_id in self._journal.manifest.files.by_topic or topic_id in self._known:
                         self._due[topic_id] = True
                 case DeleteTopic(topic_id):
-                    for state in (self._known, self._added, self._due):
+                    for state in (self._known, self._added, self._merged, self._due):
                         state.pop(topic_id, None)
 
     async def run(self) -> None:
@@ -97,54 +121,52 @@ class LeaderTables:
     async def _write_due(self) -> None:
         for topic_id in list(self._due):
             recheck = self._due.pop(topic_id, False)
-            added = self._added.pop(topic_id, [])
+            added, merged = self._added.pop(topic_id, []), self._merged.pop(topic_id, [])
             topic = self._journal.manifest.topics_by_id.get(topic_id)
             if topic is None:
                 continue
             try:
-                await self._write(topic, added, recheck=recheck)
+                await self._write(topic, added, merged, recheck=recheck)
             except HeadgateError as error:
                 logger.warning("table_not_written", topic=topic.name, error=error.message)
                 self._known.pop(topic_id, None)
                 self._due[topic_id] = True
                 return  # the store does not answer; later is soon enough
 
-    async def _write(self, topic: Topic, added: Sequence[ParquetExtent], *, recheck: bool) -> None:
-        known = self._known.get(topic.id)
+    async def _write(self, topic: Topic, added: Sequence[ParquetExtent], merged: Sequence[str], *, recheck: bool) -> None:
+        known = self._known.pop(topic.id, None)
+        gone: set[str] = set()
         if known is None:
             known = await self._load(topic)
             if known is None:
                 return
-            gone: set[str] = set()
-            fresh = self._readable(topic.id)
+            fresh = self._whole(topic.id)
         else:
-            fresh = [one for one in added if one.path not in known.files]
-            gone = set()
+            left = set(merged)
+            gone = {path for path in merged if path in known.files}
+            fresh = [one for one in added if one.path not in known.files and one.path not in left and self._is_whole(topic.id, one)]
             if recheck:
-                gone = {one.path for one in known.files.values() if not self._is_readable(topic.id, one)}
-                fresh = [one for one in fresh if self._is_readable(topic.id, one)]
+                gone.update(one.path for one in known.files.values() if not self._is_whole(topic.id, one))
             if not fresh and not gone:
+                self._known[topic.id] = known
                 return
-        files = {path: one for path, one in known.files.items() if path not in gone}
-        files.update((one.path, one) for one in fresh)
-        written = await asyncio.get_running_loop().run_in_executor(None, self._next, topic, known, fresh, gone, files)
+        known.change(fresh, gone)
+        written = await asyncio.get_running_loop().run_in_executor(None, self._next, topic, known, fresh, gone)
         for name, data in written.objects.items():
             await self._engine.store.put(keys.table_manifest(topic.id, name), data)
         if not await self._engine.store.put_if_absent(keys.table_metadata(topic.id, written.table.version), written.metadata):
             # Another leader wrote this version, or an earlier attempt of this one did. What is there is read first.
-            self._known.pop(topic.id, None)
             self._due[topic.id] = True
             return
-        self._known[topic.id] = _Known(written.table, self._engine.clock.now_ms(), files)
+        known.table, known.written_ms = written.table, self._engine.clock.now_ms()
+        self._known[topic.id] = known
         self.versions_written += 1
-        logger.info("table_written", topic=topic.name, version=written.table.version, files=len(files))
+        logger.info("table_written", topic=topic.name, version=written.table.version, files=len(known.files))
 
-    def _next(
-        self, topic: Topic, known: _Known, fresh: Sequence[ParquetExtent], gone: set[str], files: dict[str, ParquetExtent]
-    ) -> Written:
+    def _next(self, topic: Topic, known: _Known, fresh: Sequence[ParquetExtent], gone: set[str]) -> Written:
         location = known.table.location.removesuffix(f"/{keys.topic_prefix(topic.id)}")
         added = [_data_file(location, one) for one in fresh]
-        properties = {TOPIC: topic.name, OFFSETS: json.dumps(_ranges(files.values())), FILES: _digest(files)}
+        properties = {TOPIC: topic.name, OFFSETS: json.dumps(known.offsets.all()), FILES: known.digest}
         paths = {f"{location}/{path}" for path in gone}
         return known.table.change(added, paths, properties, self._engine.clock.now_ms(), known.written_ms)
 
@@ -153,17 +175,19 @@ class LeaderTables:
         loaded = await self._engine.tables.load(topic)
         table = Table(id=topic.id, location=location_of(self._engine.store.url, topic.id), version=loaded.version)
         metadata = json.loads(loaded.data)
-        files = {one.path: one for one in self._readable(topic.id)}
-        if metadata["properties"].get(FILES, _digest({})) == _digest(files):
+        now = _Known(table, 0)
+        now.change(self._whole(topic.id), ())
+        if metadata["properties"].get(FILES, _Known(table, 0).digest) == now.digest:
             return None
         return _Known(table, metadata["last-updated-ms"])
 
-    def _readable(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
+    def _whole(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
         partitions = self._journal.manifest.files.by_topic.get(topic_id, {})
-        return [one for number in sorted(partitions) for one in partitions[number] if self._is_readable(topic_id, one)]
+        return [one for number in sorted(partitions) for one in partitions[number] if self._is_whole(topic_id, one)]
 
-    def _is_readable(self, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
-        return self._journal.manifest.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)
+    def _is_whole(self, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
+        """True if consumers can read all rows of a file. Ranges that readers pass inside of it have no rows."""
+        return self._journal.manifest.first_readable(topic_id, one.partition, one.base_offset) == one.base_offset
 
     async def sweep(self) -> None:
         """Delete objects of this leader's tables that no listed snapshot needs."""
@@ -193,22 +217,3 @@ def _data_file(location: str, one: ParquetExtent) -> DataFile:
         rows=one.rows,
         size_bytes=one.size_bytes,
     )
-
-
-def _ranges(files: Iterable[ParquetExtent]) -> dict[int, list[list[int]]]:
-    """The offsets of files by partition; ranges that touch are one."""
-    found: dict[int, list[list[int]]] = {}
-    for one in sorted(files, key=lambda file: (file.partition, file.base_offset)):
-        ranges = found.setdefault(one.partition, [])
-        if ranges and ranges[-1][1] == one.base_offset:
-            ranges[-1][1] = one.end_offset
-        else:
-            ranges.append([one.base_offset, one.end_offset])
-    return found
-
-
-def _digest(files: dict[str, ParquetExtent]) -> str:
-    sums = 0
-    for path in files:
-        sums ^= zlib.crc32(path.encode())
-    return f"{len(files)}-{sums:08x}"

@@ -79,6 +79,11 @@ def folded_file(topic_id: uuid.UUID, partition: int, name: str) -> str:
     return f"{data_prefix(topic_id)}partition={partition}/{name}"
 
 
+def is_folded(key: str) -> bool:
+    """True for a file below a topic's prefix that a fold made."""
+    return key.rsplit("/", 1)[1].startswith("offset=")
+
+
 def topic_prefix(topic_id: uuid.UUID) -> str:
     """The prefix of everything that belongs to a topic, without the slash at its end."""
     return f"topics/{topic_id.hex}"

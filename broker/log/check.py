@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from headgate.broker.log.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Buffer
 from headgate.broker.log.compression import Codec, ExpansionError, decompress
+from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 FIRST_BATCHES = 16
@@ -129,6 +130,18 @@ class SenderTrust:
         self.failures += 1
         self._first = FIRST_BATCHES
         self.due_in = 0
+
+
+def check_keys(batch: Buffer) -> None:
+    """Check that every record has a key, as compacted topics demand.
+
+    Raises:
+        RecordError: INVALID_RECORD for the first record without one. InvalidError: the records cannot be read, or are too large
+            after decompression.
+    """
+    for index, record in enumerate(iter_records(batch, decompressed_bytes_max=ALL_DECOMPRESSED_BYTES_MAX)):
+        if record.key is None:
+            raise RecordError(Reason.INVALID_RECORD, f"a compacted topic refuses records without a key. record=`{index}`", index)
 
 
 def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME, records_max: int = SAMPLE_RECORDS) -> Verdict:

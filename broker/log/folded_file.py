@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headgate.broker.log.batch import CONTROL, TRANSACTIONAL, Buffer, split, unpack_header
+from headgate.broker.log.batch import Buffer, split
 from headgate.broker.log.column_decoder import decode_batches, timestamp_types
-from headgate.broker.log.column_schema import ArrowArray, Columns
+from headgate.broker.log.column_schema import ArrowArray, Columns, take_apart
 from headgate.broker.log.parquet import ROW_GROUP_BYTES, ExtentEncoder
 from headgate.broker.log.records import iter_records
+from headgate.broker.log.transactions import Ranges, without_aborted
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 TIMESTAMP_MS_MAX = 1 << 53
@@ -79,22 +80,26 @@ class FoldedEncoder(ExtentEncoder):
         ]
 
 
-def read_batches(data: Buffer, partition: int, start: int, end: int, cuts: Sequence[tuple[int, int]] = ()) -> pa.RecordBatch:
-    """The records of batches as rows of a folded file.
+def read_batches(
+    data: Buffer,
+    partition: int,
+    start: int,
+    end: int,
+    cuts: Sequence[tuple[int, int]] = (),
+    aborted: Ranges | None = None,
+) -> pa.RecordBatch:
+    """The records of batches as rows of a folded file. Markers of transactions are none.
 
     Args:
         data: whole batches, back to back.
         start, end: only offsets in [start, end). cuts: offsets in these ranges are left out.
+        aborted: the aborted transactions with records in the batches; their records are left out.
 
     Raises:
         InvalidError: CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION or MESSAGE_TOO_LARGE, as `decode_batches`; INVALID_RECORD for
-            records that a folded file cannot hold: of a transaction, with a header's name that is not UTF-8, or with a time that is
-            out of range.
+            records that a folded file cannot hold: with a header's name that is not UTF-8, or with a time that is out of range.
     """
-    for batch in split(memoryview(data)):
-        if unpack_header(batch)[5] & (TRANSACTIONAL | CONTROL):
-            raise InvalidError(Reason.INVALID_RECORD, "records of a transaction stay in chunks")
-    rows = decode_batches([data], start=start, end=end)
+    rows = decode_batches(without_aborted(memoryview(data), aborted) if aborted else [data], start=start, end=end)
     offsets = rows.column("offset").to_numpy()
     types = timestamp_types(data, offsets) if len(offsets) else np.zeros(0, np.int32)
     times = rows.column("timestamp").cast(pa.int64()).to_numpy()
@@ -119,10 +124,52 @@ def read_batches(data: Buffer, partition: int, start: int, end: int, cuts: Seque
         ],
         schema=FOLDED_SCHEMA,
     )
+    return _readable(folded, start, cuts)
+
+
+def read_rows(
+    rows: pa.Table, partition: int, first_offset: int | None, start: int, cuts: Sequence[tuple[int, int]] = ()
+) -> pa.RecordBatch:
+    """Rows of a Parquet file as rows of a folded file.
+
+    Args:
+        rows: at least one, with the columns of history, or of a folded file.
+        first_offset: of the first row; the others follow it without a gap. None: the column `offset` tells them.
+        start: only offsets from there on. cuts: offsets in these ranges are left out.
+
+    Raises:
+        InvalidError: as `take_apart`.
+    """
+    columns = take_apart(rows)
+    offsets = columns.offsets if first_offset is None else np.arange(first_offset, first_offset + len(columns), dtype=np.int64)
+    if offsets is None:
+        raise InvalidError(Reason.INVALID_RECORD, "a folded file has a column `offset`")
+    kind = rows.schema.field("timestamp").type
+    in_us = pa.types.is_timestamp(kind) and kind.unit == "us"
+    times = rows.column("timestamp").combine_chunks().cast(pa.int64()) if in_us else pa.array(columns.timestamps * 1000)
+    headers = columns.headers if columns.headers is not None else pa.nulls(len(columns), _HEADERS)
+    folded = pa.RecordBatch.from_arrays(
+        [
+            pa.array(np.full(len(columns), partition, np.int32)),
+            pa.array(offsets),
+            times.cast(pa.timestamp("us", tz="UTC")),
+            pa.array(columns.types if columns.types is not None else np.zeros(len(columns), np.int32)),
+            columns.key,
+            columns.value,
+            headers.cast(_HEADERS),
+        ],
+        schema=FOLDED_SCHEMA,
+    )
+    return _readable(folded, start, cuts)
+
+
+def _readable(rows: pa.RecordBatch, start: int, cuts: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    """The rows from an offset on that are in none of these ranges."""
+    offsets = rows.column("offset").to_numpy()
+    keep = offsets >= start
     for low, high in cuts:
-        folded = folded.filter(pa.array((offsets < low) | (offsets >= high)))
-        offsets = folded.column("offset").to_numpy()
-    return folded
+        keep &= (offsets < low) | (offsets >= high)
+    return rows if keep.all() else rows.filter(pa.array(keep))
 
 
 def _lost_names(data: Buffer) -> bool:

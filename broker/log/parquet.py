@@ -403,6 +403,25 @@ def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
     return table
 
 
+def read_parts(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> Iterator[pa.Table]:
+    """The rows of a row group in order: at once, or in parts of about `READ_BYTES` if its values repeat.
+
+    Raises InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
+    """
+    if not group.repeats:
+        yield read_group(file, group, data)
+        return
+    row = 0
+    try:
+        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data)):
+            row += batch.num_rows
+            yield pa.Table.from_batches([batch.cast(_without_dictionaries(batch.schema))])
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
+    if row != group.rows:
+        raise _lacks_rows(group, row)
+
+
 def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first: int, bytes_max: int) -> pa.Table:
     """Rows of a row group from its row number `first` on: all rows, or as many as reach `bytes_max`.
 

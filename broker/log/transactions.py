@@ -25,9 +25,18 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
 
-from headgate.broker.log.batch import CONTROL, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, TRANSACTIONAL, pack_header
+from headgate.broker.log.batch import (
+    CONTROL,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    TRANSACTIONAL,
+    pack_header,
+    unpack_header,
+)
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 
@@ -48,6 +57,9 @@ _MARKER = struct.Struct(">bbbbbhhbhib")
 """A record: length, attributes, two deltas; length of the key, its version and type; length of the value, its version and the
 coordinator's epoch; headers."""
 _COMMIT_TYPE = 1
+
+Ranges: TypeAlias = dict[int, list[tuple[int, int]]]
+"""By producer id: the offsets [first, marker) of its aborted transactions."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -257,6 +269,38 @@ def marker(producer_id: int, epoch: int, coordinator_epoch: int, *, commit: bool
     )  # fmt: skip
     batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
     return batch
+
+
+def ranges_of(aborted: Iterable[tuple[int, int, int]]) -> Ranges:
+    """Aborted transactions, each (producer id, first offset, offset of its marker), for `is_aborted`."""
+    ranges: Ranges = {}
+    for producer_id, first, last in aborted:
+        ranges.setdefault(producer_id, []).append((first, last))
+    return ranges
+
+
+def is_aborted(header: tuple[int, ...], ranges: Ranges) -> bool:
+    """True if a batch is part of an aborted transaction. `header`: see `log.batch.parse`."""
+    return header[5] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL and any(
+        first <= header[0] < last for first, last in ranges.get(header[9], ())
+    )
+
+
+def without_aborted(batches: memoryview, ranges: Ranges) -> list[memoryview]:
+    """The batches, back to back, that are not part of an aborted transaction: as few views as possible."""
+    kept: list[memoryview] = []
+    begin = position = 0
+    while position < len(batches):
+        header = unpack_header(batches, position)
+        end = position + header[1] + LENGTH_OVERHEAD_BYTES
+        if is_aborted(header, ranges):
+            if begin < position:
+                kept.append(batches[begin:position])
+            begin = end
+        position = end
+    if begin < len(batches):
+        kept.append(batches[begin:])
+    return kept
 
 
 def is_commit(batch: memoryview) -> bool:

@@ -7,6 +7,7 @@ order-independent checksum. A mismatch means that a table loses, doubles or chan
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -16,9 +17,13 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import Producer as KafkaProducer
+from confluent_kafka.admin import AdminClient
 
 import headgate
+from headgate.broker.client import FileRef, Gate, GateAdmin, Place, Producer
+from headgate.broker.client.upload import Uploader
 from headgate.broker.log.columns import SCHEMA, checksum
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
@@ -29,10 +34,16 @@ PARTITIONS = 3
 RECORDS = 6000
 PATIENCE_S = 90.0
 T0 = 1_700_000_000_000
+ROOM = 1000
+AT_ONCE = {
+    "HEADGATE_OFFLINE_CHECK_INTERVAL_MS": "100ms",
+    "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "100ms",
+    "HEADGATE_TAIL_BYTES": "1MiB",
+}
 
 
 def produce(broker: BrokerProcess, topic: str, first: int, count: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    producer = KafkaProducer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
     for number in range(first, first + count):
         headers = [("a", b"1"), ("b", b""), ("a", None)] if number % 3 == 0 else None
         key = b"key-%d" % (number % 50) if number % 5 else None
@@ -42,12 +53,13 @@ def produce(broker: BrokerProcess, topic: str, first: int, count: int) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def consume(broker: BrokerProcess, topic: str, ends: dict[int, int]) -> pa.Table:
-    """The records below these offsets, as librdkafka reads them."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+def consume(broker: BrokerProcess, topic: str, ends: dict[int, int], left: int = -1, isolation: str = "read_committed") -> pa.Table:
+    """The records below these offsets, as librdkafka reads them. `left`: their number, if not every offset has a record."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "isolation.level": isolation})
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
     rows: list[dict[str, Any]] = []
-    left = sum(ends.values())
+    left = sum(ends.values()) if left < 0 else left
     deadline = time.monotonic() + PATIENCE_S
     while len(rows) < left:
         assert time.monotonic() < deadline, f"records are missing. read=`{len(rows)}` expected=`{left}`"
@@ -66,13 +78,13 @@ def consume(broker: BrokerProcess, topic: str, ends: dict[int, int]) -> pa.Table
     return pa.Table.from_pylist(rows, pa.schema(fields))
 
 
-def sums(rows: pa.Table) -> list[tuple[int, int]]:
-    """Rows and checksum of each partition, of rows in any order."""
+def sums(rows: pa.Table, *, gaps: bool = False) -> list[tuple[int, int]]:
+    """Rows and checksum of each partition, of rows in any order. Without `gaps`, every offset has a row."""
     found = []
     for partition in range(PARTITIONS):
         mine = rows.filter(pa.compute.equal(rows.column("partition"), partition)).sort_by("offset")
         offsets = mine.column("offset").to_pylist()
-        assert offsets == list(range(len(offsets)))
+        assert len(set(offsets)) == len(offsets) and (gaps or offsets == list(range(len(offsets))))
         found.append((mine.num_rows, checksum(mine.select(SCHEMA.names).cast(SCHEMA))))
     return found
 
@@ -97,13 +109,7 @@ def ends_of(broker: BrokerProcess, topic: str) -> dict[int, int]:
 def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory) -> None:
     from pyiceberg.catalog import load_catalog
 
-    broker = make_broker(
-        env={
-            "HEADGATE_OFFLINE_CHECK_INTERVAL_MS": "100ms",
-            "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "100ms",
-            "HEADGATE_TAIL_BYTES": "1MiB",
-        }
-    )
+    broker = make_broker(env=AT_ONCE)
     broker.start()
     topic = create_topic(broker.bootstrap, "clicks", PARTITIONS, offline_after_bytes="0")
     uri = f"http://{HOST}:{broker.http_port}/iceberg"
@@ -134,6 +140,113 @@ def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory) ->
         duck.execute(f"ATTACH 'headgate' AS hg (TYPE iceberg, ENDPOINT '{uri}', AUTHORIZATION_TYPE 'none')")
         duck.execute("SET TimeZone = 'UTC'")
         assert sums(duck.execute(f"SELECT * EXCLUDE timestamp_type FROM hg.headgate.{topic}").fetch_arrow_table()) == expected
+
+
+def test_aborted_records_leave_and_committed_ones_stay(make_broker: BrokerFactory) -> None:
+    """Transactions of librdkafka, one of them open for most of the test; a third of the others aborts. Both kinds of readers."""
+    from pyiceberg.catalog import load_catalog
+
+    broker = make_broker(env=AT_ONCE)
+    broker.start()
+    topic = create_topic(broker.bootstrap, "payments", PARTITIONS, offline_after_bytes="0")
+    made = {"bootstrap.servers": broker.bootstrap, "linger.ms": 0}
+    late = KafkaProducer({**made, "transactional.id": "late"})
+    late.init_transactions()
+    late.begin_transaction()
+    late.produce(topic, b"late", b"late", partition=0)
+    assert late.flush(PATIENCE_S) == 0
+    producer = KafkaProducer({**made, "transactional.id": "payer"})
+    producer.init_transactions()
+    committed = {b"late"}
+    for number in range(12):
+        producer.begin_transaction()
+        values = [b"%d-%d" % (number, at) for at in range(20)]
+        for at, value in enumerate(values):
+            producer.produce(topic, value, b"k", partition=at % PARTITIONS)
+        if number % 3 == 2:
+            assert producer.flush(PATIENCE_S) == 0
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+            committed.update(values)
+    catalog = load_catalog("headgate", type="rest", uri=f"http://{HOST}:{broker.http_port}/iceberg")
+
+    def rows_when(count: int) -> pa.Table:
+        deadline = time.monotonic() + PATIENCE_S
+        while (rows := catalog.load_table(("headgate", topic)).scan().to_arrow()).num_rows < count:
+            assert time.monotonic() < deadline, f"records do not become files. rows=`{rows.num_rows}`\n{broker.log_tail()}"
+            time.sleep(0.1)
+        return rows
+
+    # Behind the first record of an open transaction nothing becomes a file.
+    elsewhere = sum(int(value.rpartition(b"-")[2]) % PARTITIONS != 0 for value in committed - {b"late"})
+    assert 0 not in rows_when(elsewhere)["partition"].to_pylist()
+    late.commit_transaction(PATIENCE_S)
+    rows = rows_when(len(committed))
+    assert sorted(rows["value"].to_pylist()) == sorted(committed)
+    broker.kill()
+    broker.start()
+    ends = ends_of(broker, topic)
+    for isolation in ("read_committed", "read_uncommitted"):
+        seen = consume(broker, topic, ends, len(committed), isolation)
+        assert sums(seen, gaps=True) == sums(rows, gaps=True)
+
+
+def test_floods_publishes_and_deletions_are_in_the_table(make_broker: BrokerFactory) -> None:
+    """A flood in front of live records, a publish behind them, and DeleteRecords in the middle of the flood's file."""
+    from pyiceberg.catalog import load_catalog
+
+    broker = make_broker(env=AT_ONCE)
+    broker.start()
+    topic = create_topic(
+        broker.bootstrap, "history", PARTITIONS, offline_after_bytes="0", offline_after_ms="0", history_room=str(ROOM)
+    )
+    produce(broker, topic, 0, 300)
+    rows = pa.table(
+        {
+            "timestamp": pa.array([T0 + number for number in range(240)], pa.timestamp("ms", tz="UTC")),
+            "key": pa.array([b"k%d" % (number % 9) for number in range(240)], pa.binary()),
+            "value": pa.array([b"history-%d" % number for number in range(240)], pa.binary()),
+        }
+    )
+
+    def upload(gate: Gate) -> list[FileRef]:
+        with Uploader(gate.store_url) as uploader:
+            return [
+                uploader.write(f"{gate.prefix}partition={at}/flood-0.parquet", rows[at * 80 : at * 80 + 80], at, one.base_offset)
+                for at, one in enumerate(gate.windows)
+            ]
+
+    async def bring() -> None:
+        async with GateAdmin(f"{HOST}:{broker.grpc_port}") as gates, Producer(f"{HOST}:{broker.grpc_port}") as producer:
+            gate = await gates.open(topic, [80] * PARTITIONS, gate_id="flood", place=Place.FRONT)
+            await gates.fill(topic, "flood", await asyncio.to_thread(upload, gate))
+            await producer.publish_table(topic, rows, publish_id="published")
+
+    asyncio.run(bring())
+    uri = f"http://{HOST}:{broker.http_port}/iceberg"
+    table = load_catalog("headgate", type="rest", uri=uri).load_table(("headgate", topic))
+
+    def settled(count: int) -> pa.Table:
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := table.refresh().scan().to_arrow()).num_rows != count:
+            assert time.monotonic() < deadline, f"the table has other rows. rows=`{found.num_rows}`\n{broker.log_tail()}"
+            time.sleep(0.2)
+        return found
+
+    found = settled(240 + 300 + 240)
+    ends = dict.fromkeys(range(PARTITIONS), ROOM * 2)
+    assert sums(consume(broker, topic, ends, 780), gaps=True) == sums(found, gaps=True)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_records([TopicPartition(topic, partition, ROOM - 50) for partition in range(PARTITIONS)])
+    left = settled(780 - 30 * PARTITIONS)
+    expected = sums(consume(broker, topic, ends, 690), gaps=True)
+    assert sums(left, gaps=True) == expected
+    with duckdb_with_iceberg() as duck:
+        duck.execute(f"ATTACH 'headgate' AS hg (TYPE iceberg, ENDPOINT '{uri}', AUTHORIZATION_TYPE 'none')")
+        duck.execute("SET TimeZone = 'UTC'")
+        query = f"SELECT * EXCLUDE timestamp_type FROM hg.headgate.{topic}"
+        assert sums(duck.execute(query).fetch_arrow_table(), gaps=True) == expected
 
 
 def test_what_is_not_there_is_said_in_the_clients_terms(make_broker: BrokerFactory) -> None:

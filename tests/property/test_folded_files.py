@@ -7,16 +7,15 @@ extent without a gap. A mismatch means that a fold changes acked records.
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.broker.log.batch import LOG_APPEND_TIME, TRANSACTIONAL, crc_matches, parse_header, stamp_append_time, stamp_crc
+from headgate.broker.log.batch import LOG_APPEND_TIME, crc_matches, parse_header, stamp_append_time
 from headgate.broker.log.column_encoder import encode_batches
 from headgate.broker.log.folded_file import FOLDED_SCHEMA, FoldedEncoder, read_batches
 from headgate.broker.log.parquet import footer_size, read_footer, read_group
 from headgate.broker.log.records import Record, encode_batch, iter_records
-from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.log.transactions import marker, ranges_of
 
 BYTES = st.one_of(st.none(), st.binary(max_size=40))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
@@ -78,9 +77,28 @@ def test_records_are_the_same(
     assert seen == expected
 
 
-def test_records_of_a_transaction_are_refused() -> None:
-    batch = bytearray(encode_batch([Record(0, 1, b"k", b"v")], producer_id=5, producer_epoch=0, base_sequence=0))
-    batch[22] |= TRANSACTIONAL
-    stamp_crc(memoryview(batch))
-    with pytest.raises(InvalidError):
-        read_batches(batch, 0, 0, 10)
+def test_aborted_records_and_markers_are_no_rows() -> None:
+    def batch(offset: int, producer_id: int, *, transactional: bool = True) -> bytes:
+        made = bytearray(
+            encode_batch(
+                [Record(0, 1, b"k", b"%d" % offset)], producer_id=producer_id, producer_epoch=0, base_sequence=0,
+                transactional=transactional,
+            )
+        )  # fmt: skip
+        made[:8] = offset.to_bytes(8, "big")
+        return bytes(made)
+
+    def end(offset: int, producer_id: int, *, commit: bool) -> bytes:
+        made = marker(producer_id, 0, 0, commit=commit)
+        made[:8] = offset.to_bytes(8, "big")
+        return bytes(made)
+
+    data = b"".join(
+        [
+            batch(0, 5), batch(1, 6), end(2, 5, commit=False), batch(3, 5), end(4, 5, commit=True), end(5, 6, commit=False),
+            batch(6, 6, transactional=False),
+        ]
+    )  # fmt: skip
+    aborted = ranges_of([(5, 0, 2), (6, 1, 5)])
+    assert read_batches(data, 0, 0, 10, (), aborted).column("offset").to_pylist() == [3, 6]
+    assert read_batches(data, 0, 0, 10).column("offset").to_pylist() == [0, 1, 3, 6]

@@ -58,6 +58,8 @@ LONG = ("no-proof",)
         ("no-proof", ("answers are current",)),
         ("forgotten-files", ("the cluster goes on", "acked records are there", "one record per offset")),
         pytest.param("late-folds", ("the cluster goes on", "state is sound"), marks=pytest.mark.slow),
+        ("folded-aborts", ("aborted records stay hidden",)),
+        pytest.param("unstable-folds", ("aborted records stay hidden", "transactions are atomic"), marks=pytest.mark.slow),
         ("forgiving-coordinator", ("zombies are fenced", "transactions are atomic")),
         ("forgetful-coordinator", ("the cluster goes on",)),
         ("forgetful-recovery", ("aborted records stay hidden",)),

@@ -165,10 +165,13 @@ class Leads:
                     opened.append(segment)
                 case FoldChunks(incarnation_id, _, chunk):
                     self._replace(chunk.extents, ChunkRef(incarnation_id, chunk))
-                case FoldToFiles(topic_id, number, files, _, _):
+                case FoldToFiles(topic_id, number, files):
                     for log in self._logs_of(topic_id):
                         if log.number == number:
-                            log.folded_to_files(files)
+                            parts = edit.parts
+                            log.folded_to_files(parts[0].base_offset, parts[-1].end_offset, files)
+                            if not files:
+                                self._sync_cuts([log])
                 case OpenGate(gate, _):
                     self._open_gate(gate)
                 case FillGate(topic_id, gate_id, _, _, _):

@@ -64,15 +64,16 @@ AnyRef: TypeAlias = ChunkRef | FileRef
 class SealedExtents:
     """The extents that the manifest lists for one partition, by offset: of chunks (`ChunkRef`) and of Parquet files (`FileRef`).
 
-    There may be gaps between them, but they never overlap.
+    There may be gaps between them, but they never overlap. `changes` counts the changes.
     """
 
-    __slots__ = ("_bases", "extents", "refs")
+    __slots__ = ("_bases", "changes", "extents", "refs")
 
     def __init__(self) -> None:
         self._bases = array("q")
         self.extents: list[AnyExtent] = []
         self.refs: list[AnyRef] = []
+        self.changes = 0
 
     def __len__(self) -> int:
         return len(self.extents)
@@ -87,6 +88,7 @@ class SealedExtents:
         at = bisect_left(self._bases, extents[0].base_offset)
         assert at == 0 or self.extents[at - 1].end_offset <= extents[0].base_offset, "extents overlap"
         assert at == len(self.extents) or extents[-1].end_offset <= self._bases[at], "extents overlap"
+        self.changes += 1
         self._bases[at:at] = array("q", [extent.base_offset for extent in extents])
         self.extents[at:at] = extents
         self.refs[at:at] = [ref] * len(extents)
@@ -98,15 +100,15 @@ class SealedExtents:
             row += 1
         return row
 
-    def replace(self, extents: Sequence[AnyExtent], refs: Sequence[AnyRef]) -> int:
-        """Replace extents by others, by offset, that have all their records. Returns the number of bytes by which these are
-        larger."""
-        end_offset = extents[-1].end_offset
-        first = bisect_left(self._bases, extents[0].base_offset)
+    def replace(self, base_offset: int, end_offset: int, extents: Sequence[AnyExtent], refs: Sequence[AnyRef]) -> int:
+        """Replace the extents in [base_offset, end_offset) by others, by offset, that have all their records. Returns the number of
+        bytes by which these are larger."""
+        first = bisect_left(self._bases, base_offset)
         end = bisect_left(self._bases, end_offset)
         if first == end:
             return 0
         assert self.extents[end - 1].end_offset <= end_offset, "extents are folded whole"
+        self.changes += 1
         replaced = sum(old.data_bytes for old in self.extents[first:end])
         self._bases[first:end] = array("q", [extent.base_offset for extent in extents])
         self.extents[first:end] = extents
@@ -120,6 +122,7 @@ class SealedExtents:
         while rows < len(self.extents) and self.extents[rows].end_offset <= offset:
             freed += self.extents[rows].data_bytes
             rows += 1
+        self.changes += 1
         del self._bases[:rows]
         del self.extents[:rows]
         del self.refs[:rows]
@@ -132,19 +135,21 @@ class SealedExtents:
         while end < len(self.extents) and self.extents[end].end_offset <= end_offset and _is_live(self.extents[end]):
             end += 1
         freed = sum(extent.data_bytes for extent in self.extents[first:end])
+        self.changes += 1
         del self._bases[first:end], self.extents[first:end], self.refs[first:end]
         return freed
 
     def clear(self) -> int:
         """Forget all extents. Returns the bytes of batches in them."""
         freed = sum(extent.data_bytes for extent in self.extents)
+        self.changes += 1
         del self._bases[:], self.extents[:], self.refs[:]
         return freed
 
 
 def _is_live(extent: AnyExtent) -> bool:
     """True if the records came from producers, not with a gate."""
-    return isinstance(extent, Extent) or extent.folded
+    return isinstance(extent, Extent) or (extent.folded and not extent.history)
 
 
 Reach: TypeAlias = tuple[int, int, bool]
@@ -379,13 +384,14 @@ class PartitionLog:
 
     def folded(self, extent: Extent, ref: ChunkRef) -> None:
         """Called when chunks were folded into one. `extent` has all their rows of this partition."""
-        self.size_bytes += self.sealed.replace([extent], [ref])
+        self.size_bytes += self.sealed.replace(extent.base_offset, extent.end_offset, [extent], [ref])
 
-    def folded_to_files(self, files: Sequence[ParquetExtent]) -> None:
-        """Called when records were moved from chunks to files, by offset."""
+    def folded_to_files(self, base_offset: int, end_offset: int, files: Sequence[ParquetExtent]) -> None:
+        """Called when the records of [base_offset, end_offset) were moved to files, by offset."""
         readable = [file for file in files if file.end_offset > self.log_start]
         if readable:
-            self.size_bytes += self.sealed.replace(readable, [FileRef("", file.appended_ms) for file in readable])
+            refs = [FileRef("", file.appended_ms) for file in readable]
+            self.size_bytes += self.sealed.replace(base_offset, end_offset, readable, refs)
             self._note_files(readable)
 
     def _note_files(self, extents: Iterable[AnyExtent]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headgate.broker.log.batch import CONTROL, LENGTH_OVERHEAD_BYTES, TRANSACTIONAL, marker_batch, unpack_header
+from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, marker_batch, unpack_header
+from headgate.broker.log.transactions import Ranges, is_aborted, ranges_of
 
 if TYPE_CHECKING:
     from headgate.broker.engine.partition.log import PartitionLog
@@ -58,21 +59,17 @@ def visible(log: PartitionLog, offset: int, slices: list[memoryview]) -> list[me
     slices = stable(log, slices)
     if not slices or not log.producers_state.transactions.is_aborted_after(offset):
         return slices
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for one in log.aborted(offset, end_of(slices)):
-        ranges.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+    ranges = ranges_of(log.aborted(offset, end_of(slices)))
     return list(_without(slices, ranges)) if ranges else slices
 
 
-def _without(slices: list[memoryview], ranges: dict[int, list[tuple[int, int]]]) -> Iterator[memoryview]:
+def _without(slices: list[memoryview], ranges: Ranges) -> Iterator[memoryview]:
     for part in slices:
         begin = position = 0
         while position < len(part):
             header = unpack_header(part, position)
             end = position + header[1] + LENGTH_OVERHEAD_BYTES
-            if header[5] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL and any(
-                first <= header[0] < last for first, last in ranges.get(header[9], ())
-            ):
+            if is_aborted(header, ranges):
                 if begin < position:
                     yield part[begin:position]
                 yield marker_batch(header[0] + header[6], header[2])

@@ -13,10 +13,11 @@ from headgate.broker.cluster.gates import ParquetExtent, is_url
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import manifest_of
+from headgate.broker.engine.read.footers import footer_of
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, judge, needs
-from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, read_footer, read_group
+from headgate.broker.log.parquet import read_group
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.store.interface import ObjectInfo, Store
 from headgate.broker.store.journal import Journal
@@ -117,11 +118,6 @@ async def _check(
 async def _read_file(references: References, extent: ParquetExtent) -> None:
     """Decode every row group of a file: Parquet's pages have checksums."""
     store, key = references.locate(extent.path)
-    size = min(extent.size_bytes, FOOTER_GUESS_BYTES)
-    tail = await store.get_range(key, extent.size_bytes - size, size)
-    length = footer_size(tail, extent.size_bytes)
-    if length > len(tail):
-        tail = await store.get_range(key, extent.size_bytes - length, length)
-    file = read_footer(tail[-length:], extent.size_bytes)
+    file = await footer_of(store, key, extent)
     for group in file.groups:
         read_group(file, group, await store.get_range(key, group.start, group.end - group.start))

@@ -31,6 +31,8 @@ class Kind(StrEnum):
     PRODUCERS = "producers"
     FENCE = "fence"
     HISTORY = "history"
+    FOLDED = "folded"
+    """Parquet files that folds made: of live records, and of history."""
     TABLE = "table"
     """Iceberg metadata of a topic."""
     FOREIGN = "foreign"
@@ -106,7 +108,8 @@ def needs(manifest: Manifest) -> dict[str, Need]:
         files.setdefault(extent.path, []).append((topic_id, extent))
     for path, extents in files.items():
         records = tuple(one for topic_id, extent in extents for one in _readable_file(manifest, topic_id, extent))
-        found[path] = Need(Kind.HISTORY, max(one.size_bytes for _, one in extents), records, extents=tuple(extents))
+        kind = Kind.FOLDED if extents[0][1].folded else Kind.HISTORY
+        found[path] = Need(kind, max(one.size_bytes for _, one in extents), records, extents=tuple(extents))
     return found
 
 
@@ -132,7 +135,7 @@ def judge(found: ObjectInfo, manifest: Manifest, needed: Mapping[str, Need], old
     """
     need = needed.get(found.key)
     if need is not None:
-        topics = {one.topic for one in need.records} if need.kind is Kind.HISTORY else set()
+        topics = {one.topic for one in need.records} if need.extents else set()
         return Judged(found, need.kind, Standing.NEEDED, "the manifest refers to it", topics.pop() if len(topics) == 1 else "")
     if found.key.startswith("cluster/"):
         return Judged(found, Kind.CLUSTER, Standing.NEEDED, "the cluster's own state")
@@ -164,8 +167,9 @@ def _judge_wal(found: ObjectInfo, manifest: Manifest) -> Judged:
 
 def _judge_history(found: ObjectInfo, manifest: Manifest, topic_id: uuid.UUID, oldest_ms: int) -> Judged:
     topic = manifest.topics_by_id.get(topic_id)
+    kind = Kind.FOLDED if keys.is_folded(found.key) else Kind.HISTORY
     if topic is None:
-        return Judged(found, Kind.HISTORY, Standing.LEFT_OVER, "its topic was deleted")
+        return Judged(found, kind, Standing.LEFT_OVER, "its topic was deleted")
     if keys.is_of_table(found.key):
         return Judged(found, Kind.TABLE, Standing.NEEDED, "it describes the topic as a table", topic.name)
     gates = manifest.gates.get(topic_id, {}).values()
@@ -173,10 +177,13 @@ def _judge_history(found: ObjectInfo, manifest: Manifest, topic_id: uuid.UUID, o
     if gate_id is not None:
         return Judged(found, Kind.HISTORY, Standing.IN_PROGRESS, f"uploaded for the open gate {gate_id}", topic.name)
     if found.key in manifest.condemned:
-        return Judged(found, Kind.HISTORY, Standing.LEFT_OVER, "it is being deleted", topic.name)
+        return Judged(found, kind, Standing.LEFT_OVER, "it is being deleted", topic.name)
+    replaced_ms = manifest.superseded.get(found.key)
+    if replaced_ms is not None and replaced_ms > oldest_ms:
+        return Judged(found, kind, Standing.IN_PROGRESS, "a fold replaced it, and readers may still read it", topic.name)
     if found.modified_ms > oldest_ms:
-        return Judged(found, Kind.HISTORY, Standing.IN_PROGRESS, "nothing names it yet, and it is new", topic.name)
-    return Judged(found, Kind.HISTORY, Standing.LEFT_OVER, "nothing names it", topic.name)
+        return Judged(found, kind, Standing.IN_PROGRESS, "nothing names it yet, and it is new", topic.name)
+    return Judged(found, kind, Standing.LEFT_OVER, "nothing names it", topic.name)
 
 
 # -- usage
@@ -196,14 +203,16 @@ class Use:
 
 @dataclass(slots=True)
 class TopicUse:
-    """A topic's share of the store. Chunks hold records of many topics, so `live_bytes` counts batches, not objects."""
+    """A topic's share of the store. Chunks hold records of many topics, so `live_bytes` counts batches, not objects. `folded`:
+    files that folds made; `history`: files as they filled gates."""
 
     live_bytes: int = 0
+    folded: Use = field(default_factory=Use)
     history: Use = field(default_factory=Use)
 
 
 def topic_use(manifest: Manifest) -> dict[str, TopicUse]:
-    """The readable bytes of each topic, by name: of live records that chunks list, and of history."""
+    """The readable bytes of each topic, by name: of live records that chunks list, and of files."""
     found = {name: TopicUse() for name in manifest.topics}
     for chunks in manifest.chunks.values():
         for chunk in chunks.values():
@@ -211,8 +220,9 @@ def topic_use(manifest: Manifest) -> dict[str, TopicUse]:
                 if manifest.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset):
                     found[manifest.topics_by_id[one.topic_id].name].live_bytes += one.data_bytes
     for path, need in needs(manifest).items():
-        if need.kind is Kind.HISTORY and not is_url(path) and need.records:
-            found[need.records[0].topic].history.add(need.size_bytes)
+        if need.extents and not is_url(path) and need.records:
+            use = found[need.records[0].topic]
+            (use.folded if need.kind is Kind.FOLDED else use.history).add(need.size_bytes)
     return found
 
 

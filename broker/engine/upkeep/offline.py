@@ -2,7 +2,8 @@
 
 A fold takes whole neighbouring extents of one partition and one leader epoch, and writes their records to files in the layout of
 `log/folded_file.py`. One edit (`FoldToFiles`) then puts the files in the place of the extents. The lead of a partition does this
-for the partition: the leader of the cluster has assigned it, and no other broker has to be asked.
+for the partition: the leader of the cluster has assigned it, and no other broker has to be asked. Files are folded in the same way:
+those that filled gates, small ones, and those with deleted records (`merging.py`).
 
 A fold that dies before its edit leaves files that nothing names; the sweep of files deletes them. A fold that comes too late,
 because the extents were folded, moved or deleted meanwhile, is refused by the edit's own check.
@@ -16,10 +17,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from headgate.broker.cluster.folded_files import ChunkPart, FoldToFiles
+from headgate.broker.cluster.folded_files import ChunkPart, FilePart, FoldToFiles
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import Chunk, Extent
-from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef
+from headgate.broker.cluster.manifest import Chunk, Extent, first_readable
+from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, PartitionLog
 from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
 
 RUN_BYTES_MAX = 256 << 20
@@ -29,10 +30,10 @@ RUN_EXTENTS_MAX = 1000
 RUN_OFFSETS_MAX = 1 << 30
 """Offsets that one fold takes. A batch can span twice as many."""
 
-Part: TypeAlias = tuple[Extent, ChunkRef]
+Part: TypeAlias = tuple[AnyExtent, AnyRef]
 
 
-class JobPart(msgspec.Struct, frozen=True):
+class ChunkSource(msgspec.Struct, frozen=True, tag="chunk"):
     """An extent and its chunk, of which only the place in the store counts."""
 
     incarnation_id: str
@@ -40,53 +41,121 @@ class JobPart(msgspec.Struct, frozen=True):
     extent: Extent
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fold reads, and how it names its files.
+class FileSource(msgspec.Struct, frozen=True, tag="file"):
+    """A file in the store: a folded one, or one that filled a gate. `appended_ms`: see `FileRef`."""
 
-    `log_start`, `cuts`: records below it and in these ranges are deleted, so they are left out. `maker`: see `keys.maker`.
+    extent: ParquetExtent
+    gate_id: str
+    appended_ms: int
+
+
+Source: TypeAlias = ChunkSource | FileSource
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job of a compaction knows of its pass (`compaction.py`).
+
+    `number`: tells the pass from other ones of this broker. `dirty`: the sources with the dirty records, all below `end_offset`.
+    `aborted`: the aborted transactions among them, as `Job.aborted`. `markers_end`: markers of deleted keys below it leave.
+    """
+
+    number: int
+    dirty: list[Source]
+    end_offset: int
+    aborted: list[tuple[int, int, int]]
+    markers_end: int
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fold reads, by offset, and how it names its files.
+
+    `base_offset`: the first offset of its files; those of `parts` below it are deleted. `history`: the records came with gates.
+    `oldest_ms`: the wall-clock time in ms at which the oldest record was appended.
+    `log_start`, `cuts`: records below it and in these ranges are deleted, so they are left out. `aborted`: (producer id, first
+    offset, offset of the marker) of the aborted transactions with records in the extents. `maker`: see `keys.maker`.
     """
 
     topic_id: uuid.UUID
     partition: int
+    base_offset: int
+    history: bool
+    oldest_ms: int
     log_start: int
     cuts: list[tuple[int, int]]
+    aborted: list[tuple[int, int, int]]
     maker: str
-    parts: list[JobPart]
+    parts: list[Source]
+    compaction: Compaction | None = None
 
-    def edit(self, files: list[ParquetExtent]) -> FoldToFiles:
-        """The edit that puts the files in the place of the extents."""
+    def edit(self, files: list[ParquetExtent], at_ms: int) -> FoldToFiles:
+        """The edit that puts the files in the place of the extents. Without files, no record is left. `at_ms`: the wall clock."""
         replaced = [
             ChunkPart(part.incarnation_id, part.chunk.number, part.extent.base_offset, part.extent.end_offset)
             for part in self.parts
+            if isinstance(part, ChunkSource)
         ]
-        return FoldToFiles(self.topic_id, self.partition, files, replaced, self.cuts)
+        merged = [
+            FilePart(part.extent.path, part.extent.base_offset, part.extent.end_offset, part.gate_id)
+            for part in self.parts
+            if isinstance(part, FileSource)
+        ]
+        return FoldToFiles(self.topic_id, self.partition, files, replaced, self.cuts, merged, at_ms)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a job: its files, by offset and without a gap between them.
+
+    `unchanged`: nothing is to be done. `keys_end`: a compaction knows the keys of the dirty records below it.
 
     Or `refused`: the reason why the records of the extent at `refused_base` stay in chunks; `missing` if their chunk is not there.
     Or `retry`: the store's error.
     """
 
     files: list[ParquetExtent] = []
+    unchanged: bool = False
+    keys_end: int = -1
     refused: str = ""
     refused_base: int = -1
     missing: bool = False
     retry: str = ""
 
 
-def make_job(parts: Sequence[Part], log_start: int, cuts: Iterable[tuple[int, int]], maker: str) -> Job:
-    """The job for neighbouring extents of one partition, at least one."""
+def make_job(log: PartitionLog, parts: Sequence[Part], maker: str, compaction: Compaction | None = None) -> Job:
+    """The job for neighbouring extents of a partition, at least one."""
     first, last = parts[0][0], parts[-1][0]
     return Job(
-        topic_id=first.topic_id,
-        partition=first.partition,
-        log_start=log_start,
-        cuts=[(low, high) for low, high in cuts if low < last.end_offset and high > first.base_offset],
+        topic_id=log.topic.id,
+        partition=log.number,
+        base_offset=first_readable(first.base_offset, log.log_start, log.cuts),
+        history=isinstance(first, ParquetExtent) and (first.history or not first.folded),
+        oldest_ms=min(oldest_ms(part) for part in parts),
+        log_start=log.log_start,
+        cuts=[(low, high) for low, high in log.cuts if low < last.end_offset and high > first.base_offset],
+        aborted=list(log.aborted(first.base_offset, last.end_offset)),
         maker=maker,
-        parts=[JobPart(ref.incarnation_id, msgspec.structs.replace(ref.chunk, extents=[extent]), extent) for extent, ref in parts],
+        parts=sources(parts),
+        compaction=compaction,
     )
+
+
+def oldest_ms(part: Part) -> int:
+    """The wall-clock time in ms at which the oldest record of an extent was appended. Chunks and files of gates know one time
+    only."""
+    extent, ref = part
+    return extent.oldest_ms if isinstance(extent, ParquetExtent) and extent.folded else ref.appended_ms
+
+
+def sources(parts: Iterable[Part]) -> list[Source]:
+    """The places of extents, for another process."""
+    return [_source(extent, ref) for extent, ref in parts]
+
+
+def _source(extent: AnyExtent, ref: AnyRef) -> Source:
+    if isinstance(ref, ChunkRef):
+        assert isinstance(extent, Extent)
+        return ChunkSource(ref.incarnation_id, msgspec.structs.replace(ref.chunk, extents=[extent]), extent)
+    assert isinstance(extent, ParquetExtent)
+    return FileSource(extent, ref.gate_id, ref.appended_ms)
 
 
 def choose(
@@ -94,6 +163,7 @@ def choose(
     refs: Sequence[AnyRef],
     stay: Set[int],
     *,
+    stable_end: int,
     after_bytes: int,
     old_ms: int | None,
     young_ms: int | None,
@@ -107,11 +177,12 @@ def choose(
     Args:
         extents, refs: of the partition, by offset, as `SealedExtents` has them.
         stay: base offsets of the extents that cannot be folded.
+        stable_end: the last stable offset. Behind it, nobody knows yet which records are aborted.
         after_bytes: size from which chunks are large; -1: never.
         old_ms: append time in ms before which an extent is old; None: none is. young_ms: the time from which it is young.
     """
     is_large = after_bytes >= 0 and _chunk_bytes(extents, stay) > after_bytes
-    for run in _runs(extents, refs, stay):
+    for run in _runs(extents, refs, stay, stable_end):
         if is_large:
             return run
         if old_ms is not None and young_ms is not None and run[0][1].appended_ms < old_ms:
@@ -123,11 +194,13 @@ def _chunk_bytes(extents: Iterable[AnyExtent], stay: Set[int]) -> int:
     return sum(one.data_bytes for one in extents if isinstance(one, Extent) and one.base_offset not in stay)
 
 
-def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int]) -> Iterator[list[Part]]:
+def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], stable_end: int) -> Iterator[list[Part]]:
     """Neighbouring extents of chunks that one fold can take, by offset."""
     run: list[Part] = []
     size = 0
     for extent, ref in zip(extents, refs, strict=True):
+        if extent.end_offset > stable_end:
+            break
         if not isinstance(extent, Extent) or not isinstance(ref, ChunkRef) or extent.base_offset in stay:
             if run:
                 yield run

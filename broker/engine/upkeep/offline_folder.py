@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Set
 from contextlib import suppress
 
-from headgate.broker.cluster.folded_files import FoldToFiles
+from headgate.broker.cluster.admission import CUTS_MAX
+from headgate.broker.cluster.folded_files import FoldToFiles, NoteCompacted
 from headgate.broker.engine import keys
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.upkeep.offline import Job, Result, choose, make_job
+from headgate.broker.engine.upkeep.compaction import Ages, after, dirty_parts, next_run, plan
+from headgate.broker.engine.upkeep.merging import choose_files, waits_for_age
+from headgate.broker.engine.upkeep.offline import Compaction, Job, Part, Result, choose, make_job, sources
 from headgate.broker.engine.upkeep.offline_process import Worker
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -63,6 +66,12 @@ class OfflineFolder:
         """Jobs of which the process died, or whose chunk was missing, and how often: by topic, partition and first offset."""
         self._later: set[tuple[uuid.UUID, int, int]] = set()
         """Jobs that are not tried again in this pass."""
+        self._starts: dict[PartitionLog, int] = {}
+        """The log starts of partitions with files, as of this pass."""
+        self._starts_before: dict[PartitionLog, int] = {}
+        """The same, as of the pass before."""
+        self._settled: dict[PartitionLog, tuple[int, int, int, bool]] = {}
+        """Partitions without files to fold, and what was looked at (`_due_files`)."""
         self._attempts = 0
         self._epoch = life.manifest.incarnations[life.incarnation_id].leader_epoch
         self._task: asyncio.Task[None] | None = None
@@ -106,13 +115,18 @@ class OfflineFolder:
         done = 0
         self._later.clear()
         self._open = {log: seen for log, seen in self._open.items() if log.closed is None}
+        self._settled = {log: seen for log, seen in self._settled.items() if log.closed is None}
+        self._starts_before = self._starts
+        self._starts = {log: log.log_start for log in self._leads.all() if log.files_end}
         await self._list_open([log for log in self._leads.all() if self._waits_for_listing(log)])
+        for log in [log for log in self._leads.all() if log.config.compact and not log.internal]:
+            done += await self._compact(log)
         while True:
             committed = 0
             ready: list[FoldToFiles] = []
             async for fold in self.fold_each():
                 ready.append(fold)
-                if len(ready) == COMMIT_FOLDS or sum(len(one.replaced) for one in ready) >= COMMIT_EXTENTS:
+                if len(ready) == COMMIT_FOLDS or sum(len(one.parts) for one in ready) >= COMMIT_EXTENTS:
                     committed += await self.commit(ready)
                     ready = []
             committed += await self.commit(ready)
@@ -149,21 +163,84 @@ class OfflineFolder:
         if log.internal or log.closed is not None or (config.offline_after_ms < 0 and config.offline_after_bytes < 0):
             return None
         life, after_ms = self._life, config.offline_after_ms
+        old_ms = life.cutoff_ms(after_ms) if after_ms >= 0 else None
+        stay: Set[int] = self._stay.get((log.topic.id, log.number), frozenset())
         parts = choose(
             log.sealed.extents,
             log.sealed.refs,
-            self._stay.get((log.topic.id, log.number), frozenset()),
+            stay,
+            stable_end=log.stable_end,
             after_bytes=config.offline_after_bytes,
-            old_ms=life.cutoff_ms(after_ms) if after_ms >= 0 else None,
+            old_ms=old_ms,
             young_ms=life.cutoff_ms(after_ms // 2) if after_ms >= 0 else None,
         )
+        parts = parts or self._due_files(log, stay, old_ms)
         if not parts or (log.topic.id, log.number, parts[0][0].base_offset) in self._later:
             return None
         self._attempts += 1
-        return make_job(parts, log.log_start, log.cuts, keys.maker(self._epoch, life.incarnation_id, self._attempts))
+        return make_job(log, parts, keys.maker(self._epoch, life.incarnation_id, self._attempts))
+
+    def _due_files(self, log: PartitionLog, stay: Set[int], old_ms: int | None) -> list[Part]:
+        """Files that are folded again. A partition with thousands of files is only looked at after a change."""
+        at_rest = self._starts_before.get(log) == log.log_start
+        view = (log.sealed.changes, log.log_start, len(log.cuts), at_rest)
+        if self._settled.get(log) == view:
+            return []
+        found = choose_files(log, stay, at_rest=at_rest, old_ms=old_ms)
+        if not found and not waits_for_age(log):
+            self._settled[log] = view
+        return found
+
+    async def _compact(self, log: PartitionLog) -> int:
+        """Compact a partition, if that is due. Returns the number of folds that were committed."""
+        life, config = self._life, log.config
+        stay: Set[int] = self._stay.get((log.topic.id, log.number), frozenset())
+        marks = life.manifest.compacted.get(log.topic.id, {}).get(log.number, [])
+        ages = Ages(
+            young_ms=life.cutoff_ms(config.min_compaction_lag_ms),
+            late_ms=life.cutoff_ms(config.max_compaction_lag_ms),
+            old_ms=life.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None,
+            cleaned_ms=life.cutoff_ms(config.delete_retention_ms),
+        )
+        due = plan(log, marks, stay, ages)
+        if due is None:
+            return 0
+        self._attempts += 1
+        compaction = Compaction(
+            number=self._attempts,
+            dirty=sources(dirty_parts(log, due, stay)),
+            end_offset=due.end,
+            aborted=list(log.aborted(due.dirty, due.end)),
+            markers_end=due.markers_end,
+        )
+        done, offset, end = 0, log.log_start, due.end
+        while not self._end.is_set() and log.closed is None and (parts := next_run(log, offset, end, stay)):
+            self._attempts += 1
+            job = make_job(log, parts, keys.maker(self._epoch, life.incarnation_id, self._attempts), compaction)
+            result = await self._work(job)
+            if result is None:
+                return done  # the next pass begins again
+            offset, end = parts[-1][0].end_offset, min(end, result.keys_end)
+            if not result.unchanged:
+                if not await self.commit([job.edit(result.files, life.clock.now_ms())]):
+                    return done
+                done += 1
+        if not self._end.is_set() and log.closed is None:
+            noted = after(marks, due, end, life.clock.now_ms(), config)
+            await life.catalog.commit(NoteCompacted(log.topic.id, log.number, noted))
+            logger.info("partition_compacted", topic=log.topic.name, partition=log.number, end=end, folds=done)
+        return done
 
     async def _fold(self, job: Job) -> FoldToFiles | None:
-        """Have a job done. None if its records cannot be folded: then they are not tried again."""
+        """Have a job done. None if its records cannot be folded now."""
+        result = await self._work(job)
+        return None if result is None else job.edit(result.files, self._life.clock.now_ms())
+
+    async def _work(self, job: Job) -> Result | None:
+        """Have a job done. None if its records cannot be folded: then they are not tried again, or later.
+
+        Raises RetryError: the store does not answer, or the process died.
+        """
         first = job.parts[0].extent.base_offset
         key = (job.topic_id, job.partition, first)
         try:
@@ -182,10 +259,13 @@ class OfflineFolder:
         if result.refused:
             self._keep(job, [result.refused_base], result.refused)
             return None
-        if not result.files:
-            self._keep(job, [part.extent.base_offset for part in job.parts], "no record is left")
+        cuts = self._life.manifest.cuts.get(job.topic_id, {}).get(job.partition, ())
+        if not result.files and not result.unchanged and len(cuts) >= CUTS_MAX:
+            self._keep(
+                job, [part.extent.base_offset for part in job.parts], "no record is left, but there are too many such ranges"
+            )
             return None
-        return job.edit(result.files)
+        return result
 
     def _failed_often(self, key: tuple[uuid.UUID, int, int]) -> bool:
         """Count a failure of a job. True if it will not be tried again."""

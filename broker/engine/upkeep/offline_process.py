@@ -26,6 +26,8 @@ from headgate.broker.store.interface import Store
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from headgate.broker.engine.upkeep.compact_work import Compactor
+
 logger = get_logger("offline")
 
 NICENESS = 19
@@ -49,14 +51,16 @@ class LoopWorker:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._compactor: Compactor | None = None
 
     async def fold(self, job: Job) -> Result:
-        from headgate.broker.engine.upkeep.offline_work import fold_to_files
+        from headgate.broker.engine.upkeep.offline_work import Compactor, fold_to_files
 
-        return await fold_to_files(self._store, job)
+        self._compactor = self._compactor or Compactor()
+        return await fold_to_files(self._store, job, self._compactor)
 
     async def rest(self) -> None:
-        """Nothing to end."""
+        self._compactor = None
 
 
 class ProcessWorker:
@@ -144,15 +148,16 @@ class ProcessWorker:
 
 async def serve(end: socket.socket, store: Store) -> None:
     """Do jobs until the other end is closed."""
-    from headgate.broker.engine.upkeep.offline_work import fold_to_files
+    from headgate.broker.engine.upkeep.offline_work import Compactor, fold_to_files
 
+    compactor = Compactor()
     reader, writer = await asyncio.open_connection(sock=end)
     try:
         while True:
             (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
             job = msgspec.json.decode(await reader.readexactly(length), type=Job)
             try:
-                result = await fold_to_files(store, job)
+                result = await fold_to_files(store, job, compactor)
             except HeadgateError as error:
                 result = Result(retry=error.message)
             data = msgspec.json.encode(result)

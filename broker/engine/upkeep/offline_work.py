@@ -1,23 +1,30 @@
-"""The work of a fold to files: reads the batches of a job from the store, and writes their records as Parquet.
+"""The work of a fold to files: reads the batches and rows of a job from the store, and writes them as Parquet.
 
 It runs in a process of its own (`offline_process.py`), or on the loop where the store exists in one process only. Memory is
-bounded by `READ_BYTES` of batches, their records, and one file.
+bounded by `READ_BYTES` of batches or one row group, their records, and one file.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
 
 import msgspec
+import pyarrow as pa
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine import keys
+from headgate.broker.engine.read.footers import footer_of
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.reader import checked, read_index, rows_of
-from headgate.broker.engine.upkeep.offline import Job, JobPart, Result
-from headgate.broker.log.folded_file import FoldedEncoder, read_batches
+from headgate.broker.engine.upkeep.compact_work import Compactor as Compactor
+from headgate.broker.engine.upkeep.compact_work import Keys, compacted
+from headgate.broker.engine.upkeep.offline import ChunkSource, FileSource, Job, Result, Source
+from headgate.broker.log.folded_file import FOLDED_SCHEMA, FoldedEncoder, read_batches, read_rows
 from headgate.broker.log.index import BatchIndex
-from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
+from headgate.broker.log.parquet import read_group, read_parts
+from headgate.broker.log.transactions import ranges_of
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.interface import Store
 
 READ_BYTES = 8 << 20
@@ -26,43 +33,135 @@ FILE_BYTES = 64 << 20
 """Encoded bytes from which a file is complete."""
 
 
-async def fold_to_files(store: Store, job: Job) -> Result:
+class _RefusedError(Exception):
+    """A source of a job cannot be read, or has records that a folded file cannot hold."""
+
+    def __init__(self, source: Source, error: HeadgateError) -> None:
+        super().__init__(error.message)
+        self.result = Result(
+            refused=error.message, refused_base=source.extent.base_offset, missing=error.reason is Reason.NOT_FOUND
+        )
+
+
+async def fold_to_files(store: Store, job: Job, compactor: Compactor) -> Result:
     """Write the files of a job. They are unused until the job's edit is committed.
 
     Damaged records, and records that a folded file cannot hold, are refused: they stay where they are.
+
+    Args:
+        compactor: of this process.
     """
-    writer = _Writer(store, job)
-    for part in job.parts:
-        try:
-            await _fold_part(store, job, part, writer)
-        except (InvalidError, CorruptError) as error:
-            missing = error.reason is Reason.NOT_FOUND
-            return Result(refused=error.message, refused_base=part.extent.base_offset, missing=missing)
-        except RetryError as error:
-            return Result(retry=error.message)
     try:
-        return Result(files=await writer.finish())
+        if job.compaction is None:
+            compactor.forget()
+            return Result(files=await _write(store, job, None))
+        dirty = _Reader(store, job, job.compaction.aborted)
+        keys_found = await compactor.keys(job, dirty.rows)
+        if await _is_compact(store, job, keys_found):
+            return Result(unchanged=True, keys_end=keys_found.end_offset)
+        return Result(files=await _write(store, job, keys_found), keys_end=keys_found.end_offset)
+    except _RefusedError as error:
+        return error.result
     except RetryError as error:
         return Result(retry=error.message)
 
 
-async def _fold_part(store: Store, job: Job, part: JobPart, writer: _Writer) -> None:
-    index = await _index(store, part)
-    rows = rows_of(index, part.extent)
-    at = rows.start
-    key = keys.chunk_object(part.incarnation_id, part.chunk)
-    while at < rows.stop:
-        wanted = index.rows(at, rows.stop, READ_BYTES)
-        data = memoryview(await store.get_ranges(key, wanted.stretches()))
-        _, damage = checked(data, wanted, wanted.offsets[0], check_crc=True)
-        if damage is not None:
-            raise CorruptError(Reason.CORRUPT_STORE, f"{damage}. key=`{key}` offset=`{wanted.offsets[0]}`")
-        at += len(wanted)
-        end_offset = index.offsets[at] if at < rows.stop else part.extent.end_offset
-        await writer.add(data, end_offset, part.chunk.appended_ms)
+async def _write(store: Store, job: Job, keep: Keys | None) -> list[ParquetExtent]:
+    writer = _Writer(store, job)
+    reader = _Reader(store, job, job.aborted)
+    for source in job.parts:
+        async for rows, end_offset, appended_ms in reader.read(source):
+            writer.reached(end_offset, appended_ms)
+            await writer.add(rows if keep is None or job.compaction is None else compacted(rows, keep, job.compaction))
+    return await writer.finish()
 
 
-async def _index(store: Store, part: JobPart) -> BatchIndex:
+async def _is_compact(store: Store, job: Job, keep: Keys) -> bool:
+    """True if all sources are files already, and no record of them leaves."""
+    assert job.compaction is not None
+    if any(isinstance(source, ChunkSource) for source in job.parts):
+        return False
+    for source in job.parts:
+        if isinstance(source, FileSource):
+            async for rows in _Reader(store, job, []).keys(source):
+                if compacted(rows, keep, job.compaction).num_rows < rows.num_rows:
+                    return False
+    return True
+
+
+class _Reader:
+    """Reads the sources of a job as rows of a folded file, without what is deleted or aborted.
+
+    Args:
+        aborted: as `Job.aborted`, of the transactions with records in the sources.
+    """
+
+    def __init__(self, store: Store, job: Job, aborted: Iterable[tuple[int, int, int]]) -> None:
+        self._store = store
+        self._job = job
+        self._aborted = ranges_of(aborted)
+
+    async def rows(self, source: Source) -> AsyncIterator[pa.RecordBatch]:
+        """The rows of a source. Raises _RefusedError, RetryError."""
+        async for rows, _, _ in self.read(source):
+            yield rows
+
+    async def read(self, source: Source) -> AsyncIterator[tuple[pa.RecordBatch, int, int]]:
+        """The rows of a source in parts, each with the offset below which all was read, and the wall-clock time in ms of the newest
+        append. Raises _RefusedError, RetryError."""
+        try:
+            async for part in self._of_file(source) if isinstance(source, FileSource) else self._of_chunk(source):
+                yield part
+                # On a broker's own loop, other work gets its turn.
+                await asyncio.sleep(0)
+        except (InvalidError, CorruptError) as error:
+            raise _RefusedError(source, error) from error
+
+    async def keys(self, source: FileSource) -> AsyncIterator[pa.RecordBatch]:
+        """The offsets, keys and values of a folded file. Raises _RefusedError, RetryError."""
+        try:
+            file = await footer_of(self._store, source.extent.path, source.extent)
+            for group in file.groups:
+                data = await self._store.get_range(source.extent.path, group.start, group.end - group.start)
+                for rows in read_group(file, group, data, ("offset", "key", "value")).to_batches():
+                    yield rows
+                await asyncio.sleep(0)
+        except (InvalidError, CorruptError) as error:
+            raise _RefusedError(source, error) from error
+
+    async def _of_file(self, source: FileSource) -> AsyncIterator[tuple[pa.RecordBatch, int, int]]:
+        job, extent = self._job, source.extent
+        file = await footer_of(self._store, extent.path, extent)
+        if file.rows != extent.rows:
+            raise CorruptError(Reason.CORRUPT_STORE, f"a file has other rows than were committed. path=`{extent.path}`")
+        for group in file.groups:
+            data = await self._store.get_range(extent.path, group.start, group.end - group.start)
+            row = extent.base_offset + group.first_row
+            for part in read_parts(file, group, data):
+                rows = read_rows(part, job.partition, None if extent.folded else row, job.log_start, job.cuts)
+                row += part.num_rows
+                yield rows, int(rows.column("offset")[-1].as_py()) + 1 if rows.num_rows else extent.base_offset, source.appended_ms
+        yield pa.RecordBatch.from_pylist([], FOLDED_SCHEMA), extent.end_offset, source.appended_ms
+
+    async def _of_chunk(self, source: ChunkSource) -> AsyncIterator[tuple[pa.RecordBatch, int, int]]:
+        job = self._job
+        index = await _index(self._store, source)
+        rows = rows_of(index, source.extent)
+        at = rows.start
+        key = keys.chunk_object(source.incarnation_id, source.chunk)
+        while at < rows.stop:
+            wanted = index.rows(at, rows.stop, READ_BYTES)
+            data = memoryview(await self._store.get_ranges(key, wanted.stretches()))
+            _, damage = checked(data, wanted, wanted.offsets[0], check_crc=True)
+            if damage is not None:
+                raise CorruptError(Reason.CORRUPT_STORE, f"{damage}. key=`{key}` offset=`{wanted.offsets[0]}`")
+            at += len(wanted)
+            end_offset = index.offsets[at] if at < rows.stop else source.extent.end_offset
+            part = read_batches(data, job.partition, job.log_start, end_offset, job.cuts, self._aborted)
+            yield part, end_offset, source.chunk.appended_ms
+
+
+async def _index(store: Store, part: ChunkSource) -> BatchIndex:
     """The index of an extent. An index that is an object of its own, and missing or wrong, is made again."""
     try:
         return await read_index(store, part.incarnation_id, part.chunk, part.extent)
@@ -81,21 +180,20 @@ class _Writer:
         self._job = job
         self._encoder = FoldedEncoder(job.partition)
         self._files: list[ParquetExtent] = []
-        self._base_offset = job.parts[0].extent.base_offset
+        self._base_offset = job.base_offset
         self._end_offset = self._base_offset
         self._appended_ms = 0
 
-    async def add(self, batches: memoryview, end_offset: int, appended_ms: int) -> None:
-        """Add the records of some batches. `end_offset`: of their extent, or the first offset of the next batch."""
-        job = self._job
-        rows = read_batches(batches, job.partition, job.log_start, end_offset, job.cuts)
-        self._end_offset = end_offset
-        self._appended_ms = max(self._appended_ms, appended_ms)
+    async def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows of a folded file."""
         self._encoder.add(rows)
         if self._encoder.held_bytes >= FILE_BYTES:
             await self._complete()
-        # On a broker's own loop, other work gets its turn.
-        await asyncio.sleep(0)
+
+    def reached(self, end_offset: int, appended_ms: int) -> None:
+        """All records below an offset were added; the newest of them was appended at that wall-clock time in ms."""
+        self._end_offset = max(self._end_offset, end_offset)
+        self._appended_ms = max(self._appended_ms, appended_ms)
 
     async def finish(self) -> list[ParquetExtent]:
         """The files. [] if no record is left."""
@@ -124,6 +222,8 @@ class _Writer:
                 timestamp_max_ms=written.timestamp_max_ms,
                 records=written.rows,
                 appended_ms=self._appended_ms,
+                history=self._job.history,
+                oldest_ms=self._job.oldest_ms,
             )
         )
         self._encoder = FoldedEncoder(self._job.partition)

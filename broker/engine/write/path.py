@@ -25,7 +25,7 @@ from headgate.broker.log.batch import (
     check,
     parse,
 )
-from headgate.broker.log.check import ANY_TIME, RecordError, SenderTrust, Times, check_all, check_sample
+from headgate.broker.log.check import ANY_TIME, RecordError, SenderTrust, Times, check_all, check_keys, check_sample
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.producers import ProducerState
 from headgate.broker.log.transactions import marker
@@ -139,6 +139,8 @@ class WritePath:
             self._check_timestamps(partition, header, now_ms)
         if (trust is not None and trust.due_in <= 0) or config.checks_all:
             self._check_records(partition, header, buffer[position : position + size], now_ms, trust)
+        if config.compact and not partition.internal:
+            self._check_keys(partition, buffer[position : position + size])
         if producer_id >= 0:
             state = partition.producers_state
             if attributes < TRANSACTIONAL and not state.in_transactions:
@@ -231,6 +233,17 @@ class WritePath:
             raise
         if trust is not None:
             trust.passed(header[12])
+
+    def _check_keys(self, partition: PartitionLog, batch: memoryview) -> None:
+        try:
+            check_keys(batch)
+        except InvalidError as error:
+            self.batches_refused += 1
+            raise RecordError(
+                error.reason,
+                f"{error.message} topic=`{partition.topic.name}` partition=`{partition.number}`",
+                error.index if isinstance(error, RecordError) else None,
+            ) from error
 
     def on_acked(self, callback: DurableCallback) -> None:
         """Call back, on the loop, once all batches appended since the last call are acked (None) or can never be acked (the

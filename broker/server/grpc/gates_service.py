@@ -115,7 +115,8 @@ class GatesService:
             return answer
         gates = self._gates()
         gate = gates.describe(request.topic, request.gate_id)
-        return gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate), files=[file_ref(one) for one in gate.extents])
+        files = self._participant.engine.manifest.files_of(gate)
+        return gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate), files=[file_ref(one) for one in files])
 
     async def layout(self, request: gates_pb2.LayoutRequest, context: Context) -> gates_pb2.LayoutResponse | bytes:
         answer = await self._elsewhere("Layout", request, context)

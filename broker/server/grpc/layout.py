@@ -90,7 +90,7 @@ def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest)
                 yield STEP_FILES
             if not wanted.in_time(one):
                 left_out.append(one)
-            elif not one.folded:
+            elif not one.folded or not wanted.folded:
                 row.files.append(file_ref(one))
             elif not any(base <= one.base_offset and one.end_offset <= end for base, end in cuts):
                 row.folded.add(file=file_ref(one), end_offset=one.end_offset)
@@ -133,7 +133,11 @@ def _history(
     manifest: Manifest, topic_id: uuid.UUID, partition: int, wanted: _Wanted
 ) -> tuple[list[ParquetExtent], list[gates_pb2.Hole]]:
     """The readable files of gates, by offset, and the holes: empty parts of windows, of gates in any state, and records that were
-    removed before a gate was opened in front of them."""
+    removed before a gate was opened in front of them.
+
+    For readers that know no folded files, those with history are among the files if every offset has a row: then a row's number
+    tells its offset, as in a gate's file. Brokers give such readers the records of the others.
+    """
     cuts = manifest.cuts.get(topic_id, {}).get(partition, ())
     found = [gates_pb2.Hole(base_offset=base, end_offset=end, state=gates_pb2.GATE_STATE_RELEASED) for base, end in cuts]
     files: list[ParquetExtent] = []
@@ -145,9 +149,12 @@ def _history(
         stop = bisect_right(gate.extents, partition, lo=start, key=lambda one: one.partition)
         start = bisect_right(gate.extents, base, lo=start, hi=stop, key=lambda one: one.end_offset)
         stop = bisect_left(gate.extents, end, lo=start, hi=stop, key=lambda one: one.base_offset)
-        for one in gate.extents[start:stop]:
+        folded = manifest.files.within(topic_id, partition, base, end) if gate.state == "filled" else []
+        for one in sorted([*gate.extents[start:stop], *folded], key=lambda file: file.base_offset):
             if manifest.is_readable(topic_id, partition, one.base_offset, one.end_offset):
-                files.append(one)
+                # A folded file may have the records of several gates.
+                if not one.folded or (one.dense and not wanted.folded and one not in files[-1:]):
+                    files.append(one)
                 found.append(_hole(gate, base, one.base_offset))
                 base = one.end_offset
         found.append(_hole(gate, base, end))

@@ -136,7 +136,7 @@ def gate_row(
     topic = manifest.topics_by_id.get(gate.topic_id)
     filled: dict[int, tuple[int, int]] = {}
     if gate.state == "filled":
-        for extent in gate.extents:
+        for extent in manifest.files_of(gate):
             files, size = filled.get(extent.partition, (0, 0))
             filled[extent.partition] = (files + 1, size + extent.size_bytes)
         uploaded = filled

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from headgate.broker.engine.upkeep.offline import choose
 from headgate.broker.groups.shard import Shard
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.transactions.records import Transaction
@@ -180,6 +181,22 @@ def _late_folds() -> Mapping[str, object]:
     return {"headgate.broker.cluster.admission._check_fold_to_files": lambda manifest, edit: None}
 
 
+def _folded_aborts() -> Mapping[str, object]:
+    """A fold to files keeps the records of aborted transactions."""
+    always = {**ALWAYS_TRANSACTIONS, "headgate.broker.testing.simulation.scenario.FOLDING_RATE": 1.0}
+    return {**always, "headgate.broker.engine.upkeep.offline_work.ranges_of": lambda aborted: {}}
+
+
+def _unstable_folds() -> Mapping[str, object]:
+    """A fold to files takes records of transactions that have not ended."""
+    always = {**ALWAYS_TRANSACTIONS, "headgate.broker.testing.simulation.scenario.FOLDING_RATE": 1.0}
+
+    def unbounded(*extents: Any, stable_end: int, **limits: Any) -> object:
+        return choose(*extents, stable_end=1 << 62, **limits)
+
+    return {**always, "headgate.broker.engine.upkeep.offline_folder.choose": unbounded}
+
+
 ALWAYS_TRANSACTIONS = {"headgate.broker.testing.simulation.scenario.TRANSACTIONS_RATE": 1.0}
 
 
@@ -250,6 +267,8 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-proof": _no_proof,
     "forgotten-files": _forgotten_files,
     "late-folds": _late_folds,
+    "folded-aborts": _folded_aborts,
+    "unstable-folds": _unstable_folds,
     "forgiving-coordinator": _forgiving_coordinator,
     "forgetful-coordinator": _forgetful_coordinator,
     "forgetful-recovery": _forgetful_recovery,

@@ -325,7 +325,7 @@ class Reader:
                 continue
             ledger = self._world.ledger
             if offset > self.position and offset > ledger.starts.get(self._key, 0):
-                if not ledger.windows:
+                if not ledger.windows and self._key[0] not in ledger.thinned:
                     raise Violation(
                         "acked records are there", f"a reader finds a gap. position=`{self.position}` offset=`{offset}`"
                     )
@@ -349,7 +349,7 @@ def records_of(data: bytes) -> list[tuple[int, int, bytes | None]]:
         for record in iter_records(data[at : at + header.size_bytes]):
             assert record.value is not None
             found.append((header.leader_epoch, record.offset, record.value))
-        if header.attributes & CONTROL:
+        if header.attributes & CONTROL or (found and found[-1][1] < header.next_offset - 1):
             found.append((header.leader_epoch, header.next_offset - 1, None))
         at += header.size_bytes
     return found

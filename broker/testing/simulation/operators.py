@@ -20,6 +20,9 @@ from headgate.broker.testing.simulation.kafka import GoneError, RefusedError
 from headgate.broker.testing.simulation.process import GATE, RESERVE, SERVICE
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
+AT_ONCE = {"offline.after.bytes": "0", "offline.after.ms": "0"}
+"""Topic settings with which records become Parquet files as soon as they are listed, and history when it is committed."""
+
 
 class Operator:
     """An administrator that splits, merges, moves, creates, grows and deletes.
@@ -74,7 +77,7 @@ class Operator:
         try:
             config = {"ack": self._ack, "retention.ms": str(self._retention_ms)}
             if self._folds:
-                config["offline.after.bytes"] = "0"
+                config |= AT_ONCE
             topic_id = await world.ask_any(kafka.create_topic(name, partitions, config))
         except RefusedError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -324,6 +324,8 @@ class Payments:
             while not self._topic_id:  # an earlier attempt created it, and its answer was lost
                 rows = await world.ask_any(kafka.topics())
                 self._topic_id = rows[TOPIC].id if TOPIC in rows else b""
+        if "offline.after.bytes" in self._config:
+            world.ledger.thinned.add(self._topic_id)
         for number in range(1, world.random.randint(1, 2) + 1):
             transactor = Transactor(world, self.book, f"payer-{number}", self._topic_id, self._partitions, number)
             self.transactors.append(transactor)

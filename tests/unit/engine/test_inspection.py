@@ -128,6 +128,36 @@ async def test_a_damage_is_named_with_its_records(
     assert one.what
 
 
+async def test_folded_files_are_a_kind_of_their_own(broker: Incarnation, clock: ManualClock) -> None:
+    await broker.engine.alter_topic_config(broker.engine.topic("t"), {"offline.after.bytes": "0", "offline.after.ms": "-1"})
+    await broker.wal.roll(cut=True)
+    await broker.checkpointer.list_all()
+    assert await broker.engine.running.offline.run_once()
+    (gate,) = broker.engine.manifest.gates[broker.engine.topic("t").id].values()
+    assert not gate.extents
+    use = topic_use(broker.engine.manifest)["t"]
+    files = [one for _, one in broker.engine.manifest.files.all()]
+    assert (use.live_bytes, use.history.objects) == (0, 0)
+    assert (use.folded.objects, use.folded.size_bytes) == (len(files), sum(one.size_bytes for one in files))
+    found = await inspect(broker, deep=True)
+    assert (found.damages, found.unreadable) == ([], [])
+    kinds = {one.found.key: (one.kind, one.standing) for one in found.judged}
+    assert all(kinds[one.path] == (Kind.FOLDED, Standing.NEEDED) for one in files)
+    (replaced,) = broker.engine.manifest.superseded
+    assert kinds[replaced] == (Kind.HISTORY, Standing.IN_PROGRESS), "readers may still read it"
+    assert all(one.standing is not Standing.LEFT_OVER for one in found.judged if one.kind is Kind.FOLDED)
+    (left,) = [one for one in (await inspect(broker, oldest_ms=1 << 60)).judged if one.found.key == replaced]
+    assert left.standing is Standing.LEFT_OVER
+    # A folded file that is lost or damaged is named with its records.
+    (of_one,) = [one for one in files if one.partition == 1]
+    await broker.faults.put(of_one.path, (await broker.faults.get(of_one.path))[:-10])
+    (damage,) = (await inspect(broker)).damages
+    assert (damage.key, damage.records) == (of_one.path, (Records("t", 1, of_one.base_offset, of_one.end_offset),))
+    await broker.faults.delete(of_one.path)
+    (damage,) = (await inspect(broker)).damages
+    assert (damage.key, damage.records) == (of_one.path, (Records("t", 1, of_one.base_offset, of_one.end_offset),))
+
+
 async def test_a_missing_index_costs_no_record(broker: Incarnation) -> None:
     chunk, _ = chunk_with_rows(broker)
     assert not chunk.index_inline

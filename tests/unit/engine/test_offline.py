@@ -59,6 +59,23 @@ async def append(broker: Incarnation, data: bytearray, topic: str = "t", partiti
     await durable
 
 
+async def append_in_transaction(broker: Incarnation, data: bytearray, producer_id: int, partition: int = 0) -> None:
+    """Append a batch whose transaction the coordinator knows."""
+    transactions = broker.log("t", partition).producers_state.transactions
+    assert transactions.consent(producer_id, 0, transactions.ask(producer_id))
+    await append(broker, data, "t", partition)
+
+
+def in_transaction(first: int, records: int, producer_id: int, sequence: int = 0) -> bytearray:
+    made = [Record(0, NOW_MS + first + at, b"k-%d" % (first + at), b"v") for at in range(records)]
+    return bytearray(encode_batch(made, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True))
+
+
+async def end_transaction(broker: Incarnation, producer_id: int, *, commit: bool) -> None:
+    broker.engine.append_marker(broker.log(), producer_id, 0, 0, commit=commit)
+    await broker.engine.durable()
+
+
 async def listed(broker: Incarnation) -> None:
     """Complete the open chunk, so that the manifest lists every record."""
     await broker.wal.roll(cut=True)
@@ -357,11 +374,11 @@ async def test_windows_of_gates_stay_apart_from_files(make_machine: MakeMachine)
     assert await seen(await machine.start()) == whole
 
 
-async def seen_past(broker: Incarnation) -> list[tuple[Record, int]]:
+async def seen_past(broker: Incarnation, window: int = 160, behind: int = 260) -> list[tuple[Record, int]]:
     """Every record in front of the window and behind it."""
     broker.log().tail.clear()
     found = []
-    for first, end in ((0, 160), (260, 420)):
+    for first, end in ((broker.log().log_start, window), (behind, broker.log().high_watermark)):
         offset = first
         while offset < end:
             for part in await broker.engine.read(broker.log(), offset, 2000):
@@ -370,6 +387,50 @@ async def seen_past(broker: Incarnation) -> list[tuple[Record, int]]:
                     found += [(record, kind) for record in iter_records(one)]
                     offset = parse_header(one).next_offset
     return found
+
+
+async def test_transactions_are_folded_without_what_they_aborted(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, AT_ONCE)
+    await append(broker, batch(5))
+    # Two transactions that overlap, one of them aborted, and a producer that aborts first and commits later.
+    for sequence in range(3):
+        await append_in_transaction(broker, in_transaction(sequence * 20, 4, 7, sequence * 4), 7)
+        await append_in_transaction(broker, in_transaction(sequence * 20 + 10, 4, 8, sequence * 4), 8)
+    await end_transaction(broker, 8, commit=False)
+    await append_in_transaction(broker, in_transaction(100, 4, 8, 12), 8)
+    await end_transaction(broker, 8, commit=True)
+    await end_transaction(broker, 7, commit=True)
+    await append(broker, batch(5, 5))
+    await listed(broker)
+    assert len(chunk_extents(broker)) == 1
+    # An open transaction holds back the last records.
+    await append_in_transaction(broker, in_transaction(200, 4, 9), 9)
+    await listed(broker)
+    stable = broker.log().stable_end
+    log = broker.log()
+    before = [one for one in await seen(broker) if one[0].offset < stable]
+    gone = {5 + 4 + pair * 8 + at for pair in range(3) for at in range(4)}
+    expected = [one for one in before if one[0].offset not in gone]
+    assert len(before) - len(expected) == 12 and len(expected) == 10 + 12 + 4
+    assert await folded(broker) == 1
+    (file,) = files(broker)
+    assert (file.base_offset, file.end_offset, file.rows) == (0, stable, len(expected))
+    assert [one for one in await seen(broker) if one[0].offset < stable] == expected
+    # An extent whose records are all aborted leaves nothing but a range that readers pass.
+    await end_transaction(broker, 9, commit=False)
+    await listed(broker)
+    assert await folded(broker) == 1
+    assert not chunk_extents(broker) and len(files(broker)) == 1 and log.cuts == [(stable, log.high_watermark)]
+    assert await seen(broker) == expected
+    (marker,) = [one for part in await broker.engine.read(log, stable, 100) for one in split(part)]
+    assert parse_header(marker).next_offset == log.high_watermark, "a reader at the end is not left behind"
+    await machine.crash(broker)
+    broker = await machine.start()
+    assert await seen(broker) == expected and broker.log().high_watermark == log.high_watermark
+    await append(broker, batch(5))
+    assert len(await seen(broker)) == len(expected) + 5
 
 
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.AMBIGUOUS, Fault.REFUSED])

@@ -15,7 +15,8 @@ from headgate.broker.control import leader_tables
 from headgate.broker.engine import keys
 from headgate.broker.runtime.clock import ManualClock
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.test_offline import AT_ONCE, HOUR_MS, filled, folded, seen
+from tests.unit.engine.gate_world import files_for
+from tests.unit.engine.test_offline import AT_ONCE, HOUR_MS, filled, folded, seen, seen_past
 from tests.unit.engine.world import Incarnation
 
 
@@ -29,10 +30,21 @@ async def read_table(broker: Incarnation, topic: str = "t") -> tuple[list[dict[s
     return table.scan().to_arrow().sort_by("offset").to_pylist(), dict(table.metadata.properties)
 
 
-async def agree(broker: Incarnation) -> None:
-    """The table has exactly the records that consumers read."""
+async def ranges(broker: Incarnation) -> list[list[int]]:
+    """The offsets that the table states."""
+    _, properties = await read_table(broker)
+    found: list[list[int]] = json.loads(properties["headgate.offsets"])["0"]
+    return found
+
+
+async def agree(broker: Incarnation, start: int = 0, end: int = 1 << 40) -> None:
+    """The table has exactly the records that consumers read, at the offsets that it states: all of [start, end)."""
     await broker.leader.tables.write_due()
     rows, _ = await read_table(broker)
+    records = await seen(broker) if broker.log().windows.first_waiting() is None else await seen_past(broker, 1080, 1180)
+    stated = await ranges(broker) if rows else []
+    inside = [one for one in records if any(low <= one[0].offset < high for low, high in stated)]
+    assert {record.offset for record, _ in records if start <= record.offset < end} <= {record.offset for record, _ in inside}
     expected = [
         {
             "partition": 0,
@@ -43,7 +55,7 @@ async def agree(broker: Incarnation) -> None:
             "value": record.value,
             "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
         }
-        for record, kind in await seen(broker)
+        for record, kind in inside
     ]
     found = [{**row, "timestamp": round(row["timestamp"].timestamp() * 1000), "headers": row["headers"] or None} for row in rows]
     assert found == expected
@@ -81,6 +93,51 @@ async def test_the_table_follows_the_topic(make_machine: MakeMachine, clock: Man
     await broker.engine.delete_topic(broker.engine.topic("t"))
     await broker.leader.gates.sweep(-(10**13))
     assert await broker.store.list("topics/") == []
+
+
+async def test_floods_and_publishes_are_in_the_table(make_machine: MakeMachine) -> None:
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {**AT_ONCE, "history.room": "1000"})
+    await filled(broker, 2)
+    gate = await broker.leader.gates.open("t", "history", "now", [100], 60_000)
+    await filled(broker, 2, start=2)
+    assert await folded(broker)
+    await agree(broker, end=1080)
+    assert await ranges(broker) == [[1000, 1080], [1180, 1260]], "the table has no part of an open gate"
+    await broker.leader.gates.fill("t", "history", await files_for(broker.engine, gate, missing=30, per_file=25))
+    front = await broker.leader.gates.open("t", "old", "front", [300], 60_000)
+    await broker.leader.gates.fill("t", "old", await files_for(broker.engine, front))
+    assert await folded(broker)
+    await agree(broker)
+    assert await ranges(broker) == [[700, 1150], [1180, 1260]]
+    assert not any(gate.extents for gate in broker.leader.gates.list_all("t"))
+    # What is deleted in the middle of a file leaves the table at once, and the rest of that file comes back after its next fold.
+    await broker.engine.delete_records(broker.log(), 820)
+    await agree(broker, start=1000)
+    assert await ranges(broker) == [[1000, 1150], [1180, 1260]]
+    assert await folded(broker) == 0, "the start of the log has moved a moment ago"
+    assert await folded(broker) == 1
+    await agree(broker)
+    assert await ranges(broker) == [[820, 1150], [1180, 1260]]
+    await machine.crash(broker)
+    broker = await machine.start()
+    await agree(broker)
+
+
+async def test_a_cut_in_front_of_older_history_is_not_in_the_table(make_machine: MakeMachine) -> None:
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {**AT_ONCE, "history.room": "1000"})
+    await filled(broker, 4)
+    assert await folded(broker)
+    await broker.engine.delete_records(broker.log(), 1055)
+    gate = await broker.leader.gates.open("t", "old", "front", [100], 60_000)
+    await broker.leader.gates.fill("t", "old", await files_for(broker.engine, gate))
+    for _ in range(3):
+        await folded(broker)
+    await agree(broker)
+    assert await ranges(broker) == [[900, 1000], [1055, 1160]]
 
 
 async def test_a_leader_that_was_replaced_loses_the_race(make_machine: MakeMachine) -> None:

@@ -45,6 +45,7 @@ def test_defaults() -> None:
         delete_retention_ms=86_400_000,
         min_compaction_lag_ms=0,
         max_compaction_lag_ms=2**63 - 1,
+        min_dirty_ratio=0.5,
         offline_after_ms=3_600_000,
         offline_after_bytes=1 << 30,
     )

@@ -1,0 +1,133 @@
+"""Which Parquet files of a partition are folded again: files of gates, small ones, and files with deleted records. No I/O.
+
+*Files of gates* have no offsets in them, so no table can show them. They become folded files at the age at which live records do
+(`offline.after.ms`); if that setting is -1, when they are larger than `offline.after.bytes`. Files outside the cluster's store stay
+as they are: a copy would take room that their owner did not ask for.
+
+*Small files* are merged as a log-structured merge tree compacts its runs: `MERGE_FILES` neighbours of one size class become one
+file of the next class. So a byte is written only a few times in its life, and a partition has a few small files at any time.
+
+*A file whose first records are deleted* is written again without them, once the start of the log rests. Until then the topic's
+table leaves it out. A log start that moves all the time, as Kafka Streams moves it, therefore costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+from headgate.broker.cluster.gates import ParquetExtent, is_url
+from headgate.broker.cluster.manifest import first_readable
+from headgate.broker.cluster.topic_config import TopicConfig
+from headgate.broker.engine.partition.log import AnyExtent, AnyRef, PartitionLog
+from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
+from headgate.broker.engine.upkeep.offline import RUN_BYTES_MAX, RUN_EXTENTS_MAX, RUN_OFFSETS_MAX, Part, oldest_ms
+
+CLASSES = (64 << 10, 512 << 10, 4 << 20, 32 << 20)
+"""Sizes of files, in bytes, below which they belong to a class. Larger files are not merged: half of what a fold writes as one."""
+MERGE_FILES = 8
+"""Neighbours of one class that are merged: as many as make a file of the next class."""
+SPAN_SHARE = 16
+"""A merge joins records whose ages differ by this part of `retention.ms` at most (6 %), because a file is removed as a whole."""
+SPAN_MS_ANY = 1 << 62
+
+
+def span_ms_max(config: TopicConfig) -> int:
+    """The longest time in ms between the appends of records that one file may have."""
+    return max(SPAN_MS_MAX, config.retention_ms // SPAN_SHARE) if config.delete and config.retention_ms >= 0 else SPAN_MS_ANY
+
+
+def choose_files(log: PartitionLog, stay: Set[int], *, at_rest: bool, old_ms: int | None) -> list[Part]:
+    """The next neighbours to fold, as one job; [] if there are none.
+
+    Args:
+        stay: base offsets of the extents that cannot be folded.
+        at_rest: the start of the log has not moved lately.
+        old_ms: append time in ms before which records are old; None: none is.
+    """
+    if at_rest and (part := _partly_deleted(log, stay)) is not None:
+        return [part]
+    runs = list(_runs(log.sealed.extents, log.sealed.refs, stay, span_ms_max(log.config)))
+    given = [run for run in runs if not _is_folded(run[0][0])]
+    size_bytes = sum(one.data_bytes for run in given for one, _ in run)
+    if log.config.offline_after_ms < 0 and size_bytes > log.config.offline_after_bytes:
+        return given[0]
+    for run in given:
+        if old := [part for part in run if old_ms is not None and part[1].appended_ms < old_ms]:
+            return old
+    for limit in range(len(CLASSES)):
+        for run in runs:
+            if found := _small(run, limit):
+                return found
+    return []
+
+
+def waits_for_age(log: PartitionLog) -> bool:
+    """True if there are files of gates that time alone will make old."""
+    files = (one for one in log.sealed.extents if isinstance(one, ParquetExtent))
+    return any(not one.folded and not is_url(one.path) for one in files)
+
+
+def _partly_deleted(log: PartitionLog, stay: Set[int]) -> Part | None:
+    """A folded file whose first records are deleted, and not its last ones."""
+    for offset in (log.log_start, *(high for _, high in log.cuts)):
+        row = log.sealed.find(offset)
+        if row < len(log.sealed):
+            extent = log.sealed.extents[row]
+            begin = first_readable(extent.base_offset, log.log_start, log.cuts)
+            if _is_folded(extent) and extent.base_offset not in stay and extent.base_offset < begin < extent.end_offset:
+                return extent, log.sealed.refs[row]
+    return None
+
+
+def _is_folded(extent: AnyExtent) -> bool:
+    return isinstance(extent, ParquetExtent) and extent.folded
+
+
+def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], longest_ms: int) -> Iterator[list[Part]]:
+    """Neighbouring files of one kind that one fold can take, by offset."""
+    run: list[Part] = []
+    size = 0
+    for extent, ref in zip(extents, refs, strict=True):
+        if not isinstance(extent, ParquetExtent) or is_url(extent.path) or extent.base_offset in stay:
+            if run:
+                yield run
+            run, size = [], 0
+            continue
+        if run and not (_fits(run, extent, ref, longest_ms) and size + extent.size_bytes <= RUN_BYTES_MAX):
+            yield run
+            run, size = [], 0
+        run.append((extent, ref))
+        size += extent.size_bytes
+    if run:
+        yield run
+
+
+def _fits(run: list[Part], extent: ParquetExtent, ref: AnyRef, longest_ms: int) -> bool:
+    first, last = run[0][0], run[-1][0]
+    assert isinstance(first, ParquetExtent)
+    return (
+        extent.base_offset == last.end_offset
+        and extent.leader_epoch == first.leader_epoch
+        and (extent.folded, extent.history) == (first.folded, first.history)
+        and len(run) < RUN_EXTENTS_MAX
+        and extent.end_offset - first.base_offset <= RUN_OFFSETS_MAX
+        and ref.appended_ms - oldest_ms(run[0]) <= longest_ms
+    )
+
+
+def _small(run: list[Part], limit: int) -> list[Part]:
+    """The first stretch of a run with no file above a class, and at least `MERGE_FILES` files of that class."""
+    stretch: list[Part] = []
+    count = 0
+    for part in [*run, None]:
+        of_class = (
+            None if part is None else next((at for at, size in enumerate(CLASSES) if part[0].data_bytes < size), len(CLASSES))
+        )
+        if part is None or of_class is None or of_class > limit:
+            if count >= MERGE_FILES:
+                return stretch
+            stretch, count = [], 0
+            continue
+        stretch.append(part)
+        count += of_class == limit
+    return []
