@@ -13,7 +13,7 @@ import uuid
 
 import pytest
 
-from headgate.broker.cluster.folded_files import FoldToFiles
+from headgate.broker.cluster.folded_files import ChunkPart, FilePart, FoldToFiles, NoteCompacted
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest import Edit, decode_edits, encode_edits
 from headgate.broker.control.routed_catalog import RoutedCatalog
@@ -482,5 +482,10 @@ async def test_death_at_any_call_loses_nothing(make_machine: MakeMachine) -> Non
 
 def test_edits_read_back() -> None:
     file = ParquetExtent(0, 0, 5, 1, "p", 10, 3, 1, 2, records=4, appended_ms=9)
-    edit = FoldToFiles(uuid.uuid4(), 0, [file], [], [(1, 2)])
-    assert decode_edits(encode_edits([edit])) == [edit]
+    part = FilePart("q", 0, 5, "gate")
+    edit = FoldToFiles(uuid.uuid4(), 0, [file], [ChunkPart("i", 1, 5, 9)], [(1, 2)], [part], 7)
+    assert edit.parts == [part, ChunkPart("i", 1, 5, 9)]
+    noted = NoteCompacted(uuid.uuid4(), 3, [(10, 0), (20, 30)])
+    assert decode_edits(encode_edits([edit, noted])) == [edit, noted]
+    earlier = encode_edits([FoldToFiles(edit.topic_id, 0, [file], [])]).replace(b',"merged":[],"at_ms":0', b"")
+    assert decode_edits(earlier) == [FoldToFiles(edit.topic_id, 0, [file], [])], "an edit of before files were merged"
