@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -43,17 +43,25 @@ class KnownTopic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The topics by name, and a number that grows with each change of them."""
+    """The topics by name, and a number that grows with each change of them, and of permissions."""
 
     version: int
     topics: Mapping[str, KnownTopic]
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A member's client, if it may not see all topics. Viewers with equal keys may see the same ones."""
+
+    key: str
+    may_see: Callable[[str], bool] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
     """ConsumerGroupHeartbeat. None for a value that has not changed since the last one.
 
-    `pattern_known`: the version of the request has patterns. `owned`: the partitions that the member has.
+    `owned`: the partitions that the member has. `viewer`: None: the client may see all topics.
     """
 
     token: object
@@ -69,6 +77,7 @@ class ConsumerHeartbeat:
     pattern: str | None = None
     assignor: str | None = None
     owned: frozenset[Partition] | None = None
+    viewer: Viewer | None = None
 
     @property
     def is_full(self) -> bool:

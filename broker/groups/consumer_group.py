@@ -55,7 +55,7 @@ class ConsumerGroup:
         self.config = config
         self.roster = ConsumerRoster(group_id)
         self.members: Mapping[str, Identity] = self.roster.members
-        self.subscriptions = Subscriptions(resolve)
+        self.subscriptions = Subscriptions(resolve, lambda one: {topic for topic, _ in self.roster.target(one)})
         self._timers: Timers[tuple[int, str]] = Timers()
         self.now_ms = 0
         self._unsettled_until_ms = 0
@@ -93,6 +93,7 @@ class ConsumerGroup:
             member_id = self.roster.known(event.member_id, event.instance_id)
             self.roster.check_epoch(member_id, event.epoch, event.owned)
         changed = self._describe(member_id, event) or changed
+        self.subscriptions.see(member_id, event.viewer)
         before = roster.holdings[member_id]
         holding = self.advance(member_id, topology, event.owned, changed=changed)
         shows = event.epoch == 0 or event.is_full or holding.assigned != before.assigned
@@ -171,6 +172,7 @@ class ConsumerGroup:
     def rename(self, former: str, member_id: str) -> None:
         """A static member came back with a new id."""
         self.roster.rename(former, replace(self.members[former], member_id=member_id))
+        self.subscriptions.forget(former)
         self._timers.cancel((_SESSION, former))
         self._timers.cancel((_REBALANCE, former))
 
@@ -192,6 +194,7 @@ class ConsumerGroup:
 
     def drop(self, member_id: str) -> None:
         self.roster.remove(member_id)
+        self.subscriptions.forget(member_id)
         self._timers.cancel((_SESSION, member_id))
         self._timers.cancel((_REBALANCE, member_id))
         self._grow()

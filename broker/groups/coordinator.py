@@ -82,6 +82,8 @@ class Coordinator(Driver[ConsumerShard]):
             members_max=settings.group_max_size,
         )
         self._topology = Topology(0, {})
+        self._rules = engine.manifest.access, -1
+        """The permissions, and their version, as of `_topology`."""
         self._topology_until_s = 0.0
         super().__init__(engine, settings, clock, partitions=settings.offsets_topic_num_partitions, ids_max=settings.groups_max)
         self.commits = 0
@@ -252,13 +254,15 @@ class Coordinator(Driver[ConsumerShard]):
     # -- internal steps
 
     def _topics(self) -> Topology:
-        """The topics, as of the last half second."""
+        """The topics and who may see them, as of the last half second."""
         now_s = self._loop.time()
         if now_s >= self._topology_until_s:
             self._topology_until_s = now_s + TOPOLOGY_S
-            topics = self._engine.manifest.topics
-            if topics != self._topology.topics:
+            topics, access = self._engine.manifest.topics, self._engine.manifest.access
+            rules = access, access.version
+            if topics != self._topology.topics or rules != self._rules:
                 self._topology = Topology(self._topology.version + 1, dict(topics))
+                self._rules = rules
         return self._topology
 
     def _topic_exists(self, name: str, value: OffsetValue) -> bool:

@@ -276,6 +276,24 @@ def test_a_consumer_needs_its_group_and_its_topic(world: World) -> None:
     assert first("other") == 30
 
 
+def test_a_pattern_of_a_group_matches_only_visible_topics(world: World) -> None:
+    def assigned(config: dict[str, Any]) -> set[str]:
+        found: set[str] = set()
+        consumer = Consumer({**config, "group.id": f"alice-{config['sasl.username']}", "group.protocol": "consumer"})
+        consumer.subscribe(["^(open|closed)$"], on_assign=lambda _, partitions: found.update(one.topic for one in partitions))
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not found:
+                consumer.poll(0.2)
+                assert time.monotonic() < deadline
+        finally:
+            consumer.close()
+        return found
+
+    assert assigned(world.config("alice", ALICE_PASSWORD)) == {"open"}
+    assert assigned(world.config()) == {"open", "closed"}
+
+
 def test_kafkas_admin_api_manages_rules_and_users(world: World) -> None:
     admin = AdminClient(world.config())
     binding = AclBinding(

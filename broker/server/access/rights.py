@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from headgate.broker.cluster.access import Access
 from headgate.broker.cluster.acl import CLUSTER_NAME, VALID, Operation, Resource
@@ -92,6 +93,10 @@ class Rights:
                 self._known.clear()
             found = self._known[key] = self._authority.decide(self.identity, operation, resource, name)
         return found
+
+    def lasting(self, operation: Operation, resource: Resource) -> Callable[[str], bool]:
+        """Whether the client may do an operation, by name: an answer that follows the rules and may outlast the connection."""
+        return partial(self._authority.decide, self.identity, operation, resource)
 
     def on_cluster(self, operation: Operation) -> bool:
         return self.may(operation, Resource.CLUSTER, CLUSTER_NAME)

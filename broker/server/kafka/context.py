@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turn
+    from headgate.broker.server.access.rights import Rights
     from headgate.broker.server.access.sasl import Sasl
     from headgate.broker.transactions.coordinator import TransactionCoordinator
     from headgate.broker.transactions.exchange import Exchange
@@ -23,7 +24,8 @@ class Context:
     `host` and `port` are the address that this listener, named `listener`, announces to clients. `client_id` is the client's
     own name, `client_host` its address. `reader` is the connection, for windows that wait for their history
     (engine/partition/windows.py).
-    `sasl`: the connection's logins, on a listener with SASL.
+    `sasl`: the connection's logins, on a listener with SASL. `rights`: what the client may do; None: everything. The rules in
+    `server/access/` check requests; a handler needs `rights` only for what it finds itself.
 
     A handler calls `unserved` with the name of a feature that the client asked for and that this broker does not have: the log
     then tells why the client does not go on.
@@ -46,6 +48,7 @@ class Context:
     listener: str = ""
     reader: int = 0
     sasl: Sasl | None = None
+    rights: Rights | None = None
     unserved: Callable[[str], None] = lambda _: None
 
     @property

@@ -353,6 +353,7 @@ class PendingRequests:
             listener=session.entrance.name,
             reader=session.reader,
             sasl=session.sasl,
+            rights=session.rights,
             unserved=lambda what: self._unserved(client_id, what),
         )
 

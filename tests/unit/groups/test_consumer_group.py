@@ -23,6 +23,7 @@ from headgate.broker.groups.consumer_events import (
     ConsumerHeartbeatReply,
     ConsumerState,
     Topology,
+    Viewer,
 )
 from headgate.broker.groups.consumer_shard import ConsumerShard
 from headgate.broker.groups.effects import Answer, Append, Budget, Effect, Now, Row
@@ -149,6 +150,7 @@ class Consumer:
     topics: frozenset[str] = frozenset({"a"})
     pattern: str | None = None
     instance_id: str | None = None
+    viewer: Viewer | None = None
     epoch: int = 0
     owns: frozenset[Partition] = frozenset()
     told: int = -1
@@ -171,6 +173,7 @@ class Consumer:
             topics=self.topics if joins or self.says else None,
             pattern=self.pattern if joins or self.says else None,
             owned=frozenset() if joins else self.owns if self.says else None,
+            viewer=self.viewer,
         )
 
     def take(self, reply: ConsumerHeartbeatReply | None) -> None:
@@ -267,6 +270,43 @@ def test_new_topics_and_partitions_are_found_by_pattern() -> None:
     assert consumer.owns == whole(topics, "a1", "a2")
     settle(log, [consumer], topology(3, a2=1))
     assert consumer.owns == whole(topics, "a2")
+
+
+def test_a_pattern_matches_only_what_its_member_may_see() -> None:
+    seen = {"a1", "a2"}
+    limited = Viewer("User:one", lambda name: name in seen)
+    log, topics = Log(), topology(a1=2, a2=2, a3=2)
+    one = Consumer("one", topics=frozenset(), pattern="a.*", viewer=limited)
+    settle(log, [one], topics)
+    assert one.owns == whole(topics, "a1", "a2")
+    # A member that may see everything gets the rest, and its share of the others.
+    two = Consumer("two", topics=frozenset(), pattern="a.*")
+    settle(log, [one, two], topics)
+    assert one.owns | two.owns == whole(topics, "a1", "a2", "a3")
+    assert whole(topics, "a3") <= two.owns
+    # Permissions change: the version of the topics does, too.
+    seen.remove("a2")
+    settle(log, [one, two], topology(2, a1=2, a2=2, a3=2))
+    assert one.owns <= whole(topics, "a1") and two.owns >= whole(topics, "a2", "a3")
+
+
+def test_a_failover_moves_nothing_of_members_with_patterns() -> None:
+    limited = Viewer("User:one", lambda name: name == "a1")
+    log, topics = Log(), topology(a1=4, a2=4)
+    one = Consumer("one", topics=frozenset(), pattern="a.*", viewer=limited)
+    two = Consumer("two", topics=frozenset(), pattern="a.*")
+    settle(log, [one, two], topics)
+    before, epoch = (one.owns, two.owns), one.epoch
+    log.fail_over()
+    two.beat(log, topics)  # the coordinator does not know yet what `one` may see
+    settle(log, [one, two], topics)
+    assert (one.owns, two.owns) == before and one.owns <= whole(topics, "a1")
+    log.fail_over()
+    new = topology(2, a1=4, a2=4, a3=1)
+    two.beat(log, new)
+    settle(log, [two, one], new)
+    assert one.owns | two.owns == whole(new, "a1", "a2", "a3") and one.owns <= whole(new, "a1")
+    assert one.epoch > epoch and not one.errors and not two.errors
 
 
 @pytest.mark.parametrize("pattern", ["(", "a)|(b", "(?!a)b", "x" * 2_000])

@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat (68), versions 0-1: membership in a consumer group (KIP-848): joins, ends and all between.
 
 From version 1 on, clients make their member ids and may name a pattern of topics. The rules are in `groups/consumer_group.py`.
+A pattern matches only topics that the client may describe, as in Kafka.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable
 
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.groups.assignors import ASSIGNORS, Partition
-from headgate.broker.groups.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatReply
+from headgate.broker.groups.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatReply, Viewer
 from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.server.access.rights import Rights
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import reason_code
 from headgate.broker.wire.kafka.messages.consumer_group_heartbeat import (
@@ -46,6 +49,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: Context) -> Co
         pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=None if request.topic_partitions is None else await _owned(request.topic_partitions, context),
+        viewer=None if context.rights is None else _viewer(context.rights),
     )
     try:
         reply = await context.groups.consumer_heartbeat(request.group_id, event)
@@ -80,6 +84,11 @@ def _wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> tuple[Reason
         known = ", ".join(ASSIGNORS)
         return Reason.UNSUPPORTED_ASSIGNOR, f"assignor is unknown. assignor=`{request.server_assignor}` known=`{known}`"
     return None
+
+
+def _viewer(rights: Rights) -> Viewer:
+    identity = rights.identity
+    return Viewer(f"{identity.principal} {identity.host}", rights.lasting(Operation.DESCRIBE, Resource.TOPIC))
 
 
 async def _owned(topics: list[TopicPartitions], context: Context) -> frozenset[Partition]:
