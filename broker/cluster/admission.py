@@ -27,6 +27,7 @@ from headgate.broker.cluster.manifest import (
     RenewGate,
     SealIncarnation,
     SealSegment,
+    SetBrokerConfig,
     SetFollower,
     SetLogStart,
     SetPartitions,
@@ -35,6 +36,7 @@ from headgate.broker.cluster.manifest import (
     Topic,
 )
 from headgate.broker.cluster.quotas import AlterQuotas
+from headgate.broker.cluster.reassignment import Reassign
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 
 CUTS_MAX = 1000
@@ -89,6 +91,15 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
                     f"a topic's number of partitions can only grow. topic=`{topic.name}` has=`{topic.partitions}` "
                     f"asked=`{partitions}`",
                 )
+        case SetBrokerConfig(broker, _, was):
+            if was != manifest.broker_configs.get(broker, {}):
+                raise InvalidError(
+                    Reason.CHANGED_MEANWHILE, f"another client changed the broker's settings meanwhile. broker=`{broker}`"
+                )
+        case Reassign(topic_id, _):
+            topic = _check_topic(manifest, topic_id)
+            if any(not 0 <= number < topic.partitions for number in edit.replicas):
+                raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{topic.name}`")
         case AddChunks(incarnation_id, _, _) | SetFollower(incarnation_id, _) | SealIncarnation(incarnation_id):
             incarnation = manifest.incarnations.get(incarnation_id)
             if incarnation is None or incarnation.sealed:

@@ -5,7 +5,7 @@ snapshots are JSON, for a person with `cat` in the store. `engine/catalog.py` wr
 
 Theory of operation::
 
-    topic        CreateTopic -> SetPartitions | SetTopicConfig | SetLogStart | SkipRecords ... -> DeleteTopic
+    topic        CreateTopic -> SetPartitions | Reassign | SetTopicConfig | SetLogStart | SkipRecords ... -> DeleteTopic
     incarnation  OpenIncarnation -> AddChunks | SetFollower ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
     segment      OpenSegment -> SealSegment, at the latest together with its incarnation; its successors open with or after it
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
@@ -14,6 +14,7 @@ Theory of operation::
     gate         OpenGate -> RenewGate ... -> FillGate (-> TrimGates) | ReleaseGate; see gates.py
     user         PutUser -> PutUser (another password) ... -> DeleteUser; rules: AddAcls -> RemoveAcls; see access.py
     quota        AlterQuotas; see quotas.py
+    broker       SetBrokerConfig ...
     file         CondemnFiles (nothing names it, and nothing may from now on) -> its object is deleted -> ForgetFiles
 
 An open incarnation may have chunks that are not listed yet: its unsealed tail. Only a recovery may decide about the tail, and
@@ -39,6 +40,7 @@ from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles, NoteCompacted
 from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.quotas import AlterQuotas, QuotaRow, Quotas
+from headgate.broker.cluster.reassignment import Reassign, reassigned, settled
 from headgate.broker.cluster.segments import SealedSegment, SegmentInfo
 from headgate.broker.runtime.errors import CorruptError, Reason
 
@@ -55,7 +57,7 @@ ROOM = "history.room"
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """A topic. `config` holds the overrides only; `cluster/topic_config.py` has the defaults. `replication_factor` is what Kafka
-    clients are shown; the store makes the copies."""
+    clients are shown; the store makes the copies. `replicas` and `targets`: see `cluster/reassignment.py`."""
 
     id: uuid.UUID
     name: str
@@ -63,6 +65,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, str] = {}
     created_ms: int = 0
     replication_factor: int = 1
+    replicas: dict[int, list[int]] = {}
+    targets: dict[int, list[int]] = {}
 
     @property
     def room(self) -> int:
@@ -183,6 +187,17 @@ class SetTopicConfig(msgspec.Struct, frozen=True, tag="set_topic_config"):
     topic_id: uuid.UUID
     config: dict[str, str]
     was: dict[str, str] | None = None
+
+
+class SetBrokerConfig(msgspec.Struct, frozen=True, tag="set_broker_config"):
+    """The settings that clients gave a broker, or all brokers (`broker` ""). Every value is valid.
+
+    `was`: the settings from which the author made them. If there are others by now, the edit is refused.
+    """
+
+    broker: str
+    config: dict[str, str]
+    was: dict[str, str]
 
 
 class SetLogStart(msgspec.Struct, frozen=True, tag="set_log_start"):
@@ -353,7 +368,9 @@ Edit = (
     | CreateTopic
     | DeleteTopic
     | SetPartitions
+    | Reassign
     | SetTopicConfig
+    | SetBrokerConfig
     | SetLogStart
     | SkipRecords
     | OpenIncarnation
@@ -417,6 +434,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     users: list[User] = []
     acls: list[Acl] = []
     quotas: list[QuotaRow] = []
+    broker_configs: dict[str, dict[str, str]] = {}
 
 
 class Manifest:
@@ -427,6 +445,10 @@ class Manifest:
         """All and only the live topics, by name."""
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         """The same topics, by id."""
+        self.reassigning: dict[uuid.UUID, None] = {}
+        """All and only the topics with reassignments in progress."""
+        self.placed: dict[uuid.UUID, None] = {}
+        """All and only the topics with partitions whose replicas a client chose, and that got them."""
         self.log_starts: dict[uuid.UUID, dict[int, int]] = {}
         """First readable offset, if it is not the first one ever written. Only of live topics."""
         self.incarnations: dict[str, Incarnation] = {}
@@ -467,6 +489,8 @@ class Manifest:
         """Users, and what they may do."""
         self.quotas = Quotas()
         """How much clients may use."""
+        self.broker_configs: dict[str, dict[str, str]] = {}
+        """Settings that clients gave brokers, by broker id, or "" for all brokers. None of them is empty."""
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
         """The number of the newest commit, for incarnations that commit through the leader."""
@@ -491,6 +515,8 @@ class Manifest:
                     if topic_gone is not None:
                         del self.topics[topic_gone.name]
                         self._drop_segments(topic_id)
+                    self.reassigning.pop(topic_id, None)
+                    self.placed.pop(topic_id, None)
                     self.log_starts.pop(topic_id, None)
                     self.gates.pop(topic_id, None)
                     self.files.drop_topic(topic_id)
@@ -502,6 +528,10 @@ class Manifest:
                     leads = self.leads.get(topic_id)
                     if leads is not None:
                         leads.extend([None] * (partitions - len(leads)))
+                case Reassign(topic_id, _):
+                    if topic_id in self.topics_by_id:
+                        self._change_topic(topic_id, targets=reassigned(self.topics_by_id[topic_id].targets, edit))
+                        self._settle(topic_id)
                 case SetTopicConfig(topic_id, config, _):
                     self._change_topic(topic_id, config=config)
                 case SetLogStart(topic_id, offsets, _):
@@ -554,6 +584,7 @@ class Manifest:
                     if segment.topic_id in self.topics_by_id:
                         self._put_segment(segment)
                         self._prune_chain(segment.topic_id)
+                        self._settle(segment.topic_id)
                     self.next_segment_id = max(self.next_segment_id, segment.id + 1)
                     self.leader_epoch = max(self.leader_epoch, segment.leader_epoch)
                 case SealSegment(segment_id, ends, producers_key):
@@ -601,6 +632,10 @@ class Manifest:
                     self.access.apply(edit)
                 case AlterQuotas():
                     self.quotas.apply(edit)
+                case SetBrokerConfig(broker, config, _):
+                    self.broker_configs.pop(broker, None)
+                    if config:
+                        self.broker_configs[broker] = config
                 case NoteDowntime(since_ms, until_ms):
                     self.downtimes = [*self.downtimes, (since_ms, until_ms)][-DOWNTIMES_MAX:]
 
@@ -648,8 +683,26 @@ class Manifest:
     def _put_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
         self.topics_by_id[topic.id] = topic
+        for index, known in ((self.reassigning, topic.targets), (self.placed, topic.replicas)):
+            if known:
+                index[topic.id] = None
+            else:
+                index.pop(topic.id, None)
         self.leads.setdefault(topic.id, [None] * topic.partitions)
         self._chains.setdefault(topic.id, {})
+
+    def _settle(self, topic_id: uuid.UUID) -> None:
+        """End the reassignments of a topic that are done."""
+        if topic_id in self.reassigning:
+            topic = self.topics_by_id[topic_id]
+            targets, replicas = settled(topic.targets, topic.replicas, lambda number: self.lead_id(topic_id, number))
+            if targets != topic.targets:
+                self._change_topic(topic_id, targets=targets, replicas=replicas)
+
+    def lead_id(self, topic_id: uuid.UUID, partition: int) -> int | None:
+        """The id of the broker that leads a partition of a live topic; None: no broker leads it at the moment."""
+        segment = self.leads[topic_id][partition]
+        return None if segment is None else self.incarnations[segment.incarnation_id].broker_id
 
     def _put_segment(self, segment: SegmentInfo) -> None:
         self.segments[segment.id] = segment
@@ -874,6 +927,7 @@ class Manifest:
                 users=list(self.access.users.values()),
                 acls=list(self.access.acls.all),
                 quotas=self.quotas.rows(),
+                broker_configs=self.broker_configs,
             )
         )
 
@@ -910,12 +964,15 @@ class Manifest:
         manifest.compacted = snapshot.compacted
         manifest.access = Access(snapshot.users, snapshot.acls)
         manifest.quotas = Quotas(snapshot.quotas)
+        manifest.broker_configs = snapshot.broker_configs
         return manifest
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts the attributes' texts."""
         assert {topic.id for topic in self.topics.values()} == set(self.topics_by_id)
         assert all(self.topics[topic.name] is topic for topic in self.topics_by_id.values())
+        assert set(self.reassigning) == {topic.id for topic in self.topics.values() if topic.targets}
+        assert set(self.placed) == {topic.id for topic in self.topics.values() if topic.replicas}
         assert set(self.log_starts) <= set(self.topics_by_id)
         assert set(self.chunks) == set(self.incarnations)
         assert all(incarnation.leader_epoch <= self.leader_epoch for incarnation in self.incarnations.values())

@@ -15,7 +15,7 @@ Theory of operation::
     Admitted       wait for the stream of a broker that asked to join
     Reported       note load, trouble, clock and lateness; a broker that announces    PlanLater
                    its end is drained
-    Measured       plan with the loads of the last second                             MakePlan
+    Measured       carry on reassignments; plan with the loads of the last second     Carry, MakePlan
     Planned        keep the orders that are still possible                            Carry
     Recovered      the lost brokers are replaced; a broker with a damaged log stays   Damaged
                    condemned and is tried again after `DAMAGED_RETRY_S`
@@ -44,6 +44,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from headgate.broker.cluster import reassign_orders
 from headgate.broker.cluster.admission import taken_over
 from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Detector
 from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, OpenIncarnation, SealIncarnation, SealSegment, SetLeader
@@ -291,11 +292,13 @@ class Term:
     def _plan(self, now_s: float) -> list[Effect]:
         if self._is_replacing or self._is_planning:
             return []
-        segments = dict(self.manifest.segments)
-        for segment_id in self.orders.busy():
+        segments, busy = dict(self.manifest.segments), self.orders.busy()
+        asked = reassign_orders.orders(self.manifest, self.loads(), busy)
+        for segment_id in busy.union(*(order.seal for order in asked)):
             segments.pop(segment_id, None)
         self._is_planning = True
-        return [MakePlan(self.planner.plan(segments, self.loads(), int(now_s * 1000)))]
+        self.planner.kept = reassign_orders.placed(self.manifest)
+        return [*map(Carry, asked), MakePlan(self.planner.plan(segments, self.loads(), int(now_s * 1000)))]
 
     def _planned(self, plan: Plan, now_s: float) -> list[Effect]:
         self._is_planning = False

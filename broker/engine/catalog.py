@@ -39,10 +39,14 @@ class DeposedError(FencedError):
 
 
 class Catalog(Protocol):
-    """`manifest` is this broker's copy: a past or present state of the cluster, and the newest that this broker knows."""
+    """`manifest` is this broker's copy: a past or present state of the cluster, and the newest that this broker knows. `version` is
+    its version in the journal."""
 
     @property
     def manifest(self) -> Manifest: ...
+
+    @property
+    def version(self) -> int: ...
 
     async def commit(self, *edits: Edit) -> None:
         """Make edits durable, then visible here, all at once or not at all.

@@ -17,10 +17,12 @@ from headgate.broker.cluster.manifest import (
     Follower,
     Manifest,
     SealIncarnation,
+    SetBrokerConfig,
     SetFollower,
 )
 from headgate.broker.cluster.meters import Meters
 from headgate.broker.cluster.quotas import AlterQuotas
+from headgate.broker.engine.broker_configs import BrokerConfigs
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.life import Life
@@ -146,6 +148,8 @@ class Engine:
         self.create_topic, self.create_topics = topics.create_topic, topics.create_topics
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
+        self.reassign = topics.reassign
+        self.configs = BrokerConfigs(self._life, self.leads)
         deletion = self._deletion = Deletion(self._life, self._reader, lambda: self.running.sweeper.wake())
         self.delete_records, self.delete_below = deletion.delete_records, deletion.delete_below
         self.cut_offset, self.skip_records = deletion.cut_offset, deletion.skip_records
@@ -193,6 +197,11 @@ class Engine:
         return self.running.sweeper.batches_unreadable
 
     @property
+    def journal_version(self) -> int:
+        """The newest version of the cluster's journal that this broker knows."""
+        return self._life.catalog.version
+
+    @property
     def controller_id(self) -> int:
         """The id of the broker that leads the cluster."""
         leader = self.manifest.incarnations.get(self.manifest.leader)
@@ -216,6 +225,7 @@ class Engine:
         self.resign = self.running.handover.resign
         self.running.start()
         self._life.begin()
+        self.configs.follow()
         self.leads.sync()
         await self.leads.settled()
         logger.info(
@@ -244,6 +254,8 @@ class Engine:
                     self.sweep_sealed()
                 case AlterQuotas():
                     self.meters.changed()
+                case SetBrokerConfig():
+                    self.configs.follow()
         self.leads.applied(edits)
 
     def replaced(self) -> None:
@@ -261,6 +273,7 @@ class Engine:
         self.running.checkpointer.follow([chunks[number] for number in sorted(chunks)])
         self.leads.sync()
         self.meters.changed()
+        self.configs.follow()
 
     def sweep_sealed(self) -> None:
         """Soon delete the unused prepared chunks of sealed incarnations and the leftovers of failed recoveries."""

@@ -18,6 +18,7 @@ from headgate.broker.cluster.manifest import (
     SetTopicConfig,
     Topic,
 )
+from headgate.broker.cluster.reassignment import Reassign
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.cluster.topics import (
     NewTopic,
@@ -277,6 +278,20 @@ class Topics:
                 return topic
             await self._life.catalog.commit(SetPartitions(topic.id, total))
             return self.topic_by_id(topic.id)
+
+    async def reassign(self, replicas: Mapping[uuid.UUID, Mapping[int, list[int]]]) -> dict[uuid.UUID, HeadgateError]:
+        """Choose the replicas of partitions; see `cluster/reassignment.py`. The leader moves the leads later.
+
+        Args:
+            replicas: by topic and partition; [] gives up a reassignment in progress.
+
+        Returns:
+            The errors by topic, as of `delete_topics`.
+        """
+        async with self._lock:
+            edits = [Reassign(topic_id, dict(chosen)) for topic_id, chosen in replicas.items()]
+            errors = await self._commit_each(edits)
+        return {edit.topic_id: error for edit, error in zip(edits, errors, strict=True) if error is not None}
 
     async def alter_topic_config(
         self, topic: Topic, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False

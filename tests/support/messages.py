@@ -40,6 +40,8 @@ def scalars(field: Field) -> st.SearchStrategy[Any]:
         return st.one_of(st.sampled_from([0, -1, 1, limit - 1, -limit]), st.integers(-limit, limit - 1))
     if field.kind == "float64":
         return st.floats(allow_nan=False)
+    if field.kind == "uint16":
+        return st.one_of(st.sampled_from([0, 1, 2**16 - 1]), st.integers(0, 2**16 - 1))
     if field.kind == "string":
         return st.one_of(st.text(max_size=5), st.just("x" * 200))
     if field.kind == "uuid":

@@ -36,6 +36,7 @@ from headgate.broker.cluster.manifest import (
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig, broker_defaults
 from headgate.broker.engine.life import Life
+from headgate.broker.engine.live_settings import topic_defaults
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
 from headgate.broker.engine.partition.producers import Producers, load_producers
 from headgate.broker.log.chunk import stream_key
@@ -142,7 +143,25 @@ class Leads:
 
     def parse_config(self, topic: Topic) -> TopicConfig:
         """A topic's settings, with the defaults that this broker's own settings give."""
-        return TopicConfig.parse({**broker_defaults(self._life.settings), **topic.config})
+        try:
+            return TopicConfig.parse({**topic_defaults(self._life.manifest, self._life.settings), **topic.config})
+        except InvalidError:
+            # Defaults that clients gave brokers contradict the topic's own settings.
+            return TopicConfig.parse({**broker_defaults(self._life.settings), **topic.config})
+
+    def configure_all(self) -> None:
+        """Called when the defaults of topic settings may have changed."""
+        for topic_id, slots in self.by_id.items():
+            logs = [log for log in slots if log is not None]
+            topic = self._life.manifest.topics_by_id.get(topic_id)
+            if topic is not None and logs:
+                self._configure(topic, logs, self.parse_config(topic))
+
+    def _configure(self, topic: Topic, logs: Iterable[PartitionLog], config: TopicConfig) -> None:
+        for log in logs:
+            if config.replicated and not log.config.replicated:
+                self._copies_wanted()
+            log.configure(topic, config)
 
     # -- following
 
@@ -219,13 +238,9 @@ class Leads:
             slots = self.logs[topic.name] = self.by_id[topic_id] = []
             self._names[topic_id] = topic.name
         slots.extend([None] * (topic.partitions - len(slots)))
-        config: TopicConfig | None = None
-        for log in slots:
-            if log is not None and log.topic is not topic:
-                config = config or self.parse_config(topic)
-                if config.replicated and not log.config.replicated:
-                    self._copies_wanted()
-                log.configure(topic, config)
+        changed = [log for log in slots if log is not None and log.topic is not topic]
+        if changed:
+            self._configure(topic, changed, self.parse_config(topic))
 
     def _drop_topic(self, topic_id: uuid.UUID, slots: list[PartitionLog | None]) -> None:
         name = self._names.pop(topic_id)

@@ -265,6 +265,17 @@ async def _elect_leaders(request: Message, asked: Asked) -> AsyncGenerator[Messa
     yield made(module, "ElectLeadersResponse", error_code=code, replica_election_results=topics)
 
 
+async def _update_features(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER):
+        yield None
+        return
+    module = "update_features"
+    rows = [
+        made(module, "UpdatableFeatureResult", feature=one.feature, error_code=CLUSTER_REFUSED) for one in request.feature_updates
+    ]
+    yield made(module, "UpdateFeaturesResponse", error_code=CLUSTER_REFUSED, results=rows)
+
+
 async def _init_producer_id(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     rights, name = asked.rights, request.transactional_id
     if name is not None and not rights.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
@@ -492,12 +503,15 @@ RULES: dict[int, Rule] = {
     42: _delete_groups,
     43: _elect_leaders,
     44: _configs(Operation.ALTER_CONFIGS, "incremental_alter_configs", "AlterConfigsResourceResponse", "responses"),
+    45: _on_cluster(Operation.ALTER, "alter_partition_reassignments", "AlterPartitionReassignmentsResponse"),
     46: _on_cluster(_DESCRIBE, "list_partition_reassignments", "ListPartitionReassignmentsResponse"),
     47: _offset_delete,
     48: _on_cluster(Operation.DESCRIBE_CONFIGS, "describe_client_quotas", "DescribeClientQuotasResponse", entries=None),
     49: _alter_quotas,
     50: _describe_users,
     51: _alter_users,
+    55: _on_cluster(_DESCRIBE, "describe_quorum", "DescribeQuorumResponse"),
+    57: _update_features,
     60: _describe_cluster,
     61: _on_partitions(_READ, "describe_producers", "TopicResponse", "PartitionResponse"),
     68: _consumer_group_heartbeat,

@@ -10,7 +10,8 @@ from typing import Any
 
 from headgate.broker import __version__
 from headgate.broker.cluster.manifest import Incarnation, Topic
-from headgate.broker.cluster.topic_config import KEYS, broker_defaults, config_key, is_internal
+from headgate.broker.cluster.topic_config import KEYS, config_key, is_internal
+from headgate.broker.engine.live_settings import topic_defaults
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turn
@@ -189,7 +190,7 @@ class AdminService:
             )
 
     def _default(self, name: str) -> str:
-        return broker_defaults(self._server_state.settings).get(name, KEYS[name].default)
+        return topic_defaults(self._engine.manifest, self._engine.settings).get(name, KEYS[name].default)
 
     async def create_topic(self, request: admin_pb2.CreateTopicRequest, context: Context) -> admin_pb2.CreateTopicResponse:
         topic = await self._engine.create_topic(

@@ -132,7 +132,10 @@ _ROWS = (
     _api(35, "DescribeLogDirs", (1, 4), 2, "describe_log_dirs"),
     _api(43, "ElectLeaders", (0, 2), 2, "elect_leaders"),
     _api(74, "ListConfigResources", (0, 1), 0, "list_config_resources"),
+    _api(45, "AlterPartitionReassignments", (0, 1), 0, "alter_partition_reassignments"),
     _api(46, "ListPartitionReassignments", (0, 0), 0, "list_partition_reassignments"),
+    _api(55, "DescribeQuorum", (0, 2), 0, "describe_quorum"),
+    _api(57, "UpdateFeatures", (0, 2), 0, "update_features"),
     # Users and permissions.
     _api(50, "DescribeUserScramCredentials", (0, 0), 0, "describe_user_scram_credentials"),
     _api(51, "AlterUserScramCredentials", (0, 0), 0, "alter_user_scram_credentials"),

@@ -1,30 +1,33 @@
-"""Settings of topics and of the broker, in the form in which Kafka's config APIs show and change them."""
+"""Settings of topics, in the form in which Kafka's config APIs show and change them; what these APIs share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from headgate.broker.cluster.topic_config import KEYS, ConfigKey, Kind, broker_defaults, config_key, validate_topic_name
-from headgate.broker.runtime.config import Settings
+from headgate.broker.engine.live_settings import ALL
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
 
 if TYPE_CHECKING:
     from headgate.broker.cluster.manifest import Topic
 
-TOPIC, BROKER = 2, 4
-"""Resource types. Kafka also has broker loggers (8), client metrics (16) and groups (32)."""
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+"""Resource types. Kafka also has client metrics (16) and groups (32)."""
 
 
 class ConfigSource(IntEnum):
     """Source of a value."""
 
     TOPIC = 1
+    CHOSEN_FOR_BROKER = 2
+    CHOSEN_FOR_ALL = 3
     BROKER = 4
     DEFAULT = 5
+    LOGGER = 6
 
 
 class Operation(IntEnum):
@@ -36,54 +39,104 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+Synonym = tuple[str, str, ConfigSource]
+"""Name, value and source."""
+Changes = Mapping[str, tuple[Operation, str]]
+"""The operations of IncrementalAlterConfigs on one resource, by key."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One key with its value. `synonyms` are its current value and its defaults, as (name, value, source); the first one is in
-    effect."""
+    """One key with its value. `synonyms` are its current value and its defaults; the first one is in effect."""
 
     name: str
-    value: str
-    source: ConfigSource
     kind: Kind
     read_only: bool
     documentation: str
-    synonyms: tuple[tuple[str, str, ConfigSource], ...]
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def value(self) -> str:
+        return self.synonyms[0][1]
+
+    @property
+    def source(self) -> ConfigSource:
+        return self.synonyms[0][2]
 
 
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def chosen_synonyms(name: str, context: Context) -> list[Synonym]:
+    """The values of a broker's setting that clients chose, for this broker and for all."""
+    configs = context.engine.manifest.broker_configs
+    layers = ((str(context.engine.broker_id), ConfigSource.CHOSEN_FOR_BROKER), (ALL, ConfigSource.CHOSEN_FOR_ALL))
+    return [(name, configs[broker][name], source) for broker, source in layers if name in configs.get(broker, {})]
+
+
+def altered(
+    present: Mapping[str, str], changes: Changes, find: Callable[[str], ConfigKey], default: Callable[[ConfigKey], str]
+) -> dict[str, str]:
+    """Settings after IncrementalAlterConfigs. Deleting a key that is not set does nothing, whatever its name.
+
+    Args:
+        find: returns the key of a name, or raises InvalidError.
+        default: returns the value of a list that is not set.
+
+    Raises:
+        InvalidError: as `find`; INVALID_CONFIG if a list operation changes a key that is not a list.
+    """
+    config = dict(present)
+    for name, (operation, value) in changes.items():
+        if operation is Operation.DELETE:
+            config.pop(name, None)
+            continue
+        key = find(name)
+        if operation is Operation.SET:
+            config[name] = value
+            continue
+        if key.kind is not Kind.LIST:
+            raise InvalidError(Reason.INVALID_CONFIG, f"key is not a list: it can only be set. key=`{name}`")
+        items = [item.strip() for item in config.get(name, default(key)).split(",") if item.strip()]
+        for item in (part.strip() for part in value.split(",")):
+            if operation is Operation.APPEND and item not in items:
+                items.append(item)
+            elif operation is Operation.SUBTRACT and item in items:
+                items.remove(item)
+        config[name] = ",".join(items)
+    return config
+
+
+def unsupported_resource(resource_type: int) -> InvalidError:
+    return InvalidError(
+        Reason.INVALID_REQUEST,
+        f"only topics (2), brokers (4) and their loggers (8) have configs here. resource_type=`{resource_type}`",
+    )
 
 
 # -- topics
 
 
-def _topic_default(key: ConfigKey, settings: Settings) -> tuple[str, ConfigSource]:
-    value = broker_defaults(settings).get(key.name, key.default)
-    return value, ConfigSource.DEFAULT if value == key.default else ConfigSource.BROKER
+def default_synonyms(key: ConfigKey, context: Context) -> list[Synonym]:
+    """The defaults of a topic's key, the one in effect first."""
+    name = key.broker_name or key.name
+    found = chosen_synonyms(name, context)
+    started_with = broker_defaults(context.engine.configs.started_with).get(key.name, key.default)
+    if started_with != key.default:
+        found.append((name, started_with, ConfigSource.BROKER))
+    return [*found, (name, key.default, ConfigSource.DEFAULT)]
 
 
-def topic_entries(topic: Topic, settings: Settings) -> list[Entry]:
+def topic_entries(topic: Topic, context: Context) -> list[Entry]:
     """All keys of a topic, in the order of their names."""
     entries = []
     for key in KEYS.values():
-        default, default_source = _topic_default(key, settings)
         override = topic.config.get(key.name)
-        synonyms: list[tuple[str, str, ConfigSource]] = []
-        if override is not None:
-            synonyms.append((key.name, override, ConfigSource.TOPIC))
-        broker_name = key.broker_name or key.name
-        if default_source is ConfigSource.BROKER:
-            synonyms.append((broker_name, default, ConfigSource.BROKER))
-        synonyms.append((broker_name, key.default, ConfigSource.DEFAULT))
+        own: list[Synonym] = [] if override is None else [(key.name, override, ConfigSource.TOPIC)]
         entries.append(
             Entry(
                 name=key.name,
-                value=default if override is None else override,
-                source=default_source if override is None else ConfigSource.TOPIC,
                 kind=key.kind,
                 read_only=False,
                 documentation=key.documentation,
-                synonyms=tuple(synonyms),
+                synonyms=(*own, *default_synonyms(key, context)),
             )
         )
     return entries
@@ -95,118 +148,11 @@ def find_topic(name: str, context: Context) -> Topic:
     return context.engine.topic(name)
 
 
-def altered(topic: Topic, changes: Mapping[str, tuple[Operation, str]], settings: Settings) -> dict[str, str]:
-    """A topic's overrides after IncrementalAlterConfigs.
+async def alter_topic(name: str, changes: Changes, context: Context, *, validate_only: bool) -> None:
+    """IncrementalAlterConfigs of a topic."""
+    topic = find_topic(name, context)
 
-    Raises:
-        InvalidError: INVALID_CONFIG if a key is unknown, or if a list operation changes a key that is not a list.
-    """
-    config = dict(topic.config)
-    for name, (operation, value) in changes.items():
-        if operation is Operation.DELETE:
-            config.pop(name, None)
-            continue
-        key = config_key(name)
-        if operation is Operation.SET:
-            config[name] = value
-            continue
-        if key.kind is not Kind.LIST:
-            raise InvalidError(Reason.INVALID_CONFIG, f"key is not a list: it can only be set. key=`{name}`")
-        present = config.get(name, _topic_default(key, settings)[0])
-        items = [item.strip() for item in present.split(",") if item.strip()]
-        for item in (part.strip() for part in value.split(",")):
-            if operation is Operation.APPEND and item not in items:
-                items.append(item)
-            elif operation is Operation.SUBTRACT and item in items:
-                items.remove(item)
-        config[name] = ",".join(items)
-    return config
+    def made(present: Topic) -> dict[str, str]:
+        return altered(present.config, changes, config_key, lambda key: default_synonyms(key, context)[0][1])
 
-
-# -- the broker
-
-_BROKER_TEXTS = {
-    "advertised.listeners": "The address that the broker announces to clients.",
-    "auto.create.topics.enable": "Whether a topic is created when a client first asks for it.",
-    "broker.id": "This broker's number.",
-    "connections.max.idle.ms": "Longest time that a connection may be without a request.",
-    "default.replication.factor": "Always 1: the store makes the copies.",
-    "delete.topic.enable": "Whether topics can be deleted.",
-    "fetch.max.bytes": "The largest answer to one fetch.",
-    "listeners": "The address that the broker listens on.",
-    "log.dirs": "The store.",
-    "max.connections": "Most open connections.",
-    "node.id": "This broker's number.",
-    "num.partitions": "Partitions of a topic that is created without a partition count.",
-    "socket.request.max.bytes": "The largest request.",
-}
-_KINDS = {"count": Kind.LONG, "size": Kind.LONG, "duration": Kind.LONG, "flag": Kind.BOOLEAN}
-
-
-def broker_entries(context: Context) -> list[Entry]:
-    """The broker's settings: under Kafka's names if Kafka has them, and all under Headgate's own names. None can be changed."""
-    settings = context.settings
-    known: dict[str, tuple[object, object, Kind, str]] = {}  # name: value, default, kind, documentation
-    for field in fields(settings):
-        kind = _KINDS.get(field.metadata["kind"], Kind.STRING)
-        known[field.name] = getattr(settings, field.name), field.default, kind, field.metadata["documentation"]
-    for key in KEYS.values():
-        if key.broker_name is not None:
-            known[key.broker_name] = _topic_default(key, settings)[0], key.default, key.kind, key.documentation
-    own = Settings()
-
-    def add(name: str, value: object, default: object, kind: Kind) -> None:
-        known[name] = value, default, kind, _BROKER_TEXTS[name]
-
-    def add_text(name: str, value: str, *made_of: str) -> None:
-        """A text that follows from the settings `made_of`. It is the default while these have their defaults."""
-        is_default = all(getattr(settings, one) == getattr(own, one) for one in made_of)
-        add(name, value, value if is_default else "", Kind.STRING)
-
-    listens = ("host", "kafka_port")
-    advertised = f"PLAINTEXT://{context.host}:{context.port}"
-    add_text("advertised.listeners", advertised, *listens, "advertised_host", "advertised_kafka_port")
-    add_text("listeners", f"PLAINTEXT://{settings.host}:{settings.kafka_port or context.port}", *listens)
-    add("broker.id", settings.broker_id, own.broker_id, Kind.INT)
-    add("node.id", settings.broker_id, own.broker_id, Kind.INT)
-    add("auto.create.topics.enable", settings.auto_create_topics, own.auto_create_topics, Kind.BOOLEAN)
-    add("num.partitions", settings.num_partitions, own.num_partitions, Kind.INT)
-    add("connections.max.idle.ms", settings.connection_idle_ms, own.connection_idle_ms, Kind.LONG)
-    add("max.connections", settings.connections_max, own.connections_max, Kind.INT)
-    add("socket.request.max.bytes", settings.frame_bytes_max, own.frame_bytes_max, Kind.INT)
-    add("fetch.max.bytes", settings.fetch_bytes_max, own.fetch_bytes_max, Kind.INT)
-    add("default.replication.factor", 1, 1, Kind.INT)
-    add("delete.topic.enable", True, True, Kind.BOOLEAN)
-    add_text("log.dirs", context.engine.store.url, "store")
-    entries = []
-    for name, (value, default, kind, documentation) in sorted(known.items()):
-        source = ConfigSource.DEFAULT if value == default else ConfigSource.BROKER
-        synonyms = ((name, _text(value), source),)
-        entries.append(
-            Entry(
-                name=name,
-                value=_text(value),
-                source=source,
-                kind=kind,
-                read_only=True,
-                documentation=documentation,
-                synonyms=synonyms
-                if source is ConfigSource.DEFAULT or default == ""
-                else (*synonyms, (name, _text(default), ConfigSource.DEFAULT)),
-            )
-        )
-    return entries
-
-
-def check_broker(name: str, context: Context) -> None:
-    """Raise InvalidError(INVALID_REQUEST) unless a broker resource's name is this broker's id, or empty for all brokers."""
-    if name in ("", str(context.engine.broker_id)):
-        return
-    expected = f"this broker's id is {context.engine.broker_id}"
-    raise InvalidError(Reason.INVALID_REQUEST, f"broker resource is not this broker: {expected}. name=`{name[:100]}`")
-
-
-def unsupported_resource(resource_type: int) -> InvalidError:
-    return InvalidError(
-        Reason.INVALID_REQUEST, f"only topics (2) and brokers (4) have configs here. resource_type=`{resource_type}`"
-    )
+    await context.engine.alter_topic_config(topic, made, validate_only=validate_only)

@@ -29,6 +29,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "AddPartitionsToTxn",
         "AlterClientQuotas",
         "AlterConfigs",
+        "AlterPartitionReassignments",
         "AlterUserScramCredentials",
         "ApiVersions",
         "ConsumerGroupDescribe",
@@ -47,6 +48,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "DescribeGroups",
         "DescribeLogDirs",
         "DescribeProducers",
+        "DescribeQuorum",
         "DescribeTopicPartitions",
         "DescribeTransactions",
         "ElectLeaders",
@@ -74,6 +76,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "SaslHandshake",
         "SyncGroup",
         "TxnOffsetCommit",
+        "UpdateFeatures",
         "WriteTxnMarkers",
     )
 } | {name: (name,) for name in ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription", "RequestHeader", "ResponseHeader")}

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+from collections.abc import Iterator
 
 import pytest
 
+from headgate.broker.engine.live_settings import BROKER_KEYS
 from headgate.broker.runtime.config import Settings
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages import alter_configs, incremental_alter_configs
@@ -24,7 +27,7 @@ from tests.unit.kafka_api.conftest import Kafka
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
-FROM_TOPIC, FROM_BROKER, DEFAULT = 1, 4, 5
+FROM_TOPIC, OWN, FOR_ALL, FROM_BROKER, DEFAULT, LOGGER = 1, 2, 3, 4, 5, 6
 
 
 @pytest.fixture
@@ -108,7 +111,7 @@ async def test_describe_the_broker(kafka: Kafka, version: int) -> None:
     advertised = found["advertised.listeners"]
     assert (advertised.value, advertised.config_source) == ("PLAINTEXT://broker.test:9092", DEFAULT)
     assert found["wal_fsync"].value == kafka.settings.wal_fsync
-    assert all(entry.read_only for entry in found.values())
+    assert {name for name, entry in found.items() if not entry.read_only} == set(BROKER_KEYS)
     assert list(found) == sorted(found)
     assert by_name(await describe(kafka, "", kind=BROKER, version=version)) == {}
 
@@ -129,7 +132,8 @@ async def test_addresses_tell_whether_they_were_set(kafka: Kafka) -> None:
         (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "8", ErrorCode.INVALID_REQUEST),
         (BROKER, "seven", ErrorCode.INVALID_REQUEST),
-        (BROKER_LOGGER, "7", ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "8", ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
         (0, "", ErrorCode.INVALID_REQUEST),
         (99, "a", ErrorCode.INVALID_REQUEST),
         (-1, "a", ErrorCode.INVALID_REQUEST),
@@ -185,7 +189,8 @@ async def test_replacements_that_are_refused(kafka: Kafka) -> None:
     assert await replace(kafka, "a", ("retention.ms", None)) == ErrorCode.INVALID_REQUEST
     assert await replace(kafka, "a", ("retention.ms", "1"), ("retention.ms", "2")) == ErrorCode.INVALID_REQUEST
     assert await replace(kafka, "a", times=2) == ErrorCode.INVALID_REQUEST
-    assert await replace(kafka, "7", ("num.partitions", "1"), kind=BROKER) == ErrorCode.INVALID_REQUEST
+    assert await replace(kafka, "7", ("node.id", "1"), kind=BROKER) == ErrorCode.INVALID_REQUEST
+    assert await replace(kafka, "7", ("root", "INFO"), kind=BROKER_LOGGER) == ErrorCode.INVALID_REQUEST
     assert await replace(kafka, "7", kind=BROKER) == 0
     assert kafka.engine.topic("a").config == {"retention.ms": "5"}
 
@@ -265,7 +270,6 @@ async def test_changes_that_are_refused(kafka: Kafka, rows: list[tuple[str, int,
 async def test_other_refused_changes(kafka: Kafka) -> None:
     await kafka.engine.create_topic("a", 1, {})
     assert await change(kafka, "a", ("retention.ms", SET, "1"), times=2) == ErrorCode.INVALID_REQUEST
-    assert await change(kafka, "7", ("num.partitions", SET, "1"), kind=BROKER) == ErrorCode.INVALID_REQUEST
     assert await change(kafka, "", kind=BROKER) == 0
 
 
@@ -274,3 +278,121 @@ async def test_changes_at_the_same_time_do_not_lose_each_other(kafka: Kafka) -> 
     keys = ("retention.ms", "retention.bytes", "segment.ms", "segment.bytes", "flush.ms")
     assert await asyncio.gather(*(change(kafka, "a", (key, SET, "99")) for key in keys)) == [0] * len(keys)
     assert kafka.engine.topic("a").config == dict.fromkeys(keys, "99")
+
+
+# -- brokers
+
+
+async def test_settings_of_brokers_change_while_they_run(kafka: Kafka) -> None:
+    async def shown(name: str, broker: str = "7") -> tuple[str | None, list[tuple[str | None, int]]]:
+        entry = by_name(await describe(kafka, broker, kind=BROKER, synonyms=True))[name]
+        return entry.value, [(one.value, one.source) for one in entry.synonyms]
+
+    await kafka.engine.create_topic("a", 1, {})
+    await kafka.engine.create_topic("b", 1, {"max.message.bytes": "9"})
+    rows = (("num.partitions", SET, "3"), ("message.max.bytes", SET, "700"), ("auto.create.topics.enable", SET, "false"))
+    assert await change(kafka, "", *rows, kind=BROKER, validate_only=True) == 0
+    assert kafka.settings.num_partitions == 1 and by_name(await describe(kafka, "", kind=BROKER)) == {}
+    assert await change(kafka, "", *rows, kind=BROKER) == 0
+    assert (kafka.settings.num_partitions, kafka.settings.auto_create_topics) == (3, False)
+    assert await shown("num.partitions") == ("3", [("3", FOR_ALL), ("1", DEFAULT)])
+    assert await shown("message.max.bytes") == ("700", [("700", FOR_ALL), ("5000", FROM_BROKER), ("1048588", DEFAULT)])
+    assert await shown("num.partitions", "") == ("3", [("3", FOR_ALL), ("1", DEFAULT)])
+    assert kafka.engine.partition(kafka.engine.topic("a"), 0).config.max_message_bytes == 700
+    assert kafka.engine.partition(kafka.engine.topic("b"), 0).config.max_message_bytes == 9
+    entry = by_name(await describe(kafka, "a", synonyms=True))["max.message.bytes"]
+    assert [(one.value, one.source) for one in entry.synonyms] == [("700", 3), ("5000", FROM_BROKER), ("1048588", DEFAULT)]
+    # The broker's own settings come before those of all.
+    assert await change(kafka, "7", ("num.partitions", SET, "5"), ("log.cleanup.policy", APPEND, "compact"), kind=BROKER) == 0
+    assert await shown("num.partitions") == ("5", [("5", OWN), ("3", FOR_ALL), ("1", DEFAULT)])
+    assert kafka.engine.partition(kafka.engine.topic("a"), 0).config.compact
+    assert await replace(kafka, "", kind=BROKER) == 0
+    assert await change(kafka, "7", ("num.partitions", DELETE, None), ("log.cleanup.policy", DELETE, ""), kind=BROKER) == 0
+    assert (kafka.settings.num_partitions, kafka.settings.auto_create_topics) == (1, True)
+    assert kafka.engine.manifest.broker_configs == {}
+    kafka.engine.manifest.check_invariants()
+
+
+async def test_a_setting_that_was_never_set_can_be_deleted(kafka: Kafka) -> None:
+    for broker in ("", "7"):
+        rows = (("leader.replication.throttled.rate", DELETE, None), ("no.such", DELETE, None), ("num.partitions", DELETE, None))
+        assert await change(kafka, broker, *rows, kind=BROKER) == 0
+    assert await change(kafka, "7", ("leader.replication.throttled.rate", SET, "1000"), kind=BROKER) == 0
+    assert by_name(await describe(kafka, "7", kind=BROKER))["leader.replication.throttled.rate"].value == "1000"
+
+
+async def test_topics_keep_their_settings_if_defaults_contradict_them(kafka: Kafka) -> None:
+    await kafka.engine.create_topic("a", 1, {"min.compaction.lag.ms": "500"})
+    assert await change(kafka, "", ("log.cleaner.max.compaction.lag.ms", SET, "9"), kind=BROKER) == 0
+    assert kafka.engine.partition(kafka.engine.topic("a"), 0).config.min_compaction_lag_ms == 500
+    await kafka.engine.create_topic("b", 1, {})
+    assert kafka.engine.partition(kafka.engine.topic("b"), 0).config.max_compaction_lag_ms == 9
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("no.such", SET, "1")],
+        [("node.id", SET, "8")],
+        [("wal_fsync", SET, "never")],
+        [("num.partitions", SET, "0")],
+        [("num.partitions", SET, "many")],
+        [("num.partitions", APPEND, "1")],
+        [("auto.create.topics.enable", SET, "maybe")],
+        [("log.retention.ms", SET, "soon")],
+        [("num.partitions", SET, "2"), ("no.such", SET, "1")],
+        [("log.cleaner.min.compaction.lag.ms", SET, "9"), ("log.cleaner.max.compaction.lag.ms", SET, "8")],
+    ],
+)
+async def test_settings_of_brokers_that_are_refused(kafka: Kafka, rows: list[tuple[str, int, str | None]]) -> None:
+    for broker in ("", "7"):
+        assert await change(kafka, broker, *rows, kind=BROKER) == ErrorCode.INVALID_REQUEST
+    assert kafka.engine.manifest.broker_configs == {} and kafka.settings.num_partitions == 1
+
+
+# -- loggers
+
+
+@pytest.fixture
+def levels() -> Iterator[None]:
+    """Gives the loggers their levels back."""
+    loggers = [logging.getLogger(name) for name in ("headgate", "headgate.engine")]
+    before = [one.level for one in loggers]
+    yield
+    for one, level in zip(loggers, before, strict=True):
+        one.setLevel(level)
+
+
+async def test_levels_of_loggers(kafka: Kafka, levels: None) -> None:
+    async def level(name: str) -> tuple[str | None, int]:
+        entry = by_name(await describe(kafka, "7", kind=BROKER_LOGGER))[name]
+        return entry.value, entry.config_source
+
+    assert await change(kafka, "7", ("root", SET, "WARN"), kind=BROKER_LOGGER) == 0
+    assert await level("root") == await level("engine") == ("WARN", LOGGER)
+    assert await change(kafka, "7", ("engine", SET, "DEBUG"), kind=BROKER_LOGGER, validate_only=True) == 0
+    assert await level("engine") == ("WARN", LOGGER)
+    assert await change(kafka, "7", ("engine", SET, "DEBUG"), kind=BROKER_LOGGER) == 0
+    assert await level("engine") == ("DEBUG", LOGGER) and logging.getLogger("headgate.engine").isEnabledFor(logging.DEBUG)
+    assert await change(kafka, "7", ("engine", DELETE, None), kind=BROKER_LOGGER) == 0
+    assert await level("engine") == ("WARN", LOGGER)
+    assert await change(kafka, "7", ("root", SET, "FATAL"), kind=BROKER_LOGGER) == 0
+    assert await level("root") == ("FATAL", LOGGER)
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        (("no.such", SET, "INFO"), ErrorCode.INVALID_CONFIG),
+        (("no.such", DELETE, None), ErrorCode.INVALID_CONFIG),
+        (("engine", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        (("engine", SET, "info"), ErrorCode.INVALID_CONFIG),
+        (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
+        (("engine", APPEND, "INFO"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_levels_that_are_refused(kafka: Kafka, levels: None, row: tuple[str, int, str | None], code: int) -> None:
+    before = by_name(await describe(kafka, "7", kind=BROKER_LOGGER))
+    assert await change(kafka, "7", ("root", SET, "ERROR"), row, kind=BROKER_LOGGER) in (code, ErrorCode.INVALID_REQUEST)
+    assert await change(kafka, "7", row, kind=BROKER_LOGGER) == code
+    assert by_name(await describe(kafka, "7", kind=BROKER_LOGGER)) == before

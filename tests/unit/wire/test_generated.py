@@ -66,6 +66,9 @@ KAFKA_4_2 = {
     "DescribeTopicPartitionsRequest": (75, 0, 0),
     "DescribeLogDirsRequest": (35, 1, 4),
     "ListPartitionReassignmentsRequest": (46, 0, 0),
+    "AlterPartitionReassignmentsRequest": (45, 0, 1),
+    "DescribeQuorumRequest": (55, 0, 2),
+    "UpdateFeaturesRequest": (57, 0, 2),
     "ElectLeadersRequest": (43, 0, 2),
     "ListConfigResourcesRequest": (74, 0, 1),
 }

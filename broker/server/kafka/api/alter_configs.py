@@ -1,14 +1,13 @@
-"""AlterConfigs (33), versions 0-2: replace all overrides of a topic by those in the request.
+"""AlterConfigs (33), versions 0-2: replace all overrides of a topic, or all that clients gave a broker, by those in the request.
 
-As in Kafka, a resource or a key that occurs twice in the request, and a null value, are INVALID_REQUEST.
-
-Deviation: a broker's settings cannot be changed while it runs (INVALID_REQUEST).
+As in Kafka, a resource or a key that occurs twice in the request, a null value, and levels of loggers are INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.server.kafka.configs import BROKER, TOPIC, check_broker, find_topic, unsupported_resource
+from headgate.broker.server.kafka.broker_configs import alter_broker
+from headgate.broker.server.kafka.configs import BROKER, TOPIC, find_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.requests import repeated
@@ -45,9 +44,7 @@ async def _alter(one: AlterConfigsResource, validate_only: bool, context: Contex
     if len(config) < len(one.configs):
         raise InvalidError(Reason.INVALID_REQUEST, "a key has no value")
     if one.resource_type == BROKER:
-        check_broker(one.resource_name, context)
-        if config:
-            raise InvalidError(Reason.INVALID_REQUEST, "settings of a broker cannot be changed while it runs")
+        await alter_broker(one.resource_name, lambda _: config, context, validate_only=validate_only)
     elif one.resource_type == TOPIC:
         topic = find_topic(one.resource_name, context)
         await context.engine.alter_topic_config(topic, config, validate_only=validate_only)

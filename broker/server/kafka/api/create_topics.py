@@ -115,6 +115,6 @@ def _created(topic: Topic, validate_only: bool, context: Context) -> CreatableTo
         replication_factor=topic.replication_factor,
         configs=[
             CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
-            for entry in topic_entries(topic, context.settings)
+            for entry in topic_entries(topic, context)
         ],
     )

@@ -1,20 +1,21 @@
-"""DescribeConfigs (32), versions 1-4: settings of topics and of this broker, with their defaults, types and texts.
+"""DescribeConfigs (32), versions 1-4: settings of topics and of this broker, with their defaults, types and texts, and the levels
+of this broker's loggers.
 
 - A null or empty list of keys asks for all keys. A resource that occurs twice in the request is answered once.
-- The broker with the empty name means the settings that all brokers share and can change while they run: there are none.
+- The broker with the empty name means the settings that clients gave all brokers.
 
-Deviation: broker loggers, client metrics and groups have no configs here (INVALID_REQUEST).
+Deviation: client metrics and groups have no configs here (INVALID_REQUEST).
 """
 
 from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.broker_configs import broker_entries, check_broker, logger_entries
 from headgate.broker.server.kafka.configs import (
     BROKER,
+    BROKER_LOGGER,
     TOPIC,
     Entry,
-    broker_entries,
-    check_broker,
     find_topic,
     topic_entries,
     unsupported_resource,
@@ -54,10 +55,12 @@ async def handle(request: DescribeConfigsRequest, context: Context) -> DescribeC
 
 def _entries(resource_type: int, name: str, context: Context) -> list[Entry]:
     if resource_type == TOPIC:
-        return topic_entries(find_topic(name, context), context.settings)
+        return topic_entries(find_topic(name, context), context)
     if resource_type == BROKER:
         check_broker(name, context)
-        return broker_entries(context) if name else []
+        return broker_entries(name, context)
+    if resource_type == BROKER_LOGGER:
+        return logger_entries(name, context)
     raise unsupported_resource(resource_type)
 
 

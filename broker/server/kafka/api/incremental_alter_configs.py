@@ -1,17 +1,19 @@
-"""IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic (KIP-339).
+"""IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic or a broker, and set
+levels of a broker's loggers (KIP-339, KIP-412).
 
 - Append and subtract work on lists; without an override they start from the default. Deleting a key without an override
   succeeds.
+- Settings of brokers that can change while they run: `engine/live_settings.py`. They are kept. Levels of loggers end with the
+  process, as in Kafka.
 - As in Kafka, a resource or a key that occurs twice in the request, an unknown operation, and a null value for an operation that
   needs one are INVALID_REQUEST.
-
-Deviation: a broker's settings cannot be changed while it runs (INVALID_REQUEST).
 """
 
 from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.server.kafka.configs import BROKER, TOPIC, Operation, altered, check_broker, find_topic, unsupported_resource
+from headgate.broker.server.kafka.broker_configs import alter_broker, alter_loggers, altered_broker
+from headgate.broker.server.kafka.configs import BROKER, BROKER_LOGGER, TOPIC, Operation, alter_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.requests import repeated
@@ -52,15 +54,12 @@ async def _alter(one: AlterConfigsResource, validate_only: bool, context: Contex
         if entry.value is None and operation is not Operation.DELETE:
             raise InvalidError(Reason.INVALID_REQUEST, f"key has no value. key=`{entry.name[:100]}`")
         changes[entry.name] = operation, entry.value or ""
+    name = one.resource_name
     if one.resource_type == BROKER:
-        check_broker(one.resource_name, context)
-        if changes:
-            raise InvalidError(Reason.INVALID_REQUEST, "settings of a broker cannot be changed while it runs")
+        await alter_broker(name, lambda present: altered_broker(present, changes, context), context, validate_only=validate_only)
+    elif one.resource_type == BROKER_LOGGER:
+        alter_loggers(name, changes, context, validate_only=validate_only)
     elif one.resource_type == TOPIC:
-        topic = find_topic(one.resource_name, context)
-        settings = context.settings
-        await context.engine.alter_topic_config(
-            topic, lambda present: altered(present, changes, settings), validate_only=validate_only
-        )
+        await alter_topic(name, changes, context, validate_only=validate_only)
     else:
         raise unsupported_resource(one.resource_type)

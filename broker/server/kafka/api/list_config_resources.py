@@ -1,7 +1,7 @@
-"""ListConfigResources (74), versions 0-1: what DescribeConfigs knows settings of: topics and brokers.
+"""ListConfigResources (74), versions 0-1: what DescribeConfigs knows settings of: topics, brokers and their loggers.
 
 Version 0 asks for client metrics (KIP-714), which are not served: none. Without types, all are listed. There are no settings of
-single groups, and no broker loggers. A type that Kafka does not know is UNSUPPORTED_VERSION.
+single groups. A type that Kafka does not know is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ async def handle(request: ListConfigResourcesRequest, context: Context) -> ListC
     if TOPIC in types:
         async for name in each(sorted(context.engine.manifest.topics)):
             found.append(ConfigResource(resource_name=name, resource_type=TOPIC))
-    if BROKER in types:
-        numbers = sorted({broker.broker_id for broker in context.engine.brokers()})
-        found += [ConfigResource(resource_name=str(number), resource_type=BROKER) for number in numbers]
+    numbers = sorted({broker.broker_id for broker in context.engine.brokers()})
+    for kind in (BROKER, BROKER_LOGGER):
+        if kind in types:
+            found += [ConfigResource(resource_name=str(number), resource_type=kind) for number in numbers]
     return ListConfigResourcesResponse(config_resources=found)

@@ -1,18 +1,53 @@
-"""ListPartitionReassignments (46), version 0: always none.
+"""ListPartitionReassignments (46), version 0: partitions whose lead is on its way to the broker that a client chose.
 
-For clients a partition has one replica, its lead. A move only changes the lead, within milliseconds and without a copy. So no
-reassignment is ever in progress, and tools that ask first (kafka-reassign-partitions --list and --verify, sarama) get Kafka's
-answer for that case.
+`replicas` are those of both lists, the chosen ones first, as in Kafka. A reassignment takes about a second, so the answer is mostly
+empty; see AlterPartitionReassignments. Topics and partitions that do not exist are left out.
 """
 
 from __future__ import annotations
 
+from headgate.broker.cluster.manifest import Topic
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.leads import Replicas
 from headgate.broker.wire.kafka.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 
 
 async def handle(request: ListPartitionReassignmentsRequest, context: Context) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_message=None)
+    manifest, each = context.engine.manifest, context.turn.each
+    replicas = Replicas(broker.broker_id for broker in context.engine.brokers())
+    asked: dict[str, set[int] | None] = {}
+    if request.topics is None:
+        asked = dict.fromkeys(manifest.topics_by_id[topic_id].name for topic_id in manifest.reassigning)
+    else:
+        async for one in each(request.topics):
+            asked[one.name] = {number async for number in each(one.partition_indexes)}
+    response = ListPartitionReassignmentsResponse(error_message=None)
+    async for name, numbers in each(asked.items()):
+        topic = manifest.topics.get(name)
+        if topic is None:
+            continue
+        rows = [
+            _row(topic, number, target, replicas, context)
+            async for number, target in each(sorted(topic.targets.items()))
+            if numbers is None or number in numbers
+        ]
+        if rows:
+            response.topics.append(OngoingTopicReassignment(name=name, partitions=rows))
+    return response
+
+
+def _row(topic: Topic, number: int, target: list[int], replicas: Replicas, context: Context) -> OngoingPartitionReassignment:
+    lead = context.engine.manifest.lead_id(topic.id, number)
+    present = topic.replicas.get(number, []) if lead is None else replicas.shown(topic, number, lead)
+    removing = [one for one in present if one not in target]
+    return OngoingPartitionReassignment(
+        partition_index=number,
+        replicas=[*target, *removing],
+        adding_replicas=[one for one in target if one not in present],
+        removing_replicas=removing,
+    )

@@ -114,7 +114,7 @@ async def _describe(topic: Topic, replicas: Replicas, context: Context, operatio
 
 def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) -> MetadataResponsePartition:
     code, broker_id, epoch = lead_of(topic, number, context)
-    shown = [] if code else replicas.of(broker_id, topic.replication_factor)
+    shown = [] if code else replicas.shown(topic, number, broker_id)
     return MetadataResponsePartition(
         error_code=code,
         partition_index=number,

@@ -1,0 +1,60 @@
+"""Settings that change while this broker runs: changed through the catalog, and in force as the manifest has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from headgate.broker.cluster.manifest import SetBrokerConfig
+from headgate.broker.engine import live_settings
+from headgate.broker.engine.life import Life
+from headgate.broker.engine.partition.leads import Leads
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+
+ALTER_TRIES = 100
+ALTER_PAUSE_S = 0.02
+"""Pause, in seconds, before another attempt to change settings that another broker has just changed: about two seconds of tries."""
+
+
+class BrokerConfigs:
+    """`started_with` has the settings with which the broker was started; `life.settings` those in force."""
+
+    def __init__(self, life: Life, leads: Leads) -> None:
+        self.started_with = replace(life.settings)
+        self._life = life
+        self._leads = leads
+        self._lock = asyncio.Lock()
+
+    def follow(self) -> None:
+        """Put the settings in the manifest in force. No other code changes settings."""
+        for field, value in live_settings.in_force(self._life.manifest, self.started_with).items():
+            object.__setattr__(self._life.settings, field, value)  # frozen for everyone else
+        self._leads.configure_all()
+
+    async def alter(
+        self, broker: str, made: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool = False
+    ) -> None:
+        """Change the settings of a broker, or of all brokers ("").
+
+        Args:
+            made: returns the new settings, from the present ones.
+
+        Raises InvalidError(INVALID_REQUEST), RetryError, and the errors of `Catalog.commit`.
+        """
+        async with self._lock:
+            for _ in range(ALTER_TRIES):
+                await self._life.catalog.settle()
+                was = self._life.manifest.broker_configs.get(broker, {})
+                config = dict(made(was))
+                live_settings.check(config)
+                if validate_only or config == was:
+                    return
+                try:
+                    await self._life.catalog.commit(SetBrokerConfig(broker, config, was))
+                    return
+                except InvalidError as error:
+                    if error.reason is not Reason.CHANGED_MEANWHILE:
+                        raise
+                await asyncio.sleep(ALTER_PAUSE_S)  # another broker's change has not reached this broker yet
+        raise RetryError(Reason.NOT_READY, "the settings of brokers change faster than this broker hears of it")

@@ -1,0 +1,46 @@
+"""UpdateFeatures (57), versions 0-2: the levels of features are fixed.
+
+A release serves its features at one level each (`api_versions.FEATURES`), and no records in the store depend on a level, so there
+is nothing to upgrade or to downgrade. An update to the present level succeeds. Any other one, and one of an unknown feature, is
+INVALID_UPDATE_VERSION, as in Kafka for a level out of range; one wrong update refuses all, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from headgate.broker.server.kafka.api.api_versions import FEATURES
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+ROWS_VERSION_MAX = 1
+
+
+async def handle(request: UpdateFeaturesRequest, context: Context) -> UpdateFeaturesResponse:
+    response = UpdateFeaturesResponse(error_message=None)
+    refused: str | None = None
+    async for one in context.turn.each(request.feature_updates):
+        message = _refusal(one)
+        refused = refused or message
+        code = ErrorCode.NONE if message is None else ErrorCode.INVALID_UPDATE_VERSION
+        response.results.append(UpdatableFeatureResult(feature=one.feature, error_code=code, error_message=message))
+    if not request.feature_updates:
+        response.error_code, response.error_message = ErrorCode.INVALID_REQUEST, "no feature is named"
+    elif refused is not None and context.api_version > ROWS_VERSION_MAX:
+        response.error_code, response.error_message = ErrorCode.INVALID_UPDATE_VERSION, refused
+    return response
+
+
+def _refusal(one: FeatureUpdateKey) -> str | None:
+    """The reason why a feature cannot have this level; None: it has it."""
+    level = FEATURES.get(one.feature)
+    name = one.feature[:100]
+    if level is None:
+        return f"this cluster has no such feature. feature=`{name}`"
+    if one.max_version_level != level:
+        return f"the level of a feature is fixed by the release. feature=`{name}` level=`{level}` asked=`{one.max_version_level}`"
+    return None
