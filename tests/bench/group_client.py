@@ -3,6 +3,8 @@
 python -m tests.bench.group_client commits PORT TOPIC PARTITIONS CONNECTIONS SECONDS
 python -m tests.bench.group_client rebalance PORT MEMBERS ROUNDS
 python -m tests.bench.group_client members PORT GROUPS SIZE SECONDS
+python -m tests.bench.group_client consumers PORT TOPIC PARTITIONS MEMBERS ROUNDS
+python -m tests.bench.group_client consumer_groups PORT TOPIC GROUPS SIZE SECONDS
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 import uvloop
 
+from tests.support.consumer_load import ConsumerMember, are_settled
 from tests.support.group_load import Member, commit_body, commit_errors, connect, settled_groups
 
 OFFSET_COMMIT, COMMIT_VERSION = 8, 7
@@ -93,8 +96,76 @@ async def members(port: str, groups: str, size: str, seconds: str) -> dict[str, 
     }
 
 
+async def consumers(port: str, topic: str, partitions: str, members: str, rounds: str) -> dict[str, Any]:
+    """Seconds from the last join of a new KIP-848 group's members until all partitions are owned and all have the last epoch. Then
+    one member leaves, and the others settle again."""
+    joins: list[float] = []
+    leaves: list[float] = []
+    for number in range(int(rounds)):
+        made = [ConsumerMember(int(port), f"consumers-{number}", topic) for _ in range(int(members))]
+        stop = asyncio.Event()
+        await asyncio.gather(*(one.join() for one in made))
+        began = time.perf_counter()
+        tasks = [asyncio.create_task(one.live(stop)) for one in made]
+        await _settled(made, int(partitions))
+        joins.append(time.perf_counter() - began)
+        gone = made.pop()
+        tasks.pop().cancel()
+        gone.epoch = -1
+        await gone.beat()
+        began = time.perf_counter()
+        await _settled(made, int(partitions))
+        leaves.append(time.perf_counter() - began)
+        stop.set()
+        await asyncio.gather(*tasks)
+        for one in (*made, gone):
+            one.close()
+    return {"join_s": sorted(joins)[len(joins) // 2], "join_s_max": max(joins), "leave_s_max": max(leaves)}
+
+
+async def _settled(made: list[ConsumerMember], partitions: int) -> None:
+    while not are_settled(made, partitions):  # some hundred of them, each with its own moment
+        if any(one.errors for one in made):
+            raise SystemExit(f"a heartbeat was refused. errors=`{sorted({code for one in made for code in one.errors})}`")
+        await asyncio.sleep(0.01)
+
+
+async def consumer_groups(port: str, topic: str, groups: str, size: str, seconds: str) -> dict[str, Any]:
+    """Heartbeats of many KIP-848 groups for some seconds, once all have settled."""
+    made = [ConsumerMember(int(port), f"many-{number}", topic) for number in range(int(groups)) for _ in range(int(size))]
+    stop = asyncio.Event()
+    began = time.perf_counter()
+    for first in range(0, len(made), 100):
+        await asyncio.gather(*(one.join() for one in made[first : first + 100]))
+    tasks = [asyncio.create_task(one.live(stop)) for one in made]
+    while any(time.perf_counter() - one.changed_at_s < 1.0 for one in made):  # noqa: ASYNC110  # thousands of them
+        await asyncio.sleep(0.05)
+    settled_s = max(one.changed_at_s for one in made) - began
+    for one in made:
+        one.beats = 0
+    await asyncio.sleep(float(seconds))
+    beats = sum(one.beats for one in made)
+    stop.set()
+    await asyncio.gather(*tasks)
+    return {
+        "members": len(made),
+        "settled_s": settled_s,
+        "beats_per_s": beats / float(seconds),
+        "expelled": sum(bool(one.errors) for one in made),
+    }
+
+
+OPERATIONS = {
+    "commits": commits,
+    "rebalance": rebalance,
+    "members": members,
+    "consumers": consumers,
+    "consumer_groups": consumer_groups,
+}
+
+
 def main() -> None:
-    operation = {"commits": commits, "rebalance": rebalance, "members": members}[sys.argv[1]]
+    operation = OPERATIONS[sys.argv[1]]
     sys.stdout.write(json.dumps(uvloop.run(operation(*sys.argv[2:]))) + "\n")
 
 

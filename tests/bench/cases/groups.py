@@ -14,6 +14,7 @@ PARTITIONS = 8
 MEMBERS = 50
 SETTLE_GOAL_S = 2.0
 GROUPS, SIZE = 200, 3
+CONSUMERS, MANY_GROUPS = 200, 1_000
 FLOOD_BATCH_BYTES = 64 << 10
 
 
@@ -83,6 +84,43 @@ def _members(bench: Bench, name: str) -> Iterable[Row]:
     )
 
 
+def _consumers(bench: Bench, name: str) -> Iterable[Row]:
+    with bench.broker(LOCAL_ALWAYS) as broker:
+        broker.create_topic("bench", CONSUMERS)
+        answer = client("group_client", "consumers", broker.kafka_port, "bench", CONSUMERS, CONSUMERS, bench.pick(2, 5))
+    yield Row(
+        group="groups",
+        case=name,
+        measured=f"{answer['join_s'] * 1e3:,.0f} ms",
+        ratio=answer["join_s"],
+        high=answer["join_s_max"],
+        unit="s",
+        goal=SETTLE_GOAL_S,
+        side=Goal.AT_MOST,
+        note=f"after one has left: at most {answer['leave_s_max'] * 1e3:,.0f} ms",
+        details=answer,
+    )
+
+
+def _many_consumers(bench: Bench, name: str) -> Iterable[Row]:
+    seconds = bench.pick(3, 15)
+    with bench.broker(LOCAL_ALWAYS) as broker:
+        broker.create_topic("bench", PARTITIONS)
+        groups = bench.pick(100, MANY_GROUPS)
+        answer, cpu_s = costed(broker.pid, "group_client", "consumer_groups", broker.kafka_port, "bench", groups, SIZE, seconds)
+    yield Row(
+        group="groups",
+        case=name,
+        measured=f"{answer['expelled']} of {answer['members']} members expelled, settled after {answer['settled_s']:.1f} s",
+        ratio=float(answer["expelled"]),
+        unit="members",
+        goal=0.0,
+        side=Goal.AT_MOST,
+        note=f"{answer['beats_per_s']:,.0f} heartbeats/s; broker's CPU {cpu_s:.1f} s for all of it",
+        details=answer,
+    )
+
+
 def _case_commits(backend: str, connections: int) -> Case:
     name = f"commits of {PARTITIONS} partitions, {connections} connections, {BACKENDS[backend]}"
     return Case("groups", name, lambda bench: _commits(bench, name, backend, connections))
@@ -91,7 +129,12 @@ def _case_commits(backend: str, connections: int) -> Case:
 _SETTLES = f"{MEMBERS} members settle after the last join"
 _BESIDE = f"{GROUPS} groups of {SIZE} beside a flood"
 
+_CONSUMERS = f"{CONSUMERS} members of a KIP-848 group settle after the last join"
+_MANY = f"{MANY_GROUPS} KIP-848 groups of {SIZE}"
+
 CASES = [
+    Case("groups", _CONSUMERS, lambda bench: _consumers(bench, _CONSUMERS), goal=SETTLE_GOAL_S, side=Goal.AT_MOST, unit="s"),
+    Case("groups", _MANY, lambda bench: _many_consumers(bench, _MANY), goal=0.0, side=Goal.AT_MOST, unit="members"),
     *(_case_commits(backend, connections) for backend in (LOCAL_NEVER, LOCAL_ALWAYS) for connections in (1, 64)),
     Case("groups", _SETTLES, lambda bench: _rebalance(bench, _SETTLES), goal=SETTLE_GOAL_S, side=Goal.AT_MOST, unit="s"),
     Case(
