@@ -23,7 +23,7 @@ PROGRESS := /^ *Downloading .*[0-9.]+ MB\)/ { print } /^Collecting/ && ++n % 25 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui test soak chaos transactions simulate lint audit format bench release clean
+.PHONY: help install up demo ui test soak chaos transactions security simulate lint audit format bench release clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ soak: $(STAMP) ## the long tests: kills, pauses and cuts on every store, and a r
 
 transactions: $(STAMP) ## 30 rounds of kills for each client that consumes, transforms and produces in transactions
 	HEADGATE_TRANSACTION_ROUNDS=30 $(BIN)/python -m pytest -q tests/e2e/test_transactions.py -m "slow or not slow"
+
+security: $(STAMP) ## logins, ACLs and quotas beside Apache Kafka, all clients through changes of certificates, long fuzzing
+	HEADGATE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -m "slow or not slow" tests/compat/test_security_kafka.py \
+		tests/compat/test_security_clients.py tests/unit/access tests/e2e/test_tls.py tests/e2e/test_access.py tests/e2e/test_quotas.py tests/e2e/test_secrets.py
 
 chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: CHAOS_FLAGS='--rounds 100 --seed 7'
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import maven, oracle
+from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, PATIENCE_S, BrokerProcess
 from tests.support.kafka_server import KafkaServer
@@ -26,7 +26,7 @@ from tests.support.ports import free_port
 from tests.support.wire import ClosedByPeer, RawConnection
 from tests.unit.access.test_sasl import final
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(maven.missing() is not None, reason=f"no Kafka: {maven.missing()}")]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka_server]
 
 PASSWORD, WRONG = "alice-password", "another"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -67,6 +67,7 @@ def secure(bench: Bench) -> Iterator[Secure]:
         "tls.certificate": str(pem),
         "tls.key": str(key),
         "tls.ca": str(authority.ca),
+        "grpc.mtls.port": str(free_port()),
         "kafka.listeners": ",".join(f"{protocol}://127.0.0.1:{port}" for protocol, port in ports.items()),
         "authorization": "acl",
         "super.users": "User:ANONYMOUS",
