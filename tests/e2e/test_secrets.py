@@ -62,7 +62,7 @@ def test_no_password_stands_in_a_plan_a_page_or_a_log(
         flood = Backfill(cluster=address, topic="secret", source=source, key="user", value="payload", event_time="at", partitions=1)
         certificate = run(flood, spark)
         assert certificate.complete
-        read = spark.read.format("headgate").option("cluster", address).option("topic", "secret").load()
+        read = spark.read.format("headgate").option("cluster", address).option("subscribe", "secret").load()
         assert read.count() == len(rows)
         read.explain("extended")
         shown = capfd.readouterr()

@@ -72,6 +72,13 @@ def _users(request: Message) -> Iterator[str]:
     yield from dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
 
 
+def _elected(request: Message) -> Iterator[str]:
+    if request.topic_partitions is None:
+        yield "every topic"
+    for one in request.topic_partitions or ():
+        yield one.topic
+
+
 def _markers(request: Message) -> Iterator[str]:
     for marker in request.markers:
         yield from (f"producer {marker.producer_id} in {topic.name}" for topic in marker.topics)
@@ -87,12 +94,15 @@ ACTS: dict[int, Callable[[Message], Iterator[str]]] = {
     33: _rows("resources", "resource_name"),
     37: _rows("topics"),
     42: lambda request: iter(request.groups_names),
+    43: _elected,
     44: _rows("resources", "resource_name"),
+    45: _rows("topics"),
     47: lambda request: iter((request.group_id,)),
     49: _quotas,
     51: _users,
+    57: _rows("feature_updates", "feature"),
 }
-"""By API key: the names of what an act is about. ElectLeaders elects nothing here."""
+"""By API key: the names of what an act is about."""
 
 
 def targets(key: int, request: Message) -> list[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.access.rights import Identity
     from headgate.broker.server.kafka.apis import Message
 
-ACTS = frozenset((19, 20, 21, 27, 30, 31, 33, 37, 42, 44, 47, 49, 51))
+ACTS = frozenset((19, 20, 21, 27, 30, 31, 33, 37, 42, 43, 44, 45, 47, 49, 51, 57))
 """The keys of `audit.kafka_acts.ACTS`, which is imported for the first of them."""
 
 
