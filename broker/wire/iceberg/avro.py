@@ -19,10 +19,18 @@ BLOCK_BYTES = 1 << 20
 _MAGIC = b"Obj\x01"
 
 
-def container(schema: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, str]) -> bytes:
-    """A container file with these rows, which have all fields of the schema's record; compressed with deflate.
+def encode(schema: Mapping[str, Any], row: Mapping[str, Any]) -> bytes:
+    """A row, which has all fields of the schema's record, as it stands in a container file before compression."""
+    out = bytearray()
+    _write(out, schema, row)
+    return bytes(out)
+
+
+def container(schema: Mapping[str, Any], rows: Iterable[bytes], metadata: Mapping[str, str]) -> bytes:
+    """A container file with these rows, compressed with deflate.
 
     Args:
+        rows: each from `encode`.
         metadata: further entries of the file's header.
     """
     out = bytearray(_MAGIC)
@@ -37,7 +45,7 @@ def container(schema: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], meta
     out += sync
     block, count = bytearray(), 0
     for row in rows:
-        _write(block, schema, row)
+        block += row
         count += 1
         if len(block) >= BLOCK_BYTES:
             _close(out, block, count, sync)

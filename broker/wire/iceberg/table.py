@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headgate.broker.wire.iceberg.avro import container
+from headgate.broker.wire.iceberg.avro import container, encode
 from headgate.broker.wire.iceberg.schemas import (
     BY_DAY,
     BY_PARTITION,
@@ -73,13 +73,14 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """A manifest as it is written. `version`: that wrote it."""
+    """A manifest as it is written. `version`: that wrote it. `row`: its entry in manifest lists, encoded once."""
 
     name: str
     size_bytes: int
     spec_id: int
     version: int
     entries: tuple[_Entry, ...]
+    row: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +195,7 @@ class Table:
         ]
         return [*manifests, *made]
 
-    @staticmethod
-    def _write(spec_id: int, entries: tuple[_Entry, ...], version: int, objects: dict[str, bytes]) -> _Manifest:
+    def _write(self, spec_id: int, entries: tuple[_Entry, ...], version: int, objects: dict[str, bytes]) -> _Manifest:
         name = f"{version:020d}-{len(objects)}-{entries[0].file.partition}-{entries[0].file.first_offset}.avro"
         spec = next(one for one in SPECS if one["spec-id"] == spec_id)
         described = {
@@ -206,12 +206,13 @@ class Table:
             "format-version": "2",
             "content": "data",
         }
-        rows = (_entry_row(entry, version) for entry in entries)
+        rows = (encode(ENTRY[spec_id], _entry_row(entry, version)) for entry in entries)
         objects[name] = container(ENTRY[spec_id], rows, described)
-        return _Manifest(name, len(objects[name]), spec_id, version, entries)
+        one = _Manifest(name, len(objects[name]), spec_id, version, entries, b"")
+        return replace(one, row=encode(MANIFEST_FILE, _manifest_row(one, self.manifest_url(name))))
 
     def _list(self, manifests: Iterable[_Manifest], version: int) -> bytes:
-        rows = (_manifest_row(one, self.manifest_url(one.name)) for one in manifests)
+        rows = (one.row for one in manifests)
         described = {"snapshot-id": str(version), "sequence-number": str(version), "format-version": "2"}
         return container(MANIFEST_FILE, rows, described)
 
