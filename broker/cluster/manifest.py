@@ -470,13 +470,11 @@ class Manifest:
         self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
         """Gates by topic and id, in the order of their opening. Only live topics that have gates."""
         self._window_ends: dict[uuid.UUID, list[int]] = {}
-        """The end of the last window of each partition that is not at the front, so that a commit of a position need not look at
-        all gates. Only live topics that have gates."""
+        """The end of each partition's last window that is not at the front, for commits of positions. Only topics that have gates."""
         self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
-        """Deleted ranges of offsets above the log start, by offset. A range was below the log start when a gate was opened in
-        front, or an operator lets readers pass it."""
+        """Ranges above the log start that readers pass: deleted before a gate opened in front, skipped, or without a record left."""
         self.files = FoldedFiles()
-        """The Parquet files with live records."""
+        """The Parquet files that folds made."""
         self.compacted: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
         """How far partitions are compacted, and since when (`NoteCompacted`). Only of live topics."""
         self.superseded: dict[str, int] = {}
