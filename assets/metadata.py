@@ -55,6 +55,7 @@ def loaded_metadata(loaded: Loaded, rows: int, path: str) -> dict[str, Any]:
         "complete": bool(certificate["complete"]),
         "read back": bool(certificate["verified"]),
         "work": work_of(certificate),
+        **({"table": str(certificate["snapshot"])} if certificate.get("snapshot") else {}),
         "checksum": str(source.get("checksum") or ""),
         "certificate": dg.MetadataValue.json(dict(certificate)),
         "certificate file": dg.MetadataValue.path(path),

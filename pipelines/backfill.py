@@ -66,7 +66,7 @@ class Backfill:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
         topic: topic of the records.
         source: a path for `format`, a SQL query with format ``query``, or a DataFrame.
-        format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...
+        format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...; for `iceberg` see `iceberg_table.py`.
         key: decides the partition as Kafka's Java client does. Rows without a key are spread by their content.
         value: default: the row as a JSON object, as Spark's ``to_json`` writes it: without null fields, times in milliseconds.
         event_time: a timestamp or date; becomes the record's time and the order within a partition. None: the time of the run,
@@ -270,6 +270,8 @@ class FloodRun:
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None
         """The work on the source's rows and their number; None until they are counted, and when the flood was committed before."""
+        self._snapshot = ""
+        """The snapshot of an Iceberg table that the source is."""
         self._held: HeldGate | None = None
         """The gate of the files; None at the end of a topic, where the commit opens it."""
         self._written: list[Any] | None = None
@@ -329,6 +331,7 @@ class FloodRun:
             return
         with self._phase(Phase.COUNTING):
             rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
+            self._snapshot = rows.snapshot
             with self._job():
                 work, counts = counted(self._spark, rows, partitions, self.known)
                 if (behind := self._backfill.late_behind) is not None:
@@ -405,14 +408,8 @@ class FloodRun:
 
     def _filled_before(self) -> Certificate:
         gate, files = self._connection.call(self._connection.gates.describe_files(self._backfill.topic, self._flood_id))
-        self._tell(
-            Progress(
-                phase=Phase.DONE,
-                rows_done=0,
-                rows_total=gate.rows,
-                message=f"the flood was committed before: {gate.rows:,} records, 0 added",
-            )
-        )
+        said = f"the flood was committed before: {gate.rows:,} records, 0 added"
+        self._tell(Progress(phase=Phase.DONE, rows_done=0, rows_total=gate.rows, message=said))
         return self._of_gate(gate, files, None, added=False)
 
     # -- the rows
@@ -546,6 +543,7 @@ class FloodRun:
             flood_id=self._flood_id,
             engine=self._source[0].engine if self._source is not None else "",
             engine_reason=self._source[0].why if self._source is not None else "",
+            snapshot=self._snapshot,
             gate_id=self._flood_id,
             place=str(one.place),
             seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},

@@ -88,6 +88,7 @@ class Certificate:
     `added_rows`: rows that this run added; 0 when the flood had been committed before, and then `already_filled` is True.
     `size_bytes`, `files`: of the Parquet files. `seconds`: duration of each phase. `engine`: ``arrow`` when tasks worked on
     columns, ``spark`` when Spark moved the rows, and then `engine_reason` says why; both empty when this run wrote nothing.
+    `snapshot`: of an Iceberg table: the snapshot that this run read; empty for other sources, and when it read nothing.
     """
 
     cluster: str
@@ -103,6 +104,7 @@ class Certificate:
     keyless_rows: int = 0
     engine: str = ""
     engine_reason: str = ""
+    snapshot: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     partitions: tuple[PartitionCertificate, ...] = ()
     format_version: int = FORMAT_VERSION
@@ -192,6 +194,7 @@ class Certificate:
             keyless_rows=self.keyless_rows or earlier.keyless_rows,
             engine=self.engine or earlier.engine,
             engine_reason=self.engine_reason or earlier.engine_reason,
+            snapshot=self.snapshot or earlier.snapshot,
             partitions=tuple(parts),
         )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.stand_ins import Bucket, bucket_of, stand_in
+from headgate.pipelines.columns.stand_ins import Bucket, bucket_of, stand_in, stand_in_files
 from headgate.pipelines.session import is_gone
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ SPARK = "spark"
 """The two ways to do a flood's work: tasks work on columns with Arrow, or Spark moves the rows."""
 QUERY = "query"
 """The format of a source that is a SQL query."""
+ICEBERG = "iceberg"
+"""The format of a source that is a snapshot of an Iceberg table."""
 _FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro", "xml", "binaryfile", "delta"})
 """Formats whose source is a path. A source of another format may be the name of a table."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -55,6 +57,8 @@ class Rows:
     """True when the source's reader drops rows that it cannot parse. It only notices errors in the columns that a query reads."""
     bucket: Bucket | None = None
     """The bucket for which the frame's files stand; Spark itself must not read these."""
+    snapshot: str = ""
+    """The snapshot of an Iceberg table that the rows are of."""
     by_spark: Callable[[str], Rows] | None = None
     """The same rows from the bucket, given the reason why columns cannot have them. Raises InvalidError."""
 
@@ -113,6 +117,8 @@ def rows_of(
 
     Raises as `load` and `made` do.
     """
+    if isinstance(source, str) and format.lower() == ICEBERG:
+        return _rows_of_table(spark, source, options, made)
     if not isinstance(source, str) or not bucket_of(source) or not hasattr(spark, "_jsparkSession"):
         return made(load(spark, source, format, options))
 
@@ -135,6 +141,35 @@ def rows_of(
         if bucket is None:
             raise
         raise type(error)(error.reason, bucket.in_words(error.message)) from error
+
+
+def _rows_of_table(spark: SparkSession, source: str, options: Mapping[str, str], made: Callable[[DataFrame], Rows]) -> Rows:
+    """The rows of a snapshot of an Iceberg table, from its files. Raises as `read_snapshot`, `load` and `made` do."""
+    from headgate.pipelines.iceberg_table import read_snapshot
+
+    snapshot = read_snapshot(source, options)
+
+    def rows(paths: Sequence[str]) -> Rows:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        with spark_errors(f"source cannot be read. source=`{snapshot.name}`"):
+            schema = from_arrow_schema(snapshot.schema, prefer_timestamp_ntz=True)
+            # Without the option Spark would add the columns that it reads from the names of directories.
+            reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
+            frame = reader.parquet(*paths) if paths else spark.createDataFrame([], schema)
+            return replace(made(frame), snapshot=snapshot.name)
+
+    if not snapshot.files or not bucket_of(snapshot.files[0]) or not hasattr(spark, "_jsparkSession"):
+        return rows(snapshot.files)
+
+    def by_spark(why: str) -> Rows:
+        return rows([re.sub("^s3n?:", "s3a:", one) for one in snapshot.files])
+
+    try:
+        paths, bucket = stand_in_files(spark, snapshot.files)
+    except UnlikeError as error:
+        return by_spark(str(error))
+    return replace(rows(paths), bucket=bucket, by_spark=by_spark)
 
 
 def records(

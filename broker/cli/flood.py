@@ -138,6 +138,8 @@ def _print(certificate: Certificate, path: Path | None, kept: str) -> None:
             facts.append((name, f"{side.rows:,} records, {output.size(side.data_bytes)}, checksum {side.checksum or 0:016x}"))
     if certificate.gap_rows is not None:
         facts.append(("missing, duplicate", f"{certificate.gap_rows:,}, {certificate.duplicate_rows or 0:,}"))
+    if certificate.snapshot:
+        facts.append(("table", certificate.snapshot))
     if certificate.work:
         facts.append(("work", certificate.work))
     if certificate.seconds:

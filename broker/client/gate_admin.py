@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
@@ -296,39 +296,49 @@ class GateAdmin(ClusterClient):
         Args:
             wanted: only list files and partitions that may have such records, and list folded files, too.
         """
-        request = gates_pb2.LayoutRequest(topic=topic, wanted=None if wanted is None else _range(wanted))
+        request = layout_request(topic, wanted)
         response: gates_pb2.LayoutResponse = await self._cluster.call(GATES["Layout"], request, retry=True)
         places: dict[TopicPartition, Start] = {TopicPartition(topic, row.partition): "latest" for row in response.partitions}
         ends = await self._cluster.offsets(places)
-        return Layout(
-            topic=topic,
-            topic_id=uuid.UUID(bytes=response.topic_id),
-            store_url=response.store_url,
-            prefix=response.prefix,
-            files=response.files,
-            partitions=tuple(
-                PartitionLayout(
-                    partition=row.partition,
-                    log_start=row.log_start,
-                    high_watermark=ends[TopicPartition(topic, row.partition)].offset,
-                    grpc_address=row.grpc_address,
-                    kafka_address=row.kafka_address,
-                    extents=tuple(_file(one) for one in row.files),
-                    holes=tuple(
-                        Hole(
-                            gate_id=hole.gate_id,
-                            base_offset=hole.base_offset,
-                            end_offset=hole.end_offset,
-                            open=hole.state == gates_pb2.GATE_STATE_OPEN,
-                        )
-                        for hole in row.holes
-                    ),
-                    folded=tuple(FoldedFile(file=_file(one.file), end_offset=one.end_offset) for one in row.folded),
-                    left_out=tuple((one.base_offset, one.end_offset) for one in row.left_out),
-                )
-                for row in response.partitions
-            ),
-        )
+        return layout_of(topic, response, {at.partition: found.offset for at, found in ends.items()})
+
+
+def layout_request(topic: str, wanted: RecordRange | None) -> gates_pb2.LayoutRequest:
+    """The request of `GateAdmin.layout`."""
+    return gates_pb2.LayoutRequest(topic=topic, wanted=None if wanted is None else _range(wanted))
+
+
+def layout_of(topic: str, response: gates_pb2.LayoutResponse, ends: Mapping[int, int]) -> Layout:
+    """The answer of a broker. `ends`: high watermarks by partition."""
+    return Layout(
+        topic=topic,
+        topic_id=uuid.UUID(bytes=response.topic_id),
+        store_url=response.store_url,
+        prefix=response.prefix,
+        files=response.files,
+        partitions=tuple(
+            PartitionLayout(
+                partition=row.partition,
+                log_start=row.log_start,
+                high_watermark=ends[row.partition],
+                grpc_address=row.grpc_address,
+                kafka_address=row.kafka_address,
+                extents=tuple(_file(one) for one in row.files),
+                holes=tuple(
+                    Hole(
+                        gate_id=hole.gate_id,
+                        base_offset=hole.base_offset,
+                        end_offset=hole.end_offset,
+                        open=hole.state == gates_pb2.GATE_STATE_OPEN,
+                    )
+                    for hole in row.holes
+                ),
+                folded=tuple(FoldedFile(file=_file(one.file), end_offset=one.end_offset) for one in row.folded),
+                left_out=tuple((one.base_offset, one.end_offset) for one in row.left_out),
+            )
+            for row in response.partitions
+        ),
+    )
 
 
 _PLACES = {

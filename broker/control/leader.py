@@ -217,6 +217,8 @@ class Leader:
         self._tasks.spawn(self._run(), "leader")
         self._tasks.spawn(self.gates.run(), "gates")
         self._tasks.spawn(self.tables.run(), "tables")
+        if self.tables.catalog is not None:
+            self._tasks.spawn(self.tables.catalog.run(), "catalog")
 
     async def _begin(self) -> int:
         """Make the first commit of the term. Returns the number of recovered records."""

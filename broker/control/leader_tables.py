@@ -23,7 +23,9 @@ from headgate.broker.cluster.folded_files import FoldToFiles
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest import DeleteTopic, Edit, SetLogStart, SkipRecords, Topic, TrimGates
 from headgate.broker.cluster.ranges import Ranges
+from headgate.broker.control.catalog_process import CatalogProcess
 from headgate.broker.control.leader_journal import LeaderJournal
+from headgate.broker.control.table_catalog import TableCatalog
 from headgate.broker.engine import keys
 from headgate.broker.engine.topic_tables import OFFSETS, TOPIC, location_of
 from headgate.broker.runtime.errors import HeadgateError
@@ -75,6 +77,8 @@ class LeaderTables:
     """The tables of all topics, during one term."""
 
     def __init__(self, engine: Engine, journal: LeaderJournal) -> None:
+        self.catalog = _users_catalog(engine)
+        """The catalog of the user's in which the tables are registered, too; None without one."""
         self._engine = engine
         self._journal = journal
         self._known: dict[uuid.UUID, _Known] = {}
@@ -84,6 +88,8 @@ class LeaderTables:
         """Paths of files whose place others have taken since then."""
         self._due: dict[uuid.UUID, bool] = {}
         """Topics whose table may have changed. True: files may be gone."""
+        self._shown: dict[uuid.UUID, str] = {}
+        """Topics whose table was shown to the user's catalog, and their names."""
         self._writing = asyncio.Lock()
         self.versions_written = 0
 
@@ -99,6 +105,8 @@ class LeaderTables:
                     if topic_id in self._journal.manifest.files.by_topic or topic_id in self._known:
                         self._due[topic_id] = True
                 case DeleteTopic(topic_id):
+                    if self.catalog is not None and topic_id in self._shown:
+                        self.catalog.forget(self._shown.pop(topic_id))
                     for state in (self._known, self._added, self._merged, self._due):
                         state.pop(topic_id, None)
 
@@ -106,8 +114,12 @@ class LeaderTables:
         """Write the due tables, until the term ends."""
         self._due.update(dict.fromkeys(self._journal.manifest.files.by_topic, True))
         sweep_s = self._engine.clock.monotonic() + SWEEP_S
+        begun = False
         while True:
             await self.write_due()
+            if self.catalog is not None and not begun and not self._due:
+                begun = True
+                self.catalog.all_shown()
             if self._engine.clock.monotonic() >= sweep_s:
                 sweep_s = self._engine.clock.monotonic() + SWEEP_S
                 await self.sweep()
@@ -158,6 +170,7 @@ class LeaderTables:
             # Another leader wrote this version, or an earlier attempt of this one did. What is there is read first.
             self._due[topic.id] = True
             return
+        self._show(topic, written.table)
         known.table, known.written_ms = written.table, self._engine.clock.now_ms()
         self._known[topic.id] = known
         self.versions_written += 1
@@ -178,8 +191,16 @@ class LeaderTables:
         now = _Known(table, 0)
         now.change(self._whole(topic.id), ())
         if metadata["properties"].get(FILES, _Known(table, 0).digest) == now.digest:
+            self._show(topic, table)
             return None
         return _Known(table, metadata["last-updated-ms"])
+
+    def _show(self, topic: Topic, table: Table) -> None:
+        """Have the version registered in the user's catalog."""
+        if self.catalog is not None and table.version:
+            self._shown[topic.id] = topic.name
+            path = keys.table_metadata(topic.id, table.version).removeprefix(keys.topic_prefix(topic.id))
+            self.catalog.show(topic.name, f"{table.location}{path}")
 
     def _whole(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
         partitions = self._journal.manifest.files.by_topic.get(topic_id, {})
@@ -204,6 +225,14 @@ class LeaderTables:
                     for one in found:
                         if one.key not in kept and one.key < newest and one.modified_ms < oldest_ms:
                             await store.delete(one.key)
+
+
+def _users_catalog(engine: Engine) -> TableCatalog | None:
+    settings = engine.settings
+    if not settings.table_catalog:
+        return None
+    prefix = location_of(engine.store.url, uuid.UUID(int=0)).removesuffix(keys.topic_prefix(uuid.UUID(int=0)))
+    return TableCatalog(CatalogProcess(settings.table_catalog), settings.table_catalog_namespace, prefix)
 
 
 def _data_file(location: str, one: ParquetExtent) -> DataFile:

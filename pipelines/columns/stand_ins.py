@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -131,6 +131,28 @@ def stand_in(spark: SparkSession, source: str, format: str, options: Mapping[str
     except (OSError, ValueError) as error:
         raise refused(error, source) from error
     return local, made
+
+
+def stand_in_files(spark: SparkSession, urls: Sequence[str]) -> tuple[list[str], Bucket]:
+    """The local paths that stand for these objects, and their bucket. Their content is not needed: the reader has a schema.
+
+    Raises:
+        UnlikeError: only S3A can show them. Others as `stand_in`.
+    """
+    if not is_local(str(spark.sparkContext.master)):
+        raise UnlikeError("executors elsewhere do not see the driver's files")
+    keys = [url.partition("://")[2] for url in urls]
+    names = {key.partition("/")[0] for key in keys}
+    if len(names) > 1:
+        raise UnlikeError(f"the files are in several buckets: {', '.join(sorted(names))}")
+    (name,) = names
+    try:
+        made = Bucket(name, tempfile.mkdtemp(prefix="headgate-s3-"), access(spark, name))
+        weakref.finalize(made, shutil.rmtree, made.root, ignore_errors=True)
+        _make(made, system(made.access).get_file_info(keys))
+    except (OSError, ValueError) as error:
+        raise refused(error, urls[0]) from error
+    return [os.path.join(made.root, key) for key in keys], made
 
 
 def _objects(bucket: Bucket, key: str) -> list[Any]:

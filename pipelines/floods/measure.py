@@ -35,11 +35,13 @@ EXACT_ROWS_MAX = 5_000_000
 """Up to this number of rows, the event-time column is read and counted."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _LINE_FORMATS = ("csv", "json", "text")
+_PARQUET_FORMATS = ("parquet", "iceberg")
+"""Formats whose files are Parquet."""
 
 
 def can_count(flood: Flood) -> bool:
     """True when `measure` can return exact numbers. Other formats and floods with a condition are only estimated."""
-    return flood.where is None and flood.source.format.lower() == "parquet"
+    return flood.where is None and flood.source.format.lower() in _PARQUET_FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,9 @@ def look(flood: Flood, spans: Sequence[TimeSpan], now: datetime, *, skip_missing
 
 
 def _notes(sizes: Sequence[PartitionSize], looks: Sequence[_PathLook]) -> Iterator[str]:
+    for one in looks:
+        if one.is_table:
+            yield f"the source is {one.path}"
     empty = [one.key for one in sizes if one.exact and not one.rows]
     if empty:
         yield f"without rows, so nothing is added for them: {', '.join(empty[:SAID_MAX])}{', ...' if len(empty) > SAID_MAX else ''}"
@@ -114,6 +119,7 @@ class _PathLook:
         self.seen: list[Columns] = []
         self.columns: Columns | None = None
         self.lines: tuple[str, bytes] | None = None
+        self.is_table = flood.source.format.lower() == "iceberg"
         self._flood = flood
         self._spans = spans
         self._held = held
@@ -126,7 +132,7 @@ class _PathLook:
         flood = self._flood
         self._system, self.path, self._files = _opened(flood, self.path)
         try:
-            if flood.source.format.lower() == "parquet":
+            if flood.source.format.lower() in _PARQUET_FORMATS:
                 self.sizes = _parquet(flood, self._system, self._files, self._spans, self.path, self._held, self._see)
             else:
                 self.sizes = self._estimate()
@@ -210,6 +216,8 @@ def listing(flood: Flood, span: TimeSpan) -> Listing:
 
 def _opened(flood: Flood, path: str) -> tuple[pafs.FileSystem, str, list[pafs.FileInfo]]:
     """The file system of a path, the path for messages, and its files: at least one."""
+    if flood.source.format.lower() == "iceberg":
+        return _opened_table(flood, path)
     url = path.replace("s3a://", "s3://", 1)
     try:
         if "://" in url:
@@ -226,6 +234,29 @@ def _opened(flood: Flood, path: str) -> tuple[pafs.FileSystem, str, list[pafs.Fi
     if not files:
         raise InvalidError(Reason.NOT_FOUND, f"the source is not there{_nearest(system, base)}. flood=`{flood.name}` path=`{path}`")
     return system, path, files
+
+
+def _opened_table(flood: Flood, source: str) -> tuple[pafs.FileSystem, str, list[pafs.FileInfo]]:
+    """The file system of a table's data files, the name of its snapshot, and the files."""
+    from headgate.pipelines.iceberg_table import read_snapshot
+
+    snapshot = read_snapshot(source, flood.source.options)
+    if not snapshot.files:
+        raise InvalidError(Reason.NOT_FOUND, f"the table has no rows. flood=`{flood.name}` table=`{snapshot.name}`")
+    urls = [one.replace("s3a://", "s3://", 1) for one in snapshot.files]
+    try:
+        remote = "://" in urls[0]
+        system = pafs.FileSystem.from_uri(urls[0])[0] if remote else pafs.LocalFileSystem()
+        found: Any = system.get_file_info([one.partition("://")[2] for one in urls] if remote else urls)
+    except OSError as error:
+        raise _refused(error, snapshot.name) from error
+    missing = [one.path for one in found if one.type != pafs.FileType.File]
+    if missing:
+        raise InvalidError(
+            Reason.NOT_FOUND,
+            f"data files of the table are not there. table=`{snapshot.name}` file=`{missing[0]}` files=`{len(missing)}`",
+        )
+    return system, snapshot.name, found
 
 
 def _files(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
@@ -277,7 +308,8 @@ def _parquet(
     elsewhere = 0.0
     for info in files:
         with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:
-            columns = of_schema(file.schema_arrow, str(info.path))
+            # A table has its columns in the files, and other directories than columns.
+            columns = of_schema(file.schema_arrow, str(info.path) if flood.source.format.lower() != "iceberg" else path)
             see(columns)
             column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
             column = next((name for name in file.schema_arrow.names if name.casefold() == column.casefold()), "")

@@ -40,6 +40,7 @@ TITLES = {
     "cluster": "Three brokers: what writers wait for when one dies or segments change; what a change of the manifest costs",
     "gates": "Gates: the cost of fill_gate against the extents that the topic has already",
     "folds": "Folds of live records to Parquet (local store, wal.fsync=never)",
+    "tables": "Topics as tables: plans of queries and loads against the files that the topic has already",
     "flood": "Floods from Spark by reference (local store, wal.fsync=never)",
     "sink": "Floods against Spark's Kafka sink into Apache Kafka, in turn; both servers with their default durability",
     "security": "TLS, logins, permissions and attacks (store memory:; CPU is the broker's)",

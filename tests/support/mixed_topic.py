@@ -28,7 +28,7 @@ ROWS = 200
 """Rows of history in each partition."""
 FOLDED, LIVE = 600, 300
 """Live records of the topic, in files and in chunks."""
-PATIENCE_S = 90.0
+PATIENCE_S = 280.0
 T0 = 1_700_000_000_000
 STEP_MS = 60_000
 ENV = {

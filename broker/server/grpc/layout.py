@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from headgate.broker.cluster.gates import OFFSET_MAX, STEP_FILES, Gate, ParquetExtent, data_prefix
 from headgate.broker.cluster.manifest import Manifest
@@ -33,8 +32,8 @@ class _Wanted:
     partitions: frozenset[int] | None = None
     first: int = 0
     end: int = OFFSET_MAX
-    first_ms: int | None = None
-    last_ms: int | None = None
+    low_ms: int = -OFFSET_MAX
+    high_ms: int = OFFSET_MAX
     folded: bool = False
 
     @classmethod
@@ -46,15 +45,14 @@ class _Wanted:
             partitions=frozenset(asked.partitions) or None,
             first=max(asked.first_offset, 0),
             end=asked.last_offset + 1 if asked.HasField("last_offset") else OFFSET_MAX,
-            first_ms=asked.first_timestamp_ms if asked.HasField("first_timestamp_ms") else None,
-            last_ms=asked.last_timestamp_ms if asked.HasField("last_timestamp_ms") else None,
+            low_ms=asked.first_timestamp_ms if asked.HasField("first_timestamp_ms") else -OFFSET_MAX,
+            high_ms=asked.last_timestamp_ms if asked.HasField("last_timestamp_ms") else OFFSET_MAX,
             folded=True,
         )
 
-    def in_time(self, one: ParquetExtent) -> bool:
-        return (self.first_ms is None or one.timestamp_max_ms >= self.first_ms) and (
-            self.last_ms is None or one.timestamp_min_ms <= self.last_ms
-        )
+    @property
+    def by_time(self) -> bool:
+        return self.low_ms > -OFFSET_MAX or self.high_ms < OFFSET_MAX
 
 
 def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest) -> Steps[gates_pb2.LayoutResponse]:
@@ -84,17 +82,23 @@ def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest)
         found.append((row, files, folded))
     for row, files, folded in found:
         cuts = [(hole.base_offset, hole.end_offset) for hole in row.holes if not hole.gate_id]
-        left_out: list[ParquetExtent] = []
-        for count, one in enumerate(chain(files, folded)):
-            if count % STEP_FILES == 0:
-                yield STEP_FILES
-            if not wanted.in_time(one):
-                left_out.append(one)
-            elif not one.folded or not wanted.folded:
-                row.files.append(file_ref(one))
-            elif not any(base <= one.base_offset and one.end_offset <= end for base, end in cuts):
-                row.folded.add(file=file_ref(one), end_offset=one.end_offset)
-        row.left_out.extend(_joined(left_out))
+        left_out: list[tuple[int, int]] = []
+        every = files + folded
+        for start in range(0, len(every), STEP_FILES):
+            yield STEP_FILES
+            some = every[start : start + STEP_FILES]
+            if wanted.by_time:
+                inside = [one for one in some if wanted.low_ms <= one.timestamp_max_ms and one.timestamp_min_ms <= wanted.high_ms]
+                if len(inside) < len(some):
+                    kept = set(map(id, inside))
+                    left_out += [(one.base_offset, one.end_offset) for one in some if id(one) not in kept]
+                some = inside
+            for one in some:
+                if not one.folded or not wanted.folded:
+                    row.files.append(file_ref(one))
+                elif not any(base <= one.base_offset and one.end_offset <= end for base, end in cuts):
+                    row.folded.add(file=file_ref(one), end_offset=one.end_offset)
+        row.left_out.extend(gates_pb2.OffsetRange(base_offset=base, end_offset=end) for base, end in _joined(left_out))
     return response
 
 
@@ -118,15 +122,15 @@ def _between(files: Sequence[ParquetExtent], first: int, end: int) -> list[Parqu
     return list(files[start : bisect_left(files, end, lo=start, key=lambda one: one.base_offset)])
 
 
-def _joined(files: Iterable[ParquetExtent]) -> list[gates_pb2.OffsetRange]:
-    """The offsets of files as ranges; neighbours are one range."""
-    ranges: list[gates_pb2.OffsetRange] = []
-    for one in sorted(files, key=lambda one: one.base_offset):
-        if ranges and ranges[-1].end_offset == one.base_offset:
-            ranges[-1].end_offset = one.end_offset
+def _joined(ranges: list[tuple[int, int]]) -> list[list[int]]:
+    """Ranges of offsets that do not overlap, by offset; neighbours are one range."""
+    joined: list[list[int]] = []
+    for base, end in sorted(ranges):
+        if joined and joined[-1][1] == base:
+            joined[-1][1] = end
         else:
-            ranges.append(gates_pb2.OffsetRange(base_offset=one.base_offset, end_offset=one.end_offset))
-    return ranges
+            joined.append([base, end])
+    return joined
 
 
 def _history(
