@@ -13,6 +13,7 @@ TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or
 BENCH_FLAGS ?=
 SIMULATE_FLAGS ?=
 CHAOS_FLAGS ?=
+COMPAT_FLAGS ?=
 RELEASE_FLAGS ?=
 
 # One line for each large library and each 25 found ones, instead of pip's five for each.
@@ -23,7 +24,7 @@ PROGRESS := /^ *Downloading .*[0-9.]+ MB\)/ { print } /^Collecting/ && ++n % 25 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui test soak chaos transactions security simulate lint audit format bench release clean
+.PHONY: help install up demo ui test soak chaos compat transactions security simulate lint audit format bench release clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +54,9 @@ test: $(STAMP) ## every test, some files at a time
 
 soak: $(STAMP) ## the long tests: kills, pauses and cuts on every store, and a run that must not grow (hours of it: python -m tests.soak)
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
+
+compat: $(STAMP) ## old and new versions of clients and frameworks, and the table of what works with which (COMPAT_FLAGS='--only java')
+	@$(BIN)/python -m tests.compat.matrix $(COMPAT_FLAGS)
 
 transactions: $(STAMP) ## 30 rounds of kills for each client that consumes, transforms and produces in transactions
 	HEADGATE_TRANSACTION_ROUNDS=30 $(BIN)/python -m pytest -q tests/e2e/test_transactions.py -m "slow or not slow"

@@ -1,0 +1,1 @@
+"""The compatibility table: real clients of several versions against one broker (`make compat`)."""

@@ -1,0 +1,67 @@
+"""Frameworks on Kafka's Java client, each with what it does here."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+
+from tests.compat.matrix import artifacts
+from tests.compat.matrix.artifacts import ROOT, Program
+from tests.compat.matrix.rows import Row
+from tests.support import maven
+
+KAFKA = "4.1.0"
+LOGGER = "org.slf4j:slf4j-nop:1.7.36"
+NEW_JAVA = ("--add-opens", "java.base/java.util=ALL-UNNAMED", "--add-opens", "java.base/java.lang=ALL-UNNAMED")
+
+
+def _streams(version: str) -> Program:
+    return artifacts.java(f"streams-{version}", (f"org.apache.kafka:kafka-streams:{version}", LOGGER), "Streams.java")
+
+
+def _connect() -> Program:
+    names = ("connect-runtime", "connect-file", "connect-mirror", "connect-mirror-client")
+    jars = [f"org.apache.kafka:{name}:{KAFKA}" for name in names]
+    return artifacts.java(f"connect-{KAFKA}", (*jars, LOGGER), "ConnectProgram.java")
+
+
+def _flink(flink: str, connector: str) -> Program:
+    jars = (
+        f"org.apache.flink:flink-streaming-java:{flink}",
+        f"org.apache.flink:flink-clients:{flink}",
+        f"org.apache.flink:flink-connector-base:{flink}",
+        f"org.apache.flink:flink-connector-kafka:{connector}",
+        LOGGER,
+    )
+    return artifacts.java(f"flink-{flink}", jars, "FlinkProgram.java", NEW_JAVA)
+
+
+def _spark(version: str) -> Program:
+    if (reason := maven.missing()) is not None:
+        raise artifacts.MissingError(reason)
+    wanted = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
+    jars = maven.jars(f"compat/spark-{version}", (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",), wanted)
+    env = {
+        "SPARK_KAFKA_JARS": ",".join(str(one) for one in sorted(jars.glob("*.jar"))),
+        "SPARK_HOME_DIR": tempfile.mkdtemp(prefix="compat-spark-"),
+        "PYTHONPATH": str(ROOT),
+    }
+    return Program((sys.executable, "-m", "tests.compat.matrix.programs.spark_program"), env)
+
+
+_STREAMS = {"at_least_once": "counts by key, `at_least_once`", "exactly_once_v2": "counts by key, `exactly_once_v2`"}
+FRAMEWORKS: dict[Row, dict[str, str]] = {
+    Row("Kafka Streams", KAFKA, lambda: _streams(KAFKA)): _STREAMS,
+    Row("Kafka Streams", "4.4.0", lambda: _streams("4.4.0")): _STREAMS,
+    Row("Kafka Connect, MirrorMaker 2", KAFKA, _connect): {
+        "source": "a source connector, exactly once",
+        "sink": "a sink connector",
+        "mirror": "MirrorMaker 2's source connector, exactly once",
+    },
+    Row("Flink", "2.0.0", lambda: _flink("2.0.0", "4.0.1-2.0")): {"exactly_once": "copies a topic, exactly once"},
+    Row("Spark", "4.3.0 with the connector of 4.2.0", lambda: _spark("4.2.0")): {
+        "batch": "writes and reads a topic",
+        "streaming": "copies a topic as a stream",
+    },
+}
+"""Each with its steps and what they do."""
