@@ -11,7 +11,7 @@ from tests.support.simulation import simulate
 
 CANARY_SEEDS = 500
 CANARY_FIRST_SEED = {
-    "no-fence-check": 15,
+    "no-fence-check": 320,
     "ack-before-durable": 20,
     "lead-after-seal": 90,
     "half-a-gate": 60,
