@@ -67,7 +67,7 @@ def test_no_password_stands_in_a_plan_a_page_or_a_log(
         read.explain("extended")
         shown = capfd.readouterr()
         assert "Physical Plan" in shown.out
-        texts = [shown.out, shown.err, repr(flood), certificate.to_json(), asyncio.run(_gates(address))]
+        texts = [shown.out + shown.err, repr(flood), certificate.to_json(), asyncio.run(_gates(address))]
         texts += [repr(spark.sparkContext.getConf().getAll()), repr(read)]
         resource = ClusterResource(address=address)
         texts += [repr(resource), repr(members_table(resource)), repr(cluster_page(resource))]
