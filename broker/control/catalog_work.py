@@ -13,7 +13,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAl
 
 from headgate.broker.control.catalog_process import Forget, Register, Request
 
-NICENESS = 19
+NICENESS = 10
 
 
 def do(catalog: Any, request: Request) -> None:

@@ -56,6 +56,6 @@ class Backend:
         )
         self.store = metered = MeteredStore(store, self._clock)
         metered.register(self.observer.metrics)
-        folds = None if settings.store in PRIVATE_URLS else ProcessWorker(settings.store)
+        folds = None if settings.store in PRIVATE_URLS else ProcessWorker(settings.store, settings.offline_niceness)
         self.node = assemble(settings, metered, self._clock, network, fail=fail, encoders=Encoders(), folds=folds, create=create)
         await self.node.start()

@@ -113,7 +113,7 @@ def test_consumers_see_the_last_value_of_every_key(
             broker.start()
     # In the end only the last record of each key is left, and the table has the same.
     table = load_catalog("headgate", type="rest", uri=f"http://{HOST}:{broker.http_port}/iceberg").load_table(("headgate", topic))
-    deadline = time.monotonic() + 2 * PATIENCE_S  # folding processes have the lowest priority
+    deadline = time.monotonic() + 2 * PATIENCE_S
     while len(rows := table.refresh().scan().to_arrow().to_pylist()) != len(expected):
         assert time.monotonic() < deadline, f"the topic is not compacted. rows=`{len(rows)}`\n{broker.log_tail()}"
         time.sleep(0.2)

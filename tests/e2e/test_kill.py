@@ -216,7 +216,8 @@ def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: C
 @pytest.mark.timeout(3600)
 def test_rounds_with_folds_to_files(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
     """All records become Parquet files at once; the processes that write the files are killed, too."""
-    broker = make_broker(env={"HEADGATE_OFFLINE_CHECK_INTERVAL_MS": "50ms", "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "200ms"})
+    at_once = {"OFFLINE_CHECK_INTERVAL_MS": "50ms", "OFFLINE_NICENESS": "0", "WAL_CHECKPOINT_INTERVAL_MS": "200ms"}
+    broker = make_broker(env={f"HEADGATE_{name}": value for name, value in at_once.items()})
     rounds = int(os.environ.get("HEADGATE_KILL_ROUNDS", "8"))
     ordeal = run(broker, rounds, report, "files", offline_after_bytes="0")
     files = list((Path(broker.store) / "topics").rglob("offset=*.parquet"))

@@ -1,4 +1,4 @@
-"""Folds to files in a process of its own, with the lowest priority, that reads and writes the store itself.
+"""Folds to files in a process of its own, with a low priority, that reads and writes the store itself.
 
 Both ends are here. A request is a job, the answer its result; each is JSON after its length. There is one job at a time. The
 process ends when the other end of its socket is closed, so it never outlives its broker.
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = get_logger("offline")
 
-NICENESS = 19
-"""Nice value of the process: any other process gets the CPU first. No client waits for a fold."""
 MESSAGE_BYTES_MAX = 64 << 20
 _LENGTH = struct.Struct("<I")
 
@@ -68,10 +66,12 @@ class ProcessWorker:
 
     Args:
         store_url: see `open_store`.
+        niceness: nice value of the process. No client waits for a fold, but records that are never folded fill the store.
     """
 
-    def __init__(self, store_url: str) -> None:
+    def __init__(self, store_url: str, niceness: int) -> None:
         self._store_url = store_url
+        self._niceness = niceness
         self._process: Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -105,7 +105,7 @@ class ProcessWorker:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __spec__.name, str(theirs.fileno()), self._store_url],
+                [sys.executable, "-P", "-m", __spec__.name, str(theirs.fileno()), self._store_url, str(self._niceness)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=found_by(os.environ),
             )  # fmt: skip
         except OSError as error:
@@ -171,17 +171,17 @@ async def serve(end: socket.socket, store: Store) -> None:
 
 
 def main() -> None:
-    """Fold for the broker at the other end of a socket. Arguments: the socket's descriptor, the store's URL."""
+    """Fold for the broker at the other end of a socket. Arguments: the socket's descriptor, the store's URL, a nice value."""
     # A terminal and a supervisor signal whole process groups; the broker ends this process itself.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    descriptor, url, niceness = sys.argv[1:]
     without_pandas()
-    os.nice(NICENESS)
+    os.nice(int(niceness))
     import_module("headgate.broker.engine.upkeep.offline_work")
     from headgate.broker.engine import keys
     from headgate.broker.store.open import open_store
 
-    descriptor, url = sys.argv[1:]
     store = open_store(url, required_key=keys.CLUSTER_ID)
     asyncio.run(serve(socket.socket(fileno=int(descriptor)), store))
 
