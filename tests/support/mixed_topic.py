@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headgate.broker.client import GateAdmin, Place
+from headgate.broker.client import Admin, GateAdmin, Place
 from headgate.broker.client.gate_admin import Layout, RecordRange
 from headgate.broker.log.columns import SCHEMA, checksum
 from tests.compat.topics import create_topic
@@ -60,7 +60,7 @@ def make(broker: BrokerProcess, name: str) -> MixedTopic:
     asyncio.run(_fill(grpc, topic))
     produce(broker, topic, 0, FOLDED)
     until_folded(grpc, topic, 1000 + FOLDED // PARTITIONS)
-    # Records of transactions, and what is behind them in their extents, stay in chunks.
+    asyncio.run(_stop_folding(grpc, topic))
     transaction(broker, topic, "done", 9).commit_transaction(PATIENCE_S)
     produce(broker, topic, FOLDED, LIVE)
     transaction(broker, topic, "given-up", 7).abort_transaction(PATIENCE_S)
@@ -72,6 +72,11 @@ async def _fill(grpc: str, topic: str) -> None:
     async with GateAdmin(grpc) as gates:
         gate = await gates.open(topic, [ROWS] * PARTITIONS, gate_id="old", place=Place.FRONT)
         await gates.fill(topic, gate.id, await asyncio.to_thread(partial(upload, gate, files=4)))
+
+
+async def _stop_folding(grpc: str, topic: str) -> None:
+    async with Admin(grpc) as admin:
+        await admin.alter_topic_config(topic, {"offline.after.bytes": "-1"})
 
 
 def produce(broker: BrokerProcess, topic: str, first: int, count: int) -> None:
