@@ -36,7 +36,8 @@ def scalars(field: Field) -> st.SearchStrategy[Any]:
     if field.kind in _INTS:
         limit = 2 ** _INTS[field.kind]
         if field.kind == "int64" and ("timestamp" in field.name or field.name.endswith("_ms")):
-            return st.integers(-1, 2**40)  # kio makes datetimes of these
+            # kio makes datetimes of these, and has none for a transaction that has not begun.
+            return st.integers(0 if field.name == "transaction_start_time_ms" else -1, 2**40)
         return st.one_of(st.sampled_from([0, -1, 1, limit - 1, -limit]), st.integers(-limit, limit - 1))
     if field.kind == "float64":
         return st.floats(allow_nan=False)
