@@ -14,6 +14,11 @@ from tests.unit.control.world import Broker, until
 LIMIT = 1e6
 
 
+def _is_limited(broker: Broker) -> bool:
+    client = broker.engine.meters.client("alice", "etl")
+    return client is not None and client.produce is not None
+
+
 def _meter(broker: Broker) -> Meter:
     client = broker.engine.meters.client("alice", "etl")
     assert client is not None and client.produce is not None
@@ -38,5 +43,7 @@ async def test_the_leader_divides_a_quota_by_use(make_world: MakeWorld) -> None:
         # Its clients are quiet from now on: what they owe is gone with the old quota.
         for value in (None, LIMIT):
             await leader.engine.change_access(AlterQuotas(Entity(user="alice"), {"producer_byte_rate": value}))
+            # Each broker's next meter is a new one only if the broker has seen the time without a quota.
+            await until(lambda value=value: all(_is_limited(broker) == (value is not None) for broker in world.brokers))
         await until(lambda one=one: _meter(one).wait_s(one.engine.clock.monotonic()) == 0)
     assert {broker_id for broker_id, _ in leader.participant.leader.quotas.uses({leader.engine.incarnation_id: 1})} <= {1}
