@@ -339,13 +339,11 @@ def column_type(frame: DataFrame, text: str) -> Any:
 
 def as_bytes(frame: DataFrame, text: str, what: str) -> Column:
     """A column or expression as bytes: text in UTF-8, numbers and times as Spark prints them."""
-    from pyspark.sql import types as T
-
     found = column_type(frame, text)
     column = expression(frame, text)
-    if isinstance(found, T.BinaryType):
+    if found.typeName() == "binary":
         return column
-    if isinstance(found, T.StructType | T.ArrayType | T.MapType | T.VariantType):
+    if found.typeName() in ("struct", "array", "map", "variant"):
         raise InvalidError(
             Reason.INVALID_REQUEST,
             f"{what} must be bytes or text: write to_json(...). {what}=`{text}` type=`{found.simpleString()}`",

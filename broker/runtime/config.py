@@ -228,9 +228,7 @@ class Settings:
     offline_check_interval_ms: int = _duration(
         30 * SECOND_MS, 10, DAY_MS, "pause between two searches for records that become Parquet files (`offline.after.*`)"
     )
-    offline_niceness: int = _count(
-        10, 0, 19, "nice value of the process that makes these files: 19 leaves it almost no processor time beside others"
-    )
+    offline_niceness: int = _count(10, 0, 19, "nice value of the process that makes these files; 19 is almost no processor time")
     table_catalog: str = _text("", "name of a catalog in PyIceberg's configuration in which the leader registers topics' tables")
     table_catalog_namespace: str = _text("headgate", "namespace of these tables; it is created if it is missing")
 

@@ -129,8 +129,14 @@ async def test_a_redeploy_of_java_consumers(make_broker: BrokerFactory, tmp_path
     async with Admin(f"{HOST}:{broker.grpc_port}") as admin, GateAdmin(f"{HOST}:{broker.grpc_port}") as gates:
         await admin.create_topic("t", PARTITIONS)
         await asyncio.to_thread(produce, broker, 20)
-        at_end.start("java")
+        member = at_end.start("java")
         await read(at_end, set(range(20)))
+
+        def has_committed() -> bool:
+            positions = {number: offset for one in member.of("committed") for number, offset in one["offsets"].items()}
+            return positions == {str(number): 20 for number in range(PARTITIONS)}
+
+        await asyncio.to_thread(at_end.wait, "the group's positions are at the end", has_committed)
         gate = await gates.open("t", [30] * PARTITIONS, gate_id="a")
         await asyncio.to_thread(at_end.stop_all)
         for group in (at_end, late):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headgate.broker.server.audit.audit import ANONYMOUS, Audit, Caller
+from headgate.broker.server.audit.kafka_acts import ACTS, REFUSALS, errors, targets
 from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.server.kafka.context import Context
 
@@ -12,16 +13,11 @@ if TYPE_CHECKING:
     from headgate.broker.server.access.rights import Identity
     from headgate.broker.server.kafka.apis import Message
 
-ACTS = frozenset((19, 20, 21, 27, 30, 31, 33, 37, 42, 43, 44, 45, 47, 49, 51, 57))
-"""The keys of `audit.kafka_acts.ACTS`, which is imported for the first of them."""
-
 
 def begin(audit: Audit | None, key: int, request: Message) -> list[str] | None:
     """The names in an administrative request, before it is handled; None for other requests, and for those that only try."""
     if audit is None or key not in ACTS or getattr(request, "validate_only", False):
         return None
-    from headgate.broker.server.audit.kafka_acts import targets
-
     return targets(key, request)
 
 
@@ -32,8 +28,6 @@ def caller(identity: Identity | None, context: Context) -> Caller:
 
 def end(audit: Audit, key: int, names: list[str] | None, caller: Caller, answer: Message) -> None:
     """Note how a request ended."""
-    from headgate.broker.server.audit.kafka_acts import REFUSALS, errors
-
     failed, codes = errors(answer)
     is_refused = bool(codes & REFUSALS)
     if names is None:
