@@ -11,14 +11,14 @@ from tests.support.simulation import simulate
 
 CANARY_SEEDS = 500
 CANARY_FIRST_SEED = {
-    "no-fence-check": 320,
-    "ack-before-durable": 20,
-    "lead-after-seal": 90,
-    "half-a-gate": 60,
+    "no-fence-check": 330,
+    "ack-before-durable": 25,
+    "lead-after-seal": 105,
+    "half-a-gate": 85,
     "readers-pass-gates": 15,
-    "deaf-recovery": 750,
+    "deaf-recovery": 960,
     "fixed-timeout": 160,
-    "jumping-producers": 15,
+    "jumping-producers": 35,
     "no-proof": 15,
     "half-resigned": 80,
     "loyal-follower": 330,
