@@ -472,7 +472,10 @@ def test_every_kafka_api_before_a_login_and_after_its_end_is_refused(world: Worl
         assert not answer.error_code and 0 < answer.session_lifetime.total_seconds() <= 2
         assert oracle.call(connection, 3, 12, {"topics": ()}).brokers
         assert connection.is_closed_by_peer(PATIENCE_S), "at the end of the token"
-    assert world.audit(act="login expired", outcome="refused")
+    deadline = time.monotonic() + PATIENCE_S
+    while not world.audit(act="login expired", outcome="refused"):  # a thread writes the file
+        assert time.monotonic() < deadline, "the audit log does not tell it"
+        time.sleep(0.05)
     assert _state(world) == before
 
 
