@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, Reason
 from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.runtime.tasks import outlast
 from headgate.broker.server.grpc.access_service import AccessService
 from headgate.broker.server.grpc.admin_service import Addresses, AdminService
 from headgate.broker.server.grpc.callers import Callers
@@ -162,8 +164,9 @@ class GrpcServer:
                 "port is taken, or host is not an address of this machine: choose others with --grpc-port and --host. "
                 f"address=`{host}:{settings.grpc_port}`",
             ) from error
-        await server.start()
         self._server = server
+        # gRPC's own task fails if its start is cancelled, and nobody awaits that task.
+        await outlast(asyncio.create_task(server.start(), name="gRPC starts"))
         self._admin.addresses = replace(self._addresses, grpc_port=settings.advertised_grpc_port or port)
         return port
 
