@@ -132,7 +132,7 @@ class SealedExtents:
         """Forget extents of chunks, and folded files, that lie completely in [base_offset, end_offset). Returns their bytes."""
         first = bisect_left(self._bases, base_offset)
         end = first
-        while end < len(self.extents) and self.extents[end].end_offset <= end_offset and _is_live(self.extents[end]):
+        while end < len(self.extents) and self.extents[end].end_offset <= end_offset and is_live(self.extents[end]):
             end += 1
         freed = sum(extent.data_bytes for extent in self.extents[first:end])
         self.changes += 1
@@ -147,7 +147,7 @@ class SealedExtents:
         return freed
 
 
-def _is_live(extent: AnyExtent) -> bool:
+def is_live(extent: AnyExtent) -> bool:
     """True if the records came from producers, not with a gate."""
     return isinstance(extent, Extent) or (extent.folded and not extent.history)
 
@@ -607,7 +607,7 @@ class PartitionLog:
         """True if the log has live records: readable ones, or some on their way to the store."""
         if self.open or self.next_offset > max(self.high_watermark, self.windows.end):
             return True
-        return any(_is_live(extent) for extent in reversed(self.sealed.extents))
+        return any(is_live(extent) for extent in reversed(self.sealed.extents))
 
     def hold(self, gate_id: str, rows: int, term: int) -> tuple[int, int]:
         """Reserve the next `rows` offsets for a gate, at once. Returns [base, end). A repeated call for the same gate returns

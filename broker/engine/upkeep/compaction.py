@@ -14,15 +14,13 @@ History is not compacted: its records stay as they were committed, also below ne
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import NamedTuple, TypeAlias
 
-from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import Extent
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine.partition.log import AnyExtent, PartitionLog
-from headgate.broker.engine.upkeep.merging import span_ms_max
-from headgate.broker.engine.upkeep.offline import RUN_BYTES_MAX, RUN_EXTENTS_MAX, RUN_OFFSETS_MAX, Part, oldest_ms
+from headgate.broker.engine.partition.log import PartitionLog, is_live
+from headgate.broker.engine.upkeep.merging import is_near, span_ms_max
+from headgate.broker.engine.upkeep.offline import Part, neighbours
 
 DIRTY_EXTENTS_MAX = 4000
 """Dirty extents of one pass. Each job of it names them, because its process may have to read the keys again."""
@@ -67,7 +65,7 @@ def plan(log: PartitionLog, marks: Marks, stay: Set[int], ages: Ages) -> Pass | 
     clean_bytes, size_bytes, first_ms, end, count = 0, 0, None, dirty, 0
     kept = False
     for extent, ref in zip(log.sealed.extents, log.sealed.refs, strict=True):
-        if not _is_live(extent) or extent.base_offset in stay:
+        if not is_live(extent) or extent.base_offset in stay:
             kept = True
             continue
         if extent.end_offset <= dirty:
@@ -107,42 +105,20 @@ def after(marks: Marks, done: Pass, end: int, now_ms: int, config: TopicConfig) 
 
 def next_run(log: PartitionLog, offset: int, end: int, stay: Set[int]) -> list[Part]:
     """The first neighbours from an offset on that one fold can take; [] if there are none below `end`."""
-    run: list[Part] = []
-    size = 0
     longest_ms = span_ms_max(log.config)
-    for row in range(log.sealed.find(offset), len(log.sealed)):
-        extent, ref = log.sealed.extents[row], log.sealed.refs[row]
-        if extent.base_offset >= end:
-            break
-        if not _is_live(extent) or extent.base_offset in stay or extent.base_offset < offset:
-            if run:
-                break
-            continue
-        if run and not (
-            extent.base_offset == run[-1][0].end_offset
-            and extent.leader_epoch == run[0][0].leader_epoch
-            and size + extent.data_bytes <= RUN_BYTES_MAX
-            and len(run) < RUN_EXTENTS_MAX
-            and extent.end_offset - run[0][0].base_offset <= RUN_OFFSETS_MAX
-            and ref.appended_ms - oldest_ms(run[0]) <= longest_ms
-        ):
-            break
-        run.append((extent, ref))
-        size += extent.data_bytes
-    return run
+    parts = (part if part is None or part[0].base_offset >= offset else None for part in _parts(log, offset, end, stay))
+    return next(neighbours(parts, lambda first, part: is_near(first, part, longest_ms)), [])
 
 
 def dirty_parts(log: PartitionLog, covers: Pass, stay: Set[int]) -> list[Part]:
     """The extents with the dirty records of a pass."""
-    found: list[Part] = []
-    for row in range(log.sealed.find(covers.dirty), len(log.sealed)):
+    return [part for part in _parts(log, covers.dirty, covers.end, stay) if part is not None]
+
+
+def _parts(log: PartitionLog, offset: int, end: int, stay: Set[int]) -> Iterator[Part | None]:
+    """The extents with offsets in [offset, end), by offset. None: one that is not compacted."""
+    for row in range(log.sealed.find(offset), len(log.sealed)):
         extent = log.sealed.extents[row]
-        if extent.base_offset >= covers.end:
-            break
-        if _is_live(extent) and extent.base_offset not in stay:
-            found.append((extent, log.sealed.refs[row]))
-    return found
-
-
-def _is_live(extent: AnyExtent) -> bool:
-    return isinstance(extent, Extent) or (isinstance(extent, ParquetExtent) and extent.folded and not extent.history)
+        if extent.base_offset >= end:
+            return
+        yield (extent, log.sealed.refs[row]) if is_live(extent) and extent.base_offset not in stay else None

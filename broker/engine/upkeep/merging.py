@@ -20,7 +20,7 @@ from headgate.broker.cluster.manifest import first_readable
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, PartitionLog
 from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
-from headgate.broker.engine.upkeep.offline import RUN_BYTES_MAX, RUN_EXTENTS_MAX, RUN_OFFSETS_MAX, Part, oldest_ms
+from headgate.broker.engine.upkeep.offline import Part, neighbours, oldest_ms
 
 CLASSES = (64 << 10, 512 << 10, 4 << 20, 32 << 20)
 """Sizes of files, in bytes, below which they belong to a class. Larger files are not merged: half of what a fold writes as one."""
@@ -85,34 +85,22 @@ def _is_folded(extent: AnyExtent) -> bool:
 
 def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], longest_ms: int) -> Iterator[list[Part]]:
     """Neighbouring files of one kind that one fold can take, by offset."""
-    run: list[Part] = []
-    size = 0
-    for extent, ref in zip(extents, refs, strict=True):
-        if not isinstance(extent, ParquetExtent) or is_url(extent.path) or extent.base_offset in stay:
-            if run:
-                yield run
-            run, size = [], 0
-            continue
-        if run and not (_fits(run, extent, ref, longest_ms) and size + extent.size_bytes <= RUN_BYTES_MAX):
-            yield run
-            run, size = [], 0
-        run.append((extent, ref))
-        size += extent.size_bytes
-    if run:
-        yield run
 
+    def fits(first: Part, part: Part) -> bool:
+        one, other = first[0], part[0]
+        assert isinstance(one, ParquetExtent) and isinstance(other, ParquetExtent)
+        return (one.folded, one.history) == (other.folded, other.history) and is_near(first, part, longest_ms)
 
-def _fits(run: list[Part], extent: ParquetExtent, ref: AnyRef, longest_ms: int) -> bool:
-    first, last = run[0][0], run[-1][0]
-    assert isinstance(first, ParquetExtent)
-    return (
-        extent.base_offset == last.end_offset
-        and extent.leader_epoch == first.leader_epoch
-        and (extent.folded, extent.history) == (first.folded, first.history)
-        and len(run) < RUN_EXTENTS_MAX
-        and extent.end_offset - first.base_offset <= RUN_OFFSETS_MAX
-        and ref.appended_ms - oldest_ms(run[0]) <= longest_ms
+    files = (
+        (extent, ref) if isinstance(extent, ParquetExtent) and not is_url(extent.path) and extent.base_offset not in stay else None
+        for extent, ref in zip(extents, refs, strict=True)
     )
+    return neighbours(files, fits)
+
+
+def is_near(first: Part, part: Part, longest_ms: int) -> bool:
+    """True if the newest record of an extent was appended at most that long after the oldest one of a run's first extent."""
+    return part[1].appended_ms - oldest_ms(first) <= longest_ms
 
 
 def _small(run: list[Part], limit: int) -> list[Part]:

@@ -12,7 +12,8 @@ because the extents were folded, moved or deleted meanwhile, is refused by the e
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import takewhile
 from typing import TypeAlias
 
 import msgspec
@@ -196,28 +197,41 @@ def _chunk_bytes(extents: Iterable[AnyExtent], stay: Set[int]) -> int:
 
 def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], stable_end: int) -> Iterator[list[Part]]:
     """Neighbouring extents of chunks that one fold can take, by offset."""
+    parts = takewhile(lambda part: part[0].end_offset <= stable_end, zip(extents, refs, strict=True))
+    # Retention by time can free the older records early.
+    return neighbours(
+        (part if isinstance(part[1], ChunkRef) and part[0].base_offset not in stay else None for part in parts),
+        lambda first, part: abs(part[1].appended_ms - first[1].appended_ms) <= SPAN_MS_MAX,
+    )
+
+
+def neighbours(parts: Iterable[Part | None], fits: Callable[[Part, Part], bool]) -> Iterator[list[Part]]:
+    """Runs of neighbouring extents that one fold can take, by offset.
+
+    Args:
+        parts: of one partition, by offset. None: an extent that cannot be folded.
+        fits: whether a run with this first extent may also have this one: of its kind, and not too far from it in age.
+    """
     run: list[Part] = []
     size = 0
-    for extent, ref in zip(extents, refs, strict=True):
-        if extent.end_offset > stable_end:
-            break
-        if not isinstance(extent, Extent) or not isinstance(ref, ChunkRef) or extent.base_offset in stay:
-            if run:
-                yield run
-            run, size = [], 0
-            continue
-        if run and not (
-            extent.base_offset == run[-1][0].end_offset
-            and extent.leader_epoch == run[0][0].leader_epoch
-            and size + extent.data_bytes <= RUN_BYTES_MAX
-            and len(run) < RUN_EXTENTS_MAX
-            and extent.end_offset - run[0][0].base_offset <= RUN_OFFSETS_MAX
-            # Retention by time can then free the older records early.
-            and abs(ref.appended_ms - run[0][1].appended_ms) <= SPAN_MS_MAX
-        ):
+    for part in parts:
+        if run and (part is None or not (_adjoins(run, part, size) and fits(run[0], part))):
             yield run
             run, size = [], 0
-        run.append((extent, ref))
-        size += extent.data_bytes
+        if part is not None:
+            run.append(part)
+            size += part[0].data_bytes
     if run:
         yield run
+
+
+def _adjoins(run: Sequence[Part], part: Part, size_bytes: int) -> bool:
+    """True if an extent follows a run of this size without a gap, and one fold can take both."""
+    first, extent = run[0][0], part[0]
+    return (
+        extent.base_offset == run[-1][0].end_offset
+        and extent.leader_epoch == first.leader_epoch
+        and size_bytes + extent.data_bytes <= RUN_BYTES_MAX
+        and len(run) < RUN_EXTENTS_MAX
+        and extent.end_offset - first.base_offset <= RUN_OFFSETS_MAX
+    )

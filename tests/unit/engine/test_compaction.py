@@ -15,7 +15,7 @@ import pytest
 from headgate.broker.cluster.manifest import Edit
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.engine.upkeep import compact_work, compaction
+from headgate.broker.engine.upkeep import compact_work, compaction, offline
 from headgate.broker.engine.upkeep.compaction import Pass, after
 from headgate.broker.log.check import RecordError
 from headgate.broker.log.compression import Codec
@@ -91,7 +91,7 @@ async def test_the_newest_record_of_each_key_stays_at_its_offset(make_machine: M
 async def test_readers_in_the_middle_of_a_pass_see_the_last_values(
     make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "RUN_EXTENTS_MAX", 2)
+    monkeypatch.setattr(offline, "RUN_EXTENTS_MAX", 2)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, COMPACT)
@@ -258,7 +258,7 @@ async def test_memory_is_bounded_and_further_passes_do_the_rest(make_machine: Ma
 
 
 async def test_death_at_any_call_of_a_pass_loses_no_value(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "RUN_EXTENTS_MAX", 2)
+    monkeypatch.setattr(offline, "RUN_EXTENTS_MAX", 2)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, COMPACT)
