@@ -25,7 +25,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from headgate.broker.log.batch import (
@@ -286,21 +286,27 @@ def is_aborted(header: tuple[int, ...], ranges: Ranges) -> bool:
     )
 
 
-def without_aborted(batches: memoryview, ranges: Ranges) -> list[memoryview]:
-    """The batches, back to back, that are not part of an aborted transaction: as few views as possible."""
-    kept: list[memoryview] = []
+def without_aborted(
+    batches: memoryview, ranges: Ranges, instead: Callable[[tuple[int, ...]], memoryview] | None = None
+) -> Iterator[memoryview]:
+    """The batches, back to back, that are not part of an aborted transaction: as few views as possible.
+
+    Args:
+        instead: what takes the place of an aborted batch with this header.
+    """
     begin = position = 0
     while position < len(batches):
         header = unpack_header(batches, position)
         end = position + header[1] + LENGTH_OVERHEAD_BYTES
         if is_aborted(header, ranges):
             if begin < position:
-                kept.append(batches[begin:position])
+                yield batches[begin:position]
+            if instead is not None:
+                yield instead(header)
             begin = end
         position = end
     if begin < len(batches):
-        kept.append(batches[begin:])
-    return kept
+        yield batches[begin:]
 
 
 def is_commit(batch: memoryview) -> bool:

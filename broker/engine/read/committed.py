@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, marker_batch, unpack_header
-from headgate.broker.log.transactions import Ranges, is_aborted, ranges_of
+from headgate.broker.log.transactions import ranges_of, without_aborted
 
 if TYPE_CHECKING:
     from headgate.broker.engine.partition.log import PartitionLog
@@ -60,20 +59,8 @@ def visible(log: PartitionLog, offset: int, slices: list[memoryview]) -> list[me
     if not slices or not log.producers_state.transactions.is_aborted_after(offset):
         return slices
     ranges = ranges_of(log.aborted(offset, end_of(slices)))
-    return list(_without(slices, ranges)) if ranges else slices
+    return [view for part in slices for view in without_aborted(part, ranges, _instead)] if ranges else slices
 
 
-def _without(slices: list[memoryview], ranges: Ranges) -> Iterator[memoryview]:
-    for part in slices:
-        begin = position = 0
-        while position < len(part):
-            header = unpack_header(part, position)
-            end = position + header[1] + LENGTH_OVERHEAD_BYTES
-            if is_aborted(header, ranges):
-                if begin < position:
-                    yield part[begin:position]
-                yield marker_batch(header[0] + header[6], header[2])
-                begin = end
-            position = end
-        if begin < position:
-            yield part[begin:position]
+def _instead(header: tuple[int, ...]) -> memoryview:
+    return marker_batch(header[0] + header[6], header[2])
