@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from headgate.broker.client.gate_admin import FileRef, Layout, PartitionLayout
 from headgate.broker.client.types import DEFAULT_CLUSTER
-from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, ExtentFile, footer_size, read_footer, read_group
+from headgate.broker.log.parquet import ExtentFile, read_group
 from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.broker.store.footers import footer_of
 from headgate.pipelines.offsets import Narrowed
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class ExtentReader:
         """(offset of the first row, rows without the column `offset`) by row group."""
         file = piece.file
         assert file is not None
-        footer = self._loop.run_until_complete(footer_of(self._store, file))
+        footer = self._loop.run_until_complete(committed_footer(self._store, file))
         # In the order of the file, which is also the order of the result.
         columns = tuple(name for name in footer.columns if name in wanted.columns)
         for group in footer.groups:
@@ -251,7 +252,7 @@ class ExtentReader:
             if low >= high or not _group_in_time(group, wanted.narrowed):
                 continue
             if not columns:
-                yield low, _rows_only(high - low)
+                yield low, rows_only(high - low)
                 continue
             data = self._get(file, group.start, group.end - group.start)
             for batch in read_group(footer, group, data, columns).slice(low - base, high - low).to_batches():
@@ -263,14 +264,9 @@ class ExtentReader:
         return data
 
 
-async def footer_of(store: Readable, file: FileRef) -> ExtentFile:
-    """The content of a file's footer. Raises HeadgateError: NOT_FOUND without the file, INVALID_RECORD for another kind of file."""
-    guess = min(FOOTER_GUESS_BYTES, file.size_bytes)
-    tail = await store.get_range(file.path, file.size_bytes - guess, guess)
-    size = footer_size(tail, file.size_bytes)
-    if size > len(tail):
-        tail = await store.get_range(file.path, file.size_bytes - size, size)
-    return read_footer(tail[len(tail) - size :], file.size_bytes)
+async def committed_footer(store: Readable, file: FileRef) -> ExtentFile:
+    """The content of a file's footer. Raises the errors of `store.footers.footer_of`."""
+    return await footer_of(store, file.path, size_bytes=file.size_bytes, footer_crc32c=file.footer_crc32c)
 
 
 async def _opened(what: Callable[[str], Any], where: str) -> Any:
@@ -285,8 +281,8 @@ def _group_in_time(group: Any, narrowed: Narrowed) -> bool:
     return not (last is not None and group.timestamp_min_ms is not None and group.timestamp_min_ms * 1000 > last)
 
 
-def _rows_only(count: int) -> pa.RecordBatch:
-    """Rows of which only the number is wanted."""
+def rows_only(count: int) -> pa.RecordBatch:
+    """Rows of which only the number counts."""
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
 
 

@@ -29,7 +29,7 @@ from headgate.pipelines.connection import Connection
 from headgate.pipelines.native import STORED, NativeFile, NotShared, candidates, readable_url, store_of, unit_of, url_of
 from headgate.pipelines.offsets import Narrowed
 from headgate.pipelines.options import number_option, option
-from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, footer_of, narrowed_pieces, read, tasks
+from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, committed_footer, narrowed_pieces, read, tasks
 from headgate.pipelines.source import TYPES, BatchReader, Task, columns_of, register, schema_of
 from headgate.pipelines.spark_parquet import Unit
 
@@ -161,7 +161,7 @@ async def _footers(url: str, files: Sequence[FileRef]) -> list[Any]:
     async def one(file: FileRef) -> Any:
         async with room:
             try:
-                return await footer_of(store, file)
+                return await committed_footer(store, file)
             except HeadgateError as error:
                 return error
 

@@ -344,11 +344,7 @@ def unproven_times(file: ExtentFile) -> list[RowGroup]:
 
 def times_of(file: ExtentFile, group: RowGroup, *columns: str) -> RowGroup:
     """A row group that has only the bytes of its time column, and of these columns beside it."""
-    metadata = file.metadata.row_group(group.number)
-    chunks = [metadata.column(file.index_of(name)) for name in ("timestamp", *columns)]
-    begins = [_begin(chunk) for chunk in chunks]
-    ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, chunks, strict=True)]
-    return replace(group, start=min(begins), end=max(ends))
+    return part_of(file, group, ("timestamp", *columns))
 
 
 def part_of(file: ExtentFile, group: RowGroup, columns: tuple[str, ...]) -> RowGroup:
@@ -373,15 +369,8 @@ def iter_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
     if not group.repeats:
         yield from read_group(file, group, data, columns).to_batches()
         return
-    rows = 0
-    try:
-        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data)):
-            rows += batch.num_rows
-            yield batch.select(columns)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
-    if rows != group.rows:
-        raise _lacks_rows(group, rows)
+    for batch in _in_batches(file, group, data, plain=False):
+        yield batch.select(columns)
 
 
 def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:
@@ -411,15 +400,8 @@ def read_parts(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> I
     if not group.repeats:
         yield read_group(file, group, data)
         return
-    row = 0
-    try:
-        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data)):
-            row += batch.num_rows
-            yield pa.Table.from_batches([batch.cast(_without_dictionaries(batch.schema))])
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
-    if row != group.rows:
-        raise _lacks_rows(group, row)
+    for batch in _in_batches(file, group, data):
+        yield pa.Table.from_batches([batch])
 
 
 def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first: int, bytes_max: int) -> pa.Table:
@@ -433,22 +415,36 @@ def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first
     if not first and not group.repeats and group.data_bytes <= bytes_max:
         return read_group(file, group, data)
     found: list[pa.RecordBatch] = []
-    row = size_bytes = 0
+    size_bytes = 0
+    for batch in _in_batches(file, group, data, first):
+        found.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= bytes_max:
+            break
+    return pa.Table.from_batches(found)
+
+
+def _in_batches(
+    file: ExtentFile, group: RowGroup, data: bytes | memoryview, first: int = 0, *, plain: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group from its row number `first` on, in batches of about `READ_BYTES`.
+
+    Args:
+        plain: without dictionaries.
+
+    Raises InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
+    """
+    row = 0
     try:
         for batch in _batches(file, group, data, _rows_at_a_time(file, group, data)):
             row += batch.num_rows
-            if row <= first:
-                continue
-            wanted = batch.slice(max(0, batch.num_rows - (row - first)))
-            found.append(wanted.cast(_without_dictionaries(wanted.schema)))
-            size_bytes += found[-1].nbytes
-            if size_bytes >= bytes_max:
-                return pa.Table.from_batches(found)
+            if row > first:
+                wanted = batch.slice(max(0, batch.num_rows - (row - first)))
+                yield wanted.cast(_without_dictionaries(wanted.schema)) if plain else wanted
     except (pa.ArrowException, OSError) as error:
         raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
     if row != group.rows:
         raise _lacks_rows(group, row)
-    return pa.Table.from_batches(found)
 
 
 def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> int:

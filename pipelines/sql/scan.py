@@ -18,7 +18,6 @@ import pyarrow.compute
 from headgate.broker.client.fetcher import Fetcher
 from headgate.broker.client.gate_admin import FileRef, GateAdmin, RecordRange
 from headgate.broker.client.types import DEFAULT_CLUSTER
-from headgate.broker.log.crc import crc32c
 from headgate.broker.log.parquet import ExtentFile, RowGroup, iter_group, part_of
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
@@ -26,7 +25,7 @@ from headgate.broker.store.interface import Readable
 from headgate.broker.store.open import open_readable
 from headgate.pipelines.native import readable_url
 from headgate.pipelines.offsets import Narrowed
-from headgate.pipelines.reads import Piece, footer_of, pieces
+from headgate.pipelines.reads import Piece, committed_footer, pieces, rows_only
 from headgate.pipelines.sql.columns import TABLE, shaped
 from headgate.pipelines.sql.cut import Cut
 from headgate.pipelines.sql.filters import columns_in, may_match, narrowed, rows_known
@@ -220,14 +219,12 @@ class Scan:
         whole = piece.start <= file.base_offset and piece.end >= (piece.folded_end or file.end_offset)
         small = SMALL_COLUMNS if not piece.folded_end else SMALL_COLUMNS - {"timestamp_type"}
         if whole and small.issuperset(self._read):
-            await self._put(self._shaped(_rows_only(file.rows), piece, file.base_offset))
+            await self._put(self._shaped(rows_only(file.rows), piece, file.base_offset))
             self._reader.reads.file_rows += file.rows
             return
         position = piece.start
         try:
-            footer = await footer_of(store, file)
-            if crc32c(footer.footer) != file.footer_crc32c:
-                raise InvalidError(Reason.CORRUPT_MESSAGE, f"a file is not the one that was committed. path=`{file.path}`")
+            footer = await committed_footer(store, file)
             self._reader.reads.files += 1
             self._reader.reads.file_bytes += len(footer.footer)
             for number, group in self._groups(piece, file, footer):
@@ -331,11 +328,6 @@ def _end_of(piece: Piece, file: FileRef, footer: ExtentFile, number: int) -> int
     if number + 1 < len(footer.groups):
         return footer.groups[number + 1].first_offset or 0
     return piece.folded_end
-
-
-def _rows_only(count: int) -> pa.RecordBatch:
-    """Rows of which only the number is known."""
-    return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
 
 
 def _narrowed(wanted: RecordRange) -> Narrowed:

@@ -13,12 +13,12 @@ from headgate.broker.cluster.gates import ParquetExtent, is_url
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import manifest_of
-from headgate.broker.engine.read.footers import footer_of
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, judge, needs
 from headgate.broker.log.parquet import read_group
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
+from headgate.broker.store.footers import footer_of
 from headgate.broker.store.interface import ObjectInfo, Store
 from headgate.broker.store.journal import Journal
 
@@ -118,6 +118,6 @@ async def _check(
 async def _read_file(references: References, extent: ParquetExtent) -> None:
     """Decode every row group of a file: Parquet's pages have checksums."""
     store, key = references.locate(extent.path)
-    file = await footer_of(store, key, extent)
+    file = await footer_of(store, key, size_bytes=extent.size_bytes, footer_crc32c=extent.footer_crc32c)
     for group in file.groups:
         read_group(file, group, await store.get_range(key, group.start, group.end - group.start))

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine import keys
-from headgate.broker.engine.read.footers import footer_of
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.reader import checked, read_index, rows_of
 from headgate.broker.engine.upkeep.compact_work import Compactor as Compactor
@@ -22,9 +21,10 @@ from headgate.broker.engine.upkeep.compact_work import Keys, compacted
 from headgate.broker.engine.upkeep.offline import ChunkSource, FileSource, Job, Result, Source
 from headgate.broker.log.folded_file import FOLDED_SCHEMA, FoldedEncoder, read_batches, read_rows
 from headgate.broker.log.index import BatchIndex
-from headgate.broker.log.parquet import read_group, read_parts
+from headgate.broker.log.parquet import ExtentFile, read_group, read_parts
 from headgate.broker.log.transactions import ranges_of
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.footers import footer_of
 from headgate.broker.store.interface import Store
 
 READ_BYTES = 8 << 20
@@ -120,7 +120,7 @@ class _Reader:
     async def keys(self, source: FileSource) -> AsyncIterator[pa.RecordBatch]:
         """The offsets, keys and values of a folded file. Raises _RefusedError, RetryError."""
         try:
-            file = await footer_of(self._store, source.extent.path, source.extent)
+            file = await self._footer(source.extent)
             for group in file.groups:
                 data = await self._store.get_range(source.extent.path, group.start, group.end - group.start)
                 for rows in read_group(file, group, data, ("offset", "key", "value")).to_batches():
@@ -129,9 +129,12 @@ class _Reader:
         except (InvalidError, CorruptError) as error:
             raise _RefusedError(source, error) from error
 
+    async def _footer(self, extent: ParquetExtent) -> ExtentFile:
+        return await footer_of(self._store, extent.path, size_bytes=extent.size_bytes, footer_crc32c=extent.footer_crc32c)
+
     async def _of_file(self, source: FileSource) -> AsyncIterator[tuple[pa.RecordBatch, int, int]]:
         job, extent = self._job, source.extent
-        file = await footer_of(self._store, extent.path, extent)
+        file = await self._footer(extent)
         if file.rows != extent.rows:
             raise CorruptError(Reason.CORRUPT_STORE, f"a file has other rows than were committed. path=`{extent.path}`")
         for group in file.groups:
