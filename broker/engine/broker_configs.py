@@ -8,13 +8,9 @@ from dataclasses import replace
 
 from headgate.broker.cluster.manifest import SetBrokerConfig
 from headgate.broker.engine import live_settings
+from headgate.broker.engine.catalog import change
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
-from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
-
-ALTER_TRIES = 100
-ALTER_PAUSE_S = 0.02
-"""Pause, in seconds, before another attempt to change settings that another broker has just changed: about two seconds of tries."""
 
 
 class BrokerConfigs:
@@ -42,19 +38,13 @@ class BrokerConfigs:
 
         Raises InvalidError(INVALID_REQUEST), RetryError, and the errors of `Catalog.commit`.
         """
+
+        async def attempt() -> None:
+            was = self._life.manifest.broker_configs.get(broker, {})
+            config = dict(made(was))
+            live_settings.check(config)
+            if not validate_only and config != was:
+                await self._life.catalog.commit(SetBrokerConfig(broker, config, was))
+
         async with self._lock:
-            for _ in range(ALTER_TRIES):
-                await self._life.catalog.settle()
-                was = self._life.manifest.broker_configs.get(broker, {})
-                config = dict(made(was))
-                live_settings.check(config)
-                if validate_only or config == was:
-                    return
-                try:
-                    await self._life.catalog.commit(SetBrokerConfig(broker, config, was))
-                    return
-                except InvalidError as error:
-                    if error.reason is not Reason.CHANGED_MEANWHILE:
-                        raise
-                await asyncio.sleep(ALTER_PAUSE_S)  # another broker's change has not reached this broker yet
-        raise RetryError(Reason.NOT_READY, "the settings of brokers change faster than this broker hears of it")
+            await change(self._life.catalog, attempt, "the settings of brokers")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from headgate.broker.cluster.admission import check, check_together
 from headgate.broker.cluster.manifest import Committed, Edit, Manifest, decode_edits, encode_edits
 from headgate.broker.engine import keys
-from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast
 from headgate.broker.store.interface import Store
 from headgate.broker.store.journal import Journal, Loaded
@@ -32,6 +32,13 @@ Applied: TypeAlias = Callable[[Sequence[Edit]], None]
 """Called with edits that the manifest has just applied."""
 Complete: TypeAlias = Callable[[Manifest, list[Edit]], list[Edit]]
 """From edits that are about to be committed to the edits that belong into the same commit."""
+
+
+_T = TypeVar("_T")
+
+CHANGE_TRIES = 100
+CHANGE_PAUSE_S = 0.02
+"""Pause, in seconds, before another attempt to change what another broker has just changed: about two seconds of tries."""
 
 
 class DeposedError(FencedError):
@@ -65,6 +72,22 @@ class Catalog(Protocol):
 
         Raises the errors of `commit`.
         """
+
+
+async def change(catalog: Catalog, attempt: Callable[[], Awaitable[_T]], what: str) -> _T:
+    """A change that depends on the manifest: `attempt` reads it and commits, and is repeated when another broker was first.
+
+    Raises RetryError(NOT_READY) if others change it all the time; the errors of `attempt` and of `Catalog.settle`.
+    """
+    for _ in range(CHANGE_TRIES):
+        await catalog.settle()
+        try:
+            return await attempt()
+        except InvalidError as error:
+            if error.reason is not Reason.CHANGED_MEANWHILE:
+                raise
+        await asyncio.sleep(CHANGE_PAUSE_S)  # another broker's change has not reached this broker yet
+    raise RetryError(Reason.NOT_READY, f"{what} change faster than this broker hears of it")
 
 
 class LocalCatalog:

@@ -29,16 +29,12 @@ from headgate.broker.cluster.topics import (
     lots,
     partition_count,
 )
+from headgate.broker.engine.catalog import change
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import INSTALL_PARTITIONS_MAX, Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.turns import Turns
-
-ALTER_TRIES = 100
-ALTER_PAUSE_S = 0.02
-"""Pause, in seconds, before the broker tries again to change a topic's settings that another broker has just changed. With
-`ALTER_TRIES`, the broker tries for about two seconds."""
 
 
 class Held(NamedTuple):
@@ -303,19 +299,15 @@ class Topics:
                 changes never overwrite each other, also if two different brokers make them.
         """
         async with self._lock:
-            for _ in range(ALTER_TRIES):
-                try:
-                    return await self._alter_topic_config(topic.id, config, validate_only)
-                except InvalidError as error:
-                    if error.reason is not Reason.CHANGED_MEANWHILE:
-                        raise
-                await asyncio.sleep(ALTER_PAUSE_S)  # another broker's change has not reached this broker yet
-        raise RetryError(Reason.NOT_READY, f"the topic's settings change faster than this broker hears of it. topic=`{topic.name}`")
+            return await change(
+                self._life.catalog,
+                lambda: self._alter_topic_config(topic.id, config, validate_only),
+                f"the settings of topic `{topic.name}`",
+            )
 
     async def _alter_topic_config(
         self, topic_id: uuid.UUID, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], validate_only: bool
     ) -> Topic:
-        await self._life.catalog.settle()
         topic = self.topic_by_id(topic_id)
         made, was = (config(topic), topic.config) if callable(config) else (config, None)
         TopicConfig.parse(made)

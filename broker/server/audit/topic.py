@@ -113,7 +113,8 @@ class AuditTopic:
         if lead is None:
             raise RetryError(Reason.NOT_READY, f"the topic has no lead at the moment. topic=`{self._name}`")
         if lead[0].id == engine.incarnation_id:
-            await self._append(topic, batch)
+            engine.append(engine.partition(topic, 0), memoryview(bytearray(batch)))
+            await engine.durable()
         else:
             await self._publish(lead[0], batch)
 
@@ -124,22 +125,6 @@ class AuditTopic:
         if made.reason is not Reason.TOPIC_EXISTS:
             raise made
         return self._engine.topic(self._name)
-
-    async def _append(self, topic: Topic, batch: bytes) -> None:
-        engine = self._engine
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def acked(error: HeadgateError | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        engine.append(engine.partition(topic, 0), memoryview(bytearray(batch)))
-        engine.on_acked(acked)
-        await done
 
     async def _publish(self, lead: Incarnation, batch: bytes) -> None:
         address = f"{lead.host}:{lead.peer_port}"
