@@ -35,13 +35,11 @@ EXACT_ROWS_MAX = 5_000_000
 """Up to this number of rows, the event-time column is read and counted."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _LINE_FORMATS = ("csv", "json", "text")
-_PARQUET_FORMATS = ("parquet", "iceberg")
-"""Formats whose files are Parquet."""
 
 
 def can_count(flood: Flood) -> bool:
     """True when `measure` can return exact numbers. Other formats and floods with a condition are only estimated."""
-    return flood.where is None and flood.source.format.lower() in _PARQUET_FORMATS
+    return flood.where is None and flood.source.is_parquet
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class _PathLook:
         self.seen: list[Columns] = []
         self.columns: Columns | None = None
         self.lines: tuple[str, bytes] | None = None
-        self.is_table = flood.source.format.lower() == "iceberg"
+        self.is_table = flood.source.is_table
         self._flood = flood
         self._spans = spans
         self._held = held
@@ -132,7 +130,7 @@ class _PathLook:
         flood = self._flood
         self._system, self.path, self._files = _opened(flood, self.path)
         try:
-            if flood.source.format.lower() in _PARQUET_FORMATS:
+            if flood.source.is_parquet:
                 self.sizes = _parquet(flood, self._system, self._files, self._spans, self.path, self._held, self._see)
             else:
                 self.sizes = self._estimate()
@@ -216,7 +214,7 @@ def listing(flood: Flood, span: TimeSpan) -> Listing:
 
 def _opened(flood: Flood, path: str) -> tuple[pafs.FileSystem, str, list[pafs.FileInfo]]:
     """The file system of a path, the path for messages, and its files: at least one."""
-    if flood.source.format.lower() == "iceberg":
+    if flood.source.is_table:
         return _opened_table(flood, path)
     url = path.replace("s3a://", "s3://", 1)
     try:
@@ -309,7 +307,7 @@ def _parquet(
     for info in files:
         with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:
             # A table has its columns in the files, and other directories than columns.
-            columns = of_schema(file.schema_arrow, str(info.path) if flood.source.format.lower() != "iceberg" else path)
+            columns = of_schema(file.schema_arrow, path if flood.source.is_table else str(info.path))
             see(columns)
             column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
             column = next((name for name in file.schema_arrow.names if name.casefold() == column.casefold()), "")

@@ -38,6 +38,16 @@ class Source:
     format: str = "parquet"
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_table(self) -> bool:
+        """True for an Iceberg table."""
+        return self.format.lower() == "iceberg"
+
+    @property
+    def is_parquet(self) -> bool:
+        """True if the files are Parquet, those of a table too."""
+        return self.is_table or self.format.lower() == "parquet"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partitions:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headgate.broker.cluster.gates import OFFSET_MAX, STEP_FILES, Gate, ParquetExtent, data_prefix
 from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.ranges import Ranges
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import Steps
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
@@ -78,11 +78,11 @@ def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest)
         files, holes = _history(manifest, topic.id, number, wanted)
         row.holes.extend(holes)
         first = max(wanted.first, row.log_start)
-        folded = _between(manifest.files.of(topic.id, number), first, wanted.end) if wanted.folded else []
+        folded = manifest.files.within(topic.id, number, first, wanted.end) if wanted.folded else []
         found.append((row, files, folded))
     for row, files, folded in found:
         cuts = [(hole.base_offset, hole.end_offset) for hole in row.holes if not hole.gate_id]
-        left_out: list[tuple[int, int]] = []
+        left_out = Ranges()
         every = files + folded
         for start in range(0, len(every), STEP_FILES):
             yield STEP_FILES
@@ -91,14 +91,17 @@ def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest)
                 inside = [one for one in some if wanted.low_ms <= one.timestamp_max_ms and one.timestamp_min_ms <= wanted.high_ms]
                 if len(inside) < len(some):
                     kept = set(map(id, inside))
-                    left_out += [(one.base_offset, one.end_offset) for one in some if id(one) not in kept]
+                    for one in some:
+                        if id(one) not in kept:
+                            left_out.add(row.partition, one.base_offset, one.end_offset)
                 some = inside
             for one in some:
                 if not one.folded or not wanted.folded:
                     row.files.append(file_ref(one))
                 elif not any(base <= one.base_offset and one.end_offset <= end for base, end in cuts):
                     row.folded.add(file=file_ref(one), end_offset=one.end_offset)
-        row.left_out.extend(gates_pb2.OffsetRange(base_offset=base, end_offset=end) for base, end in _joined(left_out))
+        for base, end in left_out.all().get(row.partition, []):
+            row.left_out.add(base_offset=base, end_offset=end)
     return response
 
 
@@ -114,23 +117,6 @@ def file_ref(one: ParquetExtent) -> gates_pb2.FileRef:
         timestamp_min_ms=one.timestamp_min_ms,
         timestamp_max_ms=one.timestamp_max_ms,
     )
-
-
-def _between(files: Sequence[ParquetExtent], first: int, end: int) -> list[ParquetExtent]:
-    """The files with an offset in [first, end). `files`: of one partition, by offset, without an overlap."""
-    start = bisect_right(files, first, key=lambda one: one.end_offset)
-    return list(files[start : bisect_left(files, end, lo=start, key=lambda one: one.base_offset)])
-
-
-def _joined(ranges: list[tuple[int, int]]) -> list[list[int]]:
-    """Ranges of offsets that do not overlap, by offset; neighbours are one range."""
-    joined: list[list[int]] = []
-    for base, end in sorted(ranges):
-        if joined and joined[-1][1] == base:
-            joined[-1][1] = end
-        else:
-            joined.append([base, end])
-    return joined
 
 
 def _history(
