@@ -12,6 +12,7 @@ from headgate.broker.cluster import scram
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2
 from headgate.broker.wire.grpc.methods import methods
+from headgate.broker.wire.grpc.optional import given
 
 ACCESS = methods(access_pb2.DESCRIPTOR.services_by_name["Access"])
 
@@ -105,15 +106,7 @@ class AccessAdmin(ClusterClient):
         response: access_pb2.ListQuotasResponse = await self._cluster.call(
             ACCESS["ListQuotas"], access_pb2.ListQuotasRequest(), retry=True
         )
-        return [
-            Quota(
-                user=row.user if row.HasField("user") else None,
-                client_id=row.client_id if row.HasField("client_id") else None,
-                ip=row.ip if row.HasField("ip") else None,
-                values=dict(row.values),
-            )
-            for row in response.entities
-        ]
+        return [Quota(**given(row, "user", "client_id", "ip"), values=dict(row.values)) for row in response.entities]
 
 
 def _quota(quota: Quota) -> access_pb2.QuotaEntity:

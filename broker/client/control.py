@@ -15,6 +15,7 @@ from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
 from headgate.broker.wire.grpc.methods import Method, methods
+from headgate.broker.wire.grpc.optional import given
 
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 LOOK_S = 2.0
@@ -93,9 +94,9 @@ class QuotaUse:
     share it have any such name. `limit`: of the cluster; `share`: of this broker."""
 
     broker_id: int
-    user: str | None
-    client_id: str | None
-    ip: str | None
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
     kind: str
     limit: float
     share: float
@@ -339,9 +340,7 @@ def _segment(row: control_pb2.SegmentState) -> Segment:
 def _quota_use(row: control_pb2.QuotaUse) -> QuotaUse:
     return QuotaUse(
         broker_id=row.broker_id,
-        user=row.user if row.HasField("user") else None,
-        client_id=row.client_id if row.HasField("client_id") else None,
-        ip=row.ip if row.HasField("ip") else None,
+        **given(row, "user", "client_id", "ip"),
         kind=row.kind,
         limit=row.limit,
         share=row.share,

@@ -28,6 +28,8 @@ from enum import IntEnum
 import msgspec
 
 ANYONE = "User:*"
+ANONYMOUS = "User:ANONYMOUS"
+"""A client without a login, as in Kafka."""
 WILDCARD = "*"
 CLUSTER_NAME = "kafka-cluster"
 """The name of the one resource of type Cluster, as in Kafka."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headgate.broker.cluster.quotas import OF_CLIENTS, Entity, Kind, Quotas
+from headgate.broker.cluster.quotas import OF_CLIENTS, Entity, Key, Kind, Quotas
 
 BURST_S = 1.0
 """Seconds of its quota that an idle client may use at once, as the length of Kafka's quota window."""
@@ -24,8 +24,6 @@ clients."""
 CLIENTS_MAX = 10_000
 USES_MAX = 1_000
 """Meters in one report to the leader: those with the greatest use of their quota."""
-
-Key = tuple[Entity, Kind]
 
 
 class Meter:
@@ -198,10 +196,9 @@ class Meters:
         return meter
 
     def _forget_full(self, now_s: float) -> None:
-        for (_, kind), meter in self._meters.items():
-            if meter.is_full(now_s):
-                self._past_s[kind] += meter.waited_s
-        self._meters = {key: one for key, one in self._meters.items() if not one.is_full(now_s)}
+        full = [key for key, meter in self._meters.items() if meter.is_full(now_s)]
+        for key in full:
+            self._past_s[key[1]] += self._meters.pop(key).waited_s
         self._clients.clear()
         self.on_change()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headgate.broker.cluster.meters import Use
-from headgate.broker.cluster.quotas import Entity, Kind
+from headgate.broker.cluster.quotas import Key, Kind
 
 HEADROOM = 1.5
 """A broker whose clients do not wait keeps this multiple of what they use, so that growth does not wait for the next division."""
@@ -17,8 +17,6 @@ FLOOR = 0.1
 """Part of an equal share that every broker keeps: its first client must not wait for the next division."""
 CHANGE_MIN = 0.01
 """Least relative change of a share that is worth a message."""
-
-Key = tuple[Entity, Kind]
 
 
 class QuotaBook:

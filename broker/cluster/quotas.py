@@ -59,6 +59,12 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 PARTS = ("user", "client-id", "ip")
+Key = tuple[Entity, Kind]
+
+
+def user_of(principal: str) -> str:
+    """The name under which a principal has quotas."""
+    return principal.partition(":")[2]
 
 
 class AlterQuotas(msgspec.Struct, frozen=True, tag="alter_quotas"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headgate.broker.cluster.meters import Use
-from headgate.broker.cluster.quota_shares import Key
-from headgate.broker.cluster.quotas import KINDS, PARTS, Entity, Kind
+from headgate.broker.cluster.quotas import KINDS, Entity, Key, Kind
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.wire.grpc.optional import given
 
 
 def _names(entity: Entity) -> dict[str, str]:
@@ -15,8 +15,7 @@ def _names(entity: Entity) -> dict[str, str]:
 
 
 def _entity(message: control_pb2.QuotaUse | control_pb2.QuotaShare) -> Entity:
-    fields = [word.replace("-", "_") for word in PARTS]
-    return Entity(**{field: getattr(message, field) for field in fields if message.HasField(field)})
+    return Entity(**given(message, "user", "client_id", "ip"))
 
 
 def use_message(use: Use, broker_id: int = 0) -> control_pb2.QuotaUse:

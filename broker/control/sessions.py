@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.manifest import Edit, Incarnation, encode_edits
 from headgate.broker.cluster.meters import Use
-from headgate.broker.cluster.quota_shares import Key
+from headgate.broker.cluster.quotas import Key
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import Admitted, Event, Joined, Left, Reported, Spoke
 from headgate.broker.control.leader_journal import LeaderJournal, not_leader

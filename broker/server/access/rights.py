@@ -12,7 +12,6 @@ from headgate.broker.cluster.acl import CLUSTER_NAME, VALID, Operation, Resource
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason
 
-ANONYMOUS = "User:ANONYMOUS"
 REMEMBERED_MAX = 10_000
 """Answers that a connection remembers. Above it forgets all of them."""
 

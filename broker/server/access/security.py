@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import Access, PutUser, User
-from headgate.broker.cluster.acl import Operation
+from headgate.broker.cluster.acl import ANONYMOUS, Operation
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.server.access import kafka_rules
 from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.principals import PrincipalRules
-from headgate.broker.server.access.rights import ANONYMOUS, Authority, Identity, Rights
+from headgate.broker.server.access.rights import Authority, Identity, Rights
 from headgate.broker.server.access.sasl import Logins, Sasl
 from headgate.broker.server.access.tokens import Tokens
 from headgate.broker.server.audit.audit import Audit, Caller

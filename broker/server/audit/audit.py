@@ -20,7 +20,6 @@ TARGETS_MAX = 20
 """Names in one line."""
 CHARS_MAX = 500
 """Characters of one name or reason."""
-ANONYMOUS = "User:ANONYMOUS"
 
 Sink = Callable[[dict[str, object], str], None]
 """Takes a line: its fields, and their JSON."""

@@ -14,6 +14,7 @@ from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2
+from headgate.broker.wire.grpc.optional import given
 
 _Word = TypeVar("_Word", Resource, Pattern, Operation, Permission)
 
@@ -104,11 +105,7 @@ def _verifiers(rows: Iterable[access_pb2.Verifier]) -> dict[str, Verifier]:
 
 
 def _entity(row: access_pb2.QuotaEntity) -> Entity:
-    return Entity(
-        user=row.user if row.HasField("user") else None,
-        client_id=row.client_id if row.HasField("client_id") else None,
-        ip=row.ip if row.HasField("ip") else None,
-    )
+    return Entity(**given(row, "user", "client_id", "ip"))
 
 
 def _acl(row: access_pb2.Acl) -> Acl:

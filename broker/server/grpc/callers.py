@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import Message
 
-from headgate.broker.cluster.acl import Operation
+from headgate.broker.cluster.acl import ANONYMOUS, Operation
+from headgate.broker.cluster.quotas import user_of
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.access import grpc_rules
-from headgate.broker.server.access.rights import ANONYMOUS, refusal
+from headgate.broker.server.access.rights import refusal
 from headgate.broker.server.audit import grpc_acts
 from headgate.broker.server.audit.audit import Audit, Caller
 from headgate.broker.wire.grpc.methods import Method
@@ -144,5 +145,5 @@ def user_of_call() -> str | None:
     """The name under which the caller of the current call has quotas; None: a broker, which has none."""
     rights = _RIGHTS.get()
     if rights is None:
-        return "ANONYMOUS"
-    return None if rights.identity.is_broker else rights.identity.principal.partition(":")[2]
+        return user_of(ANONYMOUS)
+    return None if rights.identity.is_broker else user_of(rights.identity.principal)

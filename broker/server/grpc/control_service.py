@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.liveness import is_starved
 from headgate.broker.cluster.manifest import Incarnation, decode_edits
-from headgate.broker.cluster.quota_shares import Key
+from headgate.broker.cluster.quotas import Key
 from headgate.broker.cluster.segments import Order, SegmentInfo
 from headgate.broker.cluster.term_events import Reported
 from headgate.broker.control.drain import drain_broker

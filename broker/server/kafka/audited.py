@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.broker.server.audit.audit import ANONYMOUS, Audit, Caller
+from headgate.broker.cluster.acl import ANONYMOUS
+from headgate.broker.server.audit.audit import Audit, Caller
 from headgate.broker.server.audit.kafka_acts import ACTS, REFUSALS, errors, targets
 from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.server.kafka.context import Context

@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.broker.cluster.acl import ANONYMOUS
 from headgate.broker.cluster.meters import REQUEST_WAIT_S_MAX, Client
+from headgate.broker.cluster.quotas import user_of
 from headgate.broker.wire.kafka import fetch as fetch_wire
 from headgate.broker.wire.kafka import produce as produce_wire
 
@@ -81,7 +83,7 @@ class Throttle:
         if not self._session.logged_in:
             self._client_id = None
         elif identity is None or not identity.is_broker:
-            user = "ANONYMOUS" if identity is None else identity.principal.partition(":")[2]
+            user = user_of(ANONYMOUS if identity is None else identity.principal)
             name = (self._client_id or b"").decode("utf-8", "replace")[:CLIENT_ID_CHARS_MAX]
             self._client = meters.client(user, name) or NO_QUOTAS
 
