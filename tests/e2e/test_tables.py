@@ -29,29 +29,11 @@ from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.lake import duckdb_with_iceberg
+from tests.support.mixed_topic import ENV, PARTITIONS, T0, produce, row_of
 
-PARTITIONS = 3
 RECORDS = 6000
 PATIENCE_S = 90.0
-T0 = 1_700_000_000_000
 ROOM = 1000
-AT_ONCE = {
-    "HEADGATE_OFFLINE_CHECK_INTERVAL_MS": "100ms",
-    "HEADGATE_OFFLINE_NICENESS": "0",
-    "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "100ms",
-    "HEADGATE_TAIL_BYTES": "1MiB",
-}
-
-
-def produce(broker: BrokerProcess, topic: str, first: int, count: int) -> None:
-    producer = KafkaProducer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
-    for number in range(first, first + count):
-        headers = [("a", b"1"), ("b", b""), ("a", None)] if number % 3 == 0 else None
-        key = b"key-%d" % (number % 50) if number % 5 else None
-        value = json.dumps({"n": number, "text": "x" * (number % 200)}).encode() if number % 11 else None
-        producer.produce(topic, value, key, partition=number % PARTITIONS, headers=headers, timestamp=T0 + number * 60_000)
-        producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
 
 
 def consume(broker: BrokerProcess, topic: str, ends: dict[int, int], left: int = -1, isolation: str = "read_committed") -> pa.Table:
@@ -67,13 +49,7 @@ def consume(broker: BrokerProcess, topic: str, ends: dict[int, int], left: int =
         for message in consumer.consume(1000, 1.0):
             assert message.error() is None, message.error()
             if message.offset() < ends[message.partition()]:
-                headers = [{"key": name, "value": value} for name, value in message.headers() or []]
-                rows.append(
-                    {
-                        "partition": message.partition(), "offset": message.offset(), "timestamp": message.timestamp()[1],
-                        "key": message.key(), "value": message.value(), "headers": headers or None,
-                    }
-                )  # fmt: skip
+                rows.append(row_of(message))
     consumer.close()
     fields = [pa.field("partition", pa.int32()), *SCHEMA]
     return pa.Table.from_pylist(rows, pa.schema(fields))
@@ -110,7 +86,7 @@ def ends_of(broker: BrokerProcess, topic: str) -> dict[int, int]:
 def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory) -> None:
     from pyiceberg.catalog import load_catalog
 
-    broker = make_broker(env=AT_ONCE)
+    broker = make_broker(env=ENV)
     broker.start()
     topic = create_topic(broker.bootstrap, "clicks", PARTITIONS, offline_after_bytes="0")
     uri = f"http://{HOST}:{broker.http_port}/iceberg"
@@ -147,7 +123,7 @@ def test_aborted_records_leave_and_committed_ones_stay(make_broker: BrokerFactor
     """Transactions of librdkafka, one of them open for most of the test; a third of the others aborts. Both kinds of readers."""
     from pyiceberg.catalog import load_catalog
 
-    broker = make_broker(env=AT_ONCE)
+    broker = make_broker(env=ENV)
     broker.start()
     topic = create_topic(broker.bootstrap, "payments", PARTITIONS, offline_after_bytes="0")
     made = {"bootstrap.servers": broker.bootstrap, "linger.ms": 0}
@@ -197,7 +173,7 @@ def test_floods_publishes_and_deletions_are_in_the_table(make_broker: BrokerFact
     """A flood in front of live records, a publish behind them, and DeleteRecords in the middle of the flood's file."""
     from pyiceberg.catalog import load_catalog
 
-    broker = make_broker(env=AT_ONCE)
+    broker = make_broker(env=ENV)
     broker.start()
     topic = create_topic(
         broker.bootstrap, "history", PARTITIONS, offline_after_bytes="0", offline_after_ms="0", history_room=str(ROOM)

@@ -139,15 +139,18 @@ def consumed(broker: BrokerProcess, topic: str) -> pa.Table:
             if message.error() is not None:
                 ended.add(message.partition())
                 continue
-            headers = [{"key": name, "value": value} for name, value in message.headers() or []]
-            rows.append(
-                {
-                    "partition": message.partition(), "offset": message.offset(), "timestamp": message.timestamp()[1],
-                    "key": message.key(), "value": message.value(), "headers": headers or None,
-                }
-            )  # fmt: skip
+            rows.append(row_of(message))
     consumer.close()
     return pa.Table.from_pylist(rows, pa.schema([pa.field("partition", pa.int32()), *SCHEMA]))
+
+
+def row_of(message: Any) -> dict[str, Any]:
+    """A message of librdkafka with the columns `partition` and those of `SCHEMA`."""
+    headers = [{"key": name, "value": value} for name, value in message.headers() or []]
+    return {
+        "partition": message.partition(), "offset": message.offset(), "timestamp": message.timestamp()[1],
+        "key": message.key(), "value": message.value(), "headers": headers or None,
+    }  # fmt: skip
 
 
 def sums(rows: pa.Table) -> list[tuple[int, int]]:
