@@ -143,6 +143,13 @@ class Settings:
     connection_reauthenticate_ms: int = _duration(
         0, 0, DAY_MS, "time after which a client must log in again within its connection (KIP-368); 0 = only when its token ends"
     )
+    failed_logins_per_s: int = _count(
+        0,
+        0,
+        10_000,
+        "failed logins and TLS handshakes of one address in a second, and twenty times as many at once; beyond that, the Kafka "
+        "ports close new connections of the address at once; 0 = any number",
+    )
     oauth_jwks: str = _text("", "file or URL of the keys (JWK set) that sign tokens; empty = no tokens are accepted")
     oauth_jwks_refresh_ms: int = _duration(300 * SECOND_MS, SECOND_MS, DAY_MS, "age at which these keys are read again")
     oauth_issuer: str = _text("", "issuer (`iss`) that tokens must have; empty = any")

@@ -4,7 +4,7 @@ object::
 python -m tests.bench.rdkafka produce PORT TOPIC VALUE_BYTES BATCH_BYTES CODEC SECONDS
 python -m tests.bench.rdkafka consume PORT TOPIC RECORDS
 python -m tests.bench.rdkafka create_topic PORT TOPIC PARTITIONS
-python -m tests.bench.rdkafka fill PORT TOPIC VALUE_BYTES BATCH_BYTES RECORDS PARTITIONS
+python -m tests.bench.rdkafka fill PORT TOPIC VALUE_BYTES BATCH_BYTES RECORDS PARTITIONS [VALUES [RATE_PER_S]]
 python -m tests.bench.rdkafka paced PORT TOPIC RATE_PER_S LINGER_MS VALUE_BYTES SECONDS
 python -m tests.bench.rdkafka live PORT TOPIC RATE_PER_S LINGER_MS VALUE_BYTES
 """
@@ -29,12 +29,12 @@ TIMEOUT_MS = 20_000
 """A record without an ack after this time has failed."""
 
 
-def values(size_bytes: int) -> list[bytes]:
+def values(size_bytes: int, count: int = POOL) -> list[bytes]:
     """Values of exactly that size that look like JSON events: they compress moderately."""
     source = random.Random(7)
     words = ["page", "view", "click", "cart", "order", "paid", "shipped", "north", "south", "mobile", "desktop", "de", "fr", "us"]
     out = []
-    for number in range(POOL):
+    for number in range(count):
         text = f'{{"id":{source.getrandbits(48)},"seq":{number},"user":"u{source.randrange(100_000)}"'
         while len(text) < size_bytes:
             text += f',"{source.choice(words)}":"{source.choice(words)}-{source.getrandbits(32):x}"'
@@ -107,14 +107,22 @@ def _send(producer: Producer, topic: str, value: bytes, partition: int, failures
             producer.poll(0.01)
 
 
-def fill(port: str, topic: str, value_bytes: str, batch_bytes: str, records: str, partitions: str) -> dict[str, Any]:
-    """Writes this many records, to all partitions in turn, without compression."""
+def fill(
+    port: str, topic: str, value_bytes: str, batch_bytes: str, records: str, partitions: str, count: str = "", rate_per_s: str = ""
+) -> dict[str, Any]:
+    """Writes this many records, to all partitions in turn, without compression.
+
+    `count`: of different values. A codec finds values again that come back within its window. `rate_per_s`: "": as fast as it can.
+    """
     failures = Failures()
     producer = _fast_producer(port, batch_bytes, "none")
-    pool = values(int(value_bytes))
+    pool = values(int(value_bytes), int(count or POOL))
+    every = int(rate_per_s) // 100 if rate_per_s else 0
     start = time.perf_counter()
     for number in range(int(records)):
-        _send(producer, topic, pool[number % POOL], number % int(partitions), failures)
+        if every and number % every == 0:
+            time.sleep(max(start + number / int(rate_per_s) - time.perf_counter(), 0))
+        _send(producer, topic, pool[number % len(pool)], number % int(partitions), failures)
     failures.check(producer.flush(60))
     return {"records": int(records), "seconds": time.perf_counter() - start}
 

@@ -22,6 +22,8 @@ from typing import Any
 from tests.bench import frames
 
 HOST = "127.0.0.1"
+ATTACKER = "127.0.0.2"
+"""The address of attackers, so that the broker can tell them from others."""
 SIZE = struct.Struct(">i")
 WINDOW = 8
 """Requests in flight."""
@@ -31,9 +33,9 @@ HANDSHAKE, AUTHENTICATE = 17, 36
 TOPIC = "bench"
 
 
-def connect(port: int, ca: str) -> socket.socket:
-    """A connection, with TLS if `ca` is not empty."""
-    plain = socket.create_connection((HOST, port), TIMEOUT_S)
+def connect(port: int, ca: str, source: str = "") -> socket.socket:
+    """A connection, with TLS if `ca` is not empty. `source`: the own address."""
+    plain = socket.create_connection((HOST, port), TIMEOUT_S, (source, 0) if source else None)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not ca:
         return plain
@@ -145,11 +147,11 @@ def knock(port: str, ca: str, what: str, seconds: str, rate_per_s: str = "0", us
 
 def _knock(port: int, ca: str, what: str, user: str, password: str) -> None:
     if what == "bad handshake":
-        with socket.create_connection((HOST, port), TIMEOUT_S) as plain:
+        with socket.create_connection((HOST, port), TIMEOUT_S, (ATTACKER, 0)) as plain:
             plain.sendall(b"\x16\x03\x01\x00\x20" + bytes(32))
             plain.recv(100)
         return
-    with connect(port, ca) as connection:
+    with connect(port, ca, ATTACKER if what == "bad password" else "") as connection:
         if what == "bad password":
             # No wait for the answer, which comes late on purpose: the next one tries at once, as an attacker would.
             text = b"PLAIN"

@@ -11,11 +11,14 @@ import asyncio
 import base64
 import io
 import json
+import socket
+import ssl
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -646,6 +649,36 @@ def test_brokers_know_each_other_and_share_users_and_rules(tmp_path: Path) -> No
         for broker in (one, two):
             broker.check_output()
             assert "login_expired" not in broker.output()
+
+
+def _tls_from(host: str, port: int, authority: Authority) -> ssl.SSLSocket:
+    plain = socket.create_connection(("127.0.0.1", port), PATIENCE_S, (host, 0))
+    return ssl.create_default_context(cafile=str(authority.ca)).wrap_socket(plain, server_hostname="localhost")
+
+
+def test_an_address_whose_handshakes_fail_cannot_connect_and_others_can(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with Secure(tmp_path, authority, protocol="SSL", FAILED_LOGINS_PER_S="1") as broker:
+        broker.start()
+        broker.wait_ready()
+        with _tls_from("127.0.0.2", broker.tls_port, authority) as kept:
+            for _ in range(25):  # twenty at once are allowed
+                with socket.create_connection(("127.0.0.1", broker.tls_port), PATIENCE_S, ("127.0.0.2", 0)) as bad:
+                    bad.sendall(b"\x16\x03\x01\x00\x20" + bytes(32))
+                    with suppress(ConnectionResetError):
+                        assert bad.recv(100) is not None
+            with pytest.raises(OSError):  # the end of the connection, in one of several forms
+                _tls_from("127.0.0.2", broker.tls_port, authority)
+            others = AdminClient({
+                "bootstrap.servers": f"localhost:{broker.tls_port}", "security.protocol": "ssl",
+                "ssl.ca.location": str(authority.ca),
+            })  # fmt: skip
+            assert others.list_topics(timeout=PATIENCE_S).brokers
+            request = b"\x00\x12\x00\x00\x00\x00\x00\x07\xff\xff"  # ApiVersions 0, correlation 7
+            kept.sendall(len(request).to_bytes(4, "big") + request)
+            assert kept.recv(100)[4:8] == b"\x00\x00\x00\x07", "open connections stay"
+        assert "too many logins or TLS handshakes of the address have failed" in broker.output()
+        broker.check_output()
 
 
 async def _open_gate(address: str) -> None:

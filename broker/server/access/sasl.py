@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from headgate.broker.cluster.access import MECHANISMS
 from headgate.broker.cluster.scram import Exchange, ScramError
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.rights import Identity
 from headgate.broker.server.access.tokens import Tokens, token_of
@@ -46,10 +47,14 @@ class Sasl:
     """The logins of one connection.
 
     Args:
+        failures: counts the failed logins of the client's address.
         on_login: called with the client after every login.
     """
 
-    def __init__(self, logins: Logins, host: str, *, is_tls: bool, on_login: Callable[[Identity], None]) -> None:
+    def __init__(
+        self, logins: Logins, host: str, failures: Failures, *, is_tls: bool, on_login: Callable[[Identity], None]
+    ) -> None:
+        self._failures = failures
         self._on_login = on_login
         self._logins = logins
         self._host = host
@@ -79,6 +84,17 @@ class Sasl:
         mechanism = self._mechanism
         if not mechanism:
             raise InvalidError(Reason.INVALID_REQUEST, "SaslHandshake comes first")
+        # It counts as failed until it has worked: a client that does not wait for the answer has caused the work, too.
+        self._failures.failed(self._host)
+        try:
+            answer = await self._step(mechanism, message)
+        except RetryError:  # the broker's fault
+            self._failures.forgiven(self._host)
+            raise
+        self._failures.forgiven(self._host)
+        return answer
+
+    async def _step(self, mechanism: str, message: bytes) -> bytes:
         if mechanism == "PLAIN":
             name = await self._plain(message)
             return self._done(f"User:{name}", math.inf)

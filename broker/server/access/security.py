@@ -14,6 +14,7 @@ from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.server.access import kafka_rules
+from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.principals import PrincipalRules
 from headgate.broker.server.access.rights import Authority, Identity, Rights
@@ -134,9 +135,9 @@ class Security:
         await self.passwords.check(name, password)
         return Identity(principal=f"User:{name}", host=host, mechanism="PLAIN")
 
-    def sasl(self, host: str, *, is_tls: bool, on_login: Callable[[Identity], None]) -> Sasl:
+    def sasl(self, host: str, failures: Failures, *, is_tls: bool, on_login: Callable[[Identity], None]) -> Sasl:
         """The logins of one Kafka connection."""
-        return Sasl(self._logins, host, is_tls=is_tls, on_login=on_login)
+        return Sasl(self._logins, host, failures, is_tls=is_tls, on_login=on_login)
 
     def rights(self, identity: Identity) -> Rights | None:
         """What a client may do; None: everything."""

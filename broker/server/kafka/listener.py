@@ -14,6 +14,7 @@ from headgate.broker.runtime.errors import Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server import ports
+from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.audit.audit import Caller
 from headgate.broker.server.kafka.common import Common, Entrance
 from headgate.broker.server.kafka.transport import Connection, SecureConnection
@@ -94,6 +95,7 @@ class KafkaServer:
             self.common.authorized = security.authorized
         self._unserved: dict[tuple[str, str], None] = {}
         """Addresses of clients, and what they asked for in vain."""
+        self._failures = Failures(settings.failed_logins_per_s, clock.monotonic)
         self.connections: dict[Connection, None] = {}
         self.connections_refused = 0
         self._ends = 0
@@ -124,9 +126,10 @@ class KafkaServer:
         assert certificates is not None, "the settings were checked"
 
         def failed(peer: str, reason: str) -> None:
+            self._failures.failed(peer.rpartition(":")[0])
             self.tell_end("tls_handshake_failed", peer, reason)
 
-        handshakes = Handshakes(lambda: certificates.context(client_auth), failed, self._has_quota)
+        handshakes = Handshakes(lambda: certificates.context(client_auth), failed, self._may_connect)
         return lambda: handshakes.before(lambda: SecureConnection(self.common, self, entrance))
 
     def serve(self, engine: Engine, groups: Coordinator, exchange: Exchange) -> None:
@@ -179,7 +182,7 @@ class KafkaServer:
             self.connections_refused += 1
             return False
         # Behind TLS the connection was counted before the handshake, which is the costly part.
-        if not connection.session.entrance.protocol.endswith("SSL") and not self._has_quota(connection.session.peer):
+        if not connection.session.entrance.protocol.endswith("SSL") and not self._may_connect(connection.session.peer):
             return False
         self.connections[connection] = None
         return True
@@ -191,13 +194,17 @@ class KafkaServer:
         for connection in list(self.connections):
             connection.session.quotas_changed()
 
-    def _has_quota(self, peer: str) -> bool:
-        """Count a connection. Returns whether the quota of its address allows it."""
-        engine = self.common.engine
-        if not self.common.has_quotas or engine is None or engine.meters.connected(peer.rpartition(":")[0]):
+    def _may_connect(self, peer: str) -> bool:
+        """Count a connection. Returns whether the failed logins and the quota of its address allow it."""
+        host, engine = peer.rpartition(":")[0], self.common.engine
+        if not self._failures.admits(host):
+            reason = "too many logins or TLS handshakes of the address have failed"
+        elif not self.common.has_quotas or engine is None or engine.meters.connected(host):
             return True
+        else:
+            reason = "the address has used up its quota of new connections"
         self.connections_refused += 1
-        self.tell_end("connection_throttled", peer, "the address has used up its quota of new connections")
+        self.tell_end("connection_throttled", peer, reason)
         return False
 
     def greet(self, session: Session, certificate: bytes | None) -> None:
@@ -216,7 +223,7 @@ class KafkaServer:
 
         if protocol.startswith("SASL"):
             session.logged_in = False
-            session.sasl = security.sasl(host, is_tls=protocol.endswith("SSL"), on_login=known)
+            session.sasl = security.sasl(host, self._failures, is_tls=protocol.endswith("SSL"), on_login=known)
         else:
             known(security.anonymous(host) if certificate is None else security.by_certificate(certificate, host))
 
@@ -228,10 +235,9 @@ class KafkaServer:
 
     def tell_end(self, event: str, peer: str, reason: str) -> None:
         """Log the reason why a connection ends, at most ENDS_TOLD_MAX times between two sweeps."""
-        audit = self.common.audit
+        audit, host = self.common.audit, peer.rpartition(":")[0]
         if audit is not None and event in REFUSED_LOGINS:
-            caller = Caller(who="", host=peer.rpartition(":")[0], door="kafka")
-            audit.refused(REFUSED_LOGINS[event], caller, [], reason)
+            audit.refused(REFUSED_LOGINS[event], Caller(who="", host=host, door="kafka"), [], reason)
         self._ends += 1
         if self._ends <= ENDS_TOLD_MAX:
             logger.info(event, peer=peer, reason=reason)

@@ -1,7 +1,10 @@
-"""Folds of live records to Parquet: their CPU, reads of the files against reads of chunks, and the cost of a commit.
+"""Folds of live records to Parquet: their CPU, reads of the files, their size, live producers beside them, the cost of a commit.
 
-A broker receives 1 KB records of random bytes, and its folding process makes files of them, alone on the machine otherwise.
-librdkafka then reads the files, and the same records from the chunks of a second broker that never folds. A commit is what a fold
+A broker receives records of 1 KB that look like JSON. When all are there, its folding process makes files of them, alone on the
+machine otherwise, as of records that have become old. librdkafka then reads the files, and the same records from the chunks of a
+second broker that never folds; DuckDB reads the files through the broker's catalog, `headgate.sql` reads them,
+and DuckDB alone. "Beside folds": a broker
+receives 50 MB/s, with folds from 16 MiB on and without, and has one core together with its folding process. A commit is what a fold
 costs the loops of the leader and the lead: the edit's check, the manifest, the served log, and the table's next version. The topic
 has 10, 1,000 or 100,000 folded files already.
 """
@@ -9,12 +12,17 @@ has 10, 1,000 or 100,000 folded files already.
 from __future__ import annotations
 
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headgate.broker.cluster.admission import check
 from headgate.broker.cluster.folded_files import ChunkPart, FoldToFiles
@@ -29,10 +37,11 @@ from headgate.broker.wire.iceberg.table import DataFile, Table
 from tests.bench import brokers
 from tests.bench.brokers import Broker
 from tests.bench.cases.cold import leave_cache
-from tests.bench.clients import costed
+from tests.bench.clients import costed, live
 from tests.bench.harness import LOCAL_NEVER, Bench, Case, remove_tree
 from tests.bench.native import BenchError, cpu_seconds
-from tests.bench.report import Goal, Row
+from tests.bench.report import Goal, Row, paired
+from tests.support.lake import duckdb_with_iceberg
 
 TOPIC = "bench"
 PARTITIONS = 4
@@ -40,6 +49,7 @@ VALUE_BYTES = 1000
 BATCH_BYTES = 64 << 10
 CORE_SHARE = 0.25
 """Largest share of a core that folding may take to keep up with RATE."""
+FILES, CHUNKS = "topics/*/data/*/offset=*.parquet", "wal/*/*"
 RATE = 50e6
 """Bytes per second of one busy broker."""
 READ_SHARE = 0.6
@@ -47,8 +57,13 @@ EXTENTS = (10, 1_000, 100_000)
 FLAT = 2.0
 COMMITS = 15
 ROWS = 10
-KINDS = {"files": {"offline.after.bytes": "0"}, "chunks": {"offline.after.bytes": "-1", "offline.after.ms": "-1"}}
-"""Topic settings by where the records are read."""
+NEVER = {"offline.after.bytes": "-1", "offline.after.ms": "-1"}
+SQL = 'SELECT count(*), sum(octet_length(value)), max(timestamp), max("offset") FROM {}'
+SQL_SHARE = 0.9
+JSON_BYTES, JSON_VALUES = 200, 200_000
+"""Size of small records, and how many different ones there are: more than a codec remembers."""
+LIVE_S = 8
+LIVE_GOAL = 1.3
 TAKEN_S = 120.0
 """Longest wait for the files."""
 SETTINGS = {
@@ -74,12 +89,37 @@ def _folder(broker: Broker) -> int | None:
     return None
 
 
-def _fill(broker: Broker, records: int, config: dict[str, str]) -> None:
-    broker.create_topic(TOPIC, PARTITIONS, {"retention.ms": "-1", **config})
-    costed(broker.pid, "rdkafka", "fill", broker.kafka_port, TOPIC, VALUE_BYTES, BATCH_BYTES, records, PARTITIONS)
+def _folding_s(broker: Broker) -> float:
+    """CPU-seconds of the folding processes so far: of those that have ended, and of the present one."""
+    fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
+    ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+    folder = _folder(broker)
+    if folder is not None:
+        with suppress(OSError):  # it has ended
+            return ended + cpu_seconds(folder)
+    return ended
 
 
-def _fold(broker: Broker, store: Path, records: int) -> float:
+def _fill(broker: Broker, value_bytes: int, records: int, *more: int) -> None:
+    broker.create_topic(TOPIC, PARTITIONS, {"retention.ms": "-1", **NEVER})
+    costed(broker.pid, "rdkafka", "fill", broker.kafka_port, TOPIC, value_bytes, BATCH_BYTES, records, PARTITIONS, *more)
+
+
+def _make_old(broker: Broker) -> None:
+    """From now on every record is folded."""
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC)
+    for name in NEVER:
+        change = ConfigEntry(name, "0", incremental_operation=AlterConfigOpType.SET)
+        resource.add_incremental_config(change)
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.kafka_port}"})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def _bytes(store: Path, pattern: str) -> int:
+    return sum(one.stat().st_size for one in store.glob(pattern))
+
+
+def _fold(broker: Broker, store: Path) -> float:
     """Fold everything. Returns the CPU-seconds of the folding process."""
     deadline = time.monotonic() + TAKEN_S
     spent, last_files = 0.0, -1
@@ -88,7 +128,7 @@ def _fold(broker: Broker, store: Path, records: int) -> float:
         if pid is not None:
             with suppress(OSError):  # it has ended
                 spent = max(spent, cpu_seconds(pid))
-        files = sum(1 for _ in store.glob("topics/*/data/*/offset=*.parquet"))
+        files = sum(1 for _ in store.glob(FILES))
         if files and pid is None and files == last_files:
             return spent
         last_files = files
@@ -98,22 +138,23 @@ def _fold(broker: Broker, store: Path, records: int) -> float:
 
 
 def _run(bench: Bench) -> Iterable[Row]:
-    records = bench.pick(100_000, 400_000)
+    records = bench.pick(100_000, 2_000_000)
     size = records * VALUE_BYTES
     directory = bench.fresh_directory("folds")
     rates: dict[str, float] = {}
     try:
-        for name, config in KINDS.items():
+        for name in ("files", "chunks"):
             store = directory / name
             with brokers.broker(bench.directory, str(store), settings={"wal.fsync": LOCAL_NEVER, **SETTINGS}) as broker:
-                _fill(broker, records, config)
+                _fill(broker, VALUE_BYTES, records)
                 if name == "files":
-                    spent = _fold(broker, store, records)
-                    per_gb = spent / size * 1e9
+                    _make_old(broker)
+                    per_gb = _fold(broker, store) / size * 1e9
                     yield Row(
                         group="folds", case=FOLDING, ratio=per_gb * RATE / 1e9, goal=CORE_SHARE, side=Goal.AT_MOST, unit="cores",
                         measured=f"{per_gb:.2f} s/GB", note=f"to keep up with {RATE / 1e6:.0f} MB/s",
                     )  # fmt: skip
+                    yield from _queries(broker, store)
                 leave_cache(store)
                 bench.wait_quiet()
                 answer, _ = costed(broker.pid, "rdkafka", "consume", broker.kafka_port, TOPIC, records, PARTITIONS)
@@ -124,6 +165,97 @@ def _run(bench: Bench) -> Iterable[Row]:
         )  # fmt: skip
     finally:
         remove_tree(directory)
+
+
+def _queries(broker: Broker, store: Path) -> Iterable[Row]:
+    """A query of the topic's table in the broker's catalog, and by `headgate.sql`, against one of the same files, in turn."""
+    import headgate
+
+    files = [str(one) for one in store.glob(FILES)]
+    table = f"http://127.0.0.1:{broker.http_port}/iceberg"
+    seconds: dict[str, list[float]] = {"files": [], TABLE: [], QUERY: []}
+    with duckdb_with_iceberg() as duck:
+        duck.execute(f"ATTACH 'headgate' AS hg (TYPE iceberg, ENDPOINT '{table}', AUTHORIZATION_TYPE 'none')")
+        for _ in range(5):
+            found = {
+                "files": lambda: duck.execute(SQL.format("read_parquet(?)"), [files]).fetchall(),
+                TABLE: lambda: duck.execute(SQL.format(f"hg.headgate.{TOPIC}")).fetchall(),
+                QUERY: lambda: headgate.sql(SQL.format(TOPIC), cluster=f"127.0.0.1:{broker.grpc_port}").read_all().to_pylist(),
+            }
+            answers = []
+            for name, ask in found.items():
+                began = time.perf_counter()
+                (answer,) = ask()
+                seconds[name].append(time.perf_counter() - began)
+                answers.append(list(answer.values() if isinstance(answer, dict) else answer)[:2])
+            if any(one != answers[0] for one in answers):
+                raise BenchError(f"the answers differ. answers=`{answers}`")
+    for name in (TABLE, QUERY):
+        ratio = paired(seconds["files"], seconds[name])
+        yield Row(
+            group="folds", case=name, ratio=ratio.median, low=ratio.low, high=ratio.high, goal=SQL_SHARE if name == TABLE else None,
+            unit="of DuckDB alone", measured=f"{statistics.median(seconds[name]):.2f} s",
+            ceiling=f"{statistics.median(seconds['files']):.2f} s",
+        )  # fmt: skip
+
+
+def _store(bench: Bench) -> Iterable[Row]:
+    """The bytes of small records in chunks and in files, and what is left of the chunks."""
+    records = bench.pick(500_000, 10_000_000)
+    store = bench.fresh_directory("folds")
+    try:
+        settings = {"wal.fsync": LOCAL_NEVER, "gate.file.grace.ms": "1000", **SETTINGS}
+        with brokers.broker(bench.directory, str(store), settings=settings) as broker:
+            _fill(broker, JSON_BYTES, records, JSON_VALUES)
+            before = _bytes(store, CHUNKS)
+            _make_old(broker)
+            _fold(broker, store)
+            deadline = time.monotonic() + TAKEN_S
+            while (left := _bytes(store, CHUNKS)) > before / 20 and time.monotonic() < deadline:
+                time.sleep(0.5)
+            after = _bytes(store, FILES)
+    finally:
+        remove_tree(store)
+    yield Row(
+        group="folds", case=BYTES, measured=f"{after / 1e6:,.0f} MB of files", ceiling=f"{before / 1e6:,.0f} MB of chunks",
+        ratio=after / before, unit="of chunks", note=f"{records:,} records; {left / 1e6:,.0f} MB of chunks are left",
+    )  # fmt: skip
+
+
+def _beside(bench: Bench) -> Iterable[Row]:
+    """The p99 of a live producer while the broker receives RATE, with folds and without, in turn."""
+    p99: dict[str, list[float]] = {"16777216": [], "-1": []}
+    shares, left = [], []
+    for _ in range(bench.pick(1, 3)):
+        for after, into in p99.items():
+            store = bench.fresh_directory("folds")
+            try:
+                with brokers.broker(bench.directory, str(store), settings=SETTINGS) as broker:
+                    broker.create_topic(TOPIC, PARTITIONS, {"retention.ms": "-1", **NEVER, "offline.after.bytes": after})
+                    broker.create_topic("live", 1)
+                    rate = int(RATE / VALUE_BYTES)
+                    fill = [sys.executable, "-m", "tests.bench.rdkafka", "fill", str(broker.kafka_port), TOPIC, str(VALUE_BYTES)]
+                    fill += [str(BATCH_BYTES), str(rate * (LIVE_S + 6)), str(PARTITIONS), "", str(rate)]
+                    with subprocess.Popen(fill, stdout=subprocess.DEVNULL, cwd=brokers.ROOT) as filling:
+                        with live(broker.kafka_port, "live", None) as producer:
+                            time.sleep(3)
+                            before = _folding_s(broker)
+                            producer.begin()
+                            time.sleep(LIVE_S)
+                            if after != "-1":
+                                shares.append((_folding_s(broker) - before) / LIVE_S)
+                                left.append(_bytes(store, CHUNKS))
+                            into.append(producer.p99_ms())
+                        filling.wait(60)
+            finally:
+                remove_tree(store)
+    ratio = paired(*p99.values())
+    share = f"folding takes {statistics.median(shares):.2f} cores"
+    yield Row(
+        group="folds", case=BESIDE, ratio=ratio.median, low=ratio.low, high=ratio.high, goal=LIVE_GOAL, side=Goal.AT_MOST, unit="x",
+        measured=f"{statistics.median(p99['16777216']):.1f} ms", ceiling=f"{statistics.median(p99['-1']):.1f} ms",
+        note=f"{share}; {max(left, default=0) / 1e6:,.0f} MB of chunks wait",
+    )  # fmt: skip
 
 
 class Commits:
@@ -194,9 +326,13 @@ def _commits(bench: Bench) -> Iterable[Row]:
     )  # fmt: skip
 
 
-FOLDING, READING = "CPU of folding 1 KB records", "librdkafka reads files"
+FOLDING, READING, QUERY = "CPU of folding 1 KB records", "librdkafka reads files", "headgate.sql reads files"
+TABLE = "DuckDB reads files through the catalog"
+BYTES, BESIDE = "store bytes of small JSON records", "live p99 beside folds of 50 MB/s"
 COMMIT = f"committing a fold into {EXTENTS[-1]:,} extents"
 CASES = [
     Case("folds", FOLDING, _run, needs_compiler=False, goal=CORE_SHARE, side=Goal.AT_MOST, unit="cores"),
+    Case("folds", BYTES, _store, needs_compiler=False),
+    Case("folds", BESIDE, _beside, needs_compiler=False, goal=LIVE_GOAL, side=Goal.AT_MOST, unit="x"),
     Case("folds", COMMIT, _commits, goal=FLAT, side=Goal.AT_MOST, unit="x"),
 ]

@@ -49,6 +49,15 @@ def _spark(version: str) -> Program:
     return Program((sys.executable, "-m", "tests.compat.matrix.programs.spark_program"), env)
 
 
+def _iceberg(spark: str, iceberg: str) -> Program:
+    if (reason := maven.missing()) is not None:
+        raise artifacts.MissingError(reason)
+    name = f"iceberg-spark-runtime-{spark.rpartition('.')[0]}_2.13"
+    jars = maven.jars(f"compat/{name}-{iceberg}", (f"org.apache.iceberg:{name}:{iceberg}",), (name,))
+    program = artifacts.pip("pyspark", spark, "iceberg_spark")
+    return Program(program.command, {**program.env, "ICEBERG_RUNTIME": str(next(jars.glob("*.jar")))})
+
+
 _STREAMS = {"at_least_once": "counts by key, `at_least_once`", "exactly_once_v2": "counts by key, `exactly_once_v2`"}
 FRAMEWORKS: dict[Row, dict[str, str]] = {
     Row("Kafka Streams", KAFKA, lambda: _streams(KAFKA)): _STREAMS,
@@ -62,6 +71,10 @@ FRAMEWORKS: dict[Row, dict[str, str]] = {
     Row("Spark", "4.3.0 with the connector of 4.2.0", lambda: _spark("4.2.0")): {
         "batch": "writes and reads a topic",
         "streaming": "copies a topic as a stream",
+    },
+    Row("Spark with Iceberg's runtime 1.12.0", "4.1.4", lambda: _iceberg("4.1.4", "1.12.0")): {
+        "whole": "reads a topic's files through the REST catalog",
+        "part": "reads some offsets of them",
     },
 }
 """Each with its steps and what they do."""

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import Access, User
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.access import passwords as passwords_module
+from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.rights import Identity
 from headgate.broker.server.access.sasl import MECHANISMS_ALL, Logins, Sasl
@@ -50,7 +51,8 @@ class Client:
             lambda: self.now_s,
             lambda: int(self.now_s * 1000),
         )
-        self.sasl = Sasl(logins, "10.0.0.1", is_tls=is_tls, on_login=self._known)
+        self.failures = Failures(config.failed_logins_per_s, lambda: self.now_s)
+        self.sasl = Sasl(logins, "10.0.0.1", self.failures, is_tls=is_tls, on_login=self._known)
 
     def _known(self, identity: Identity) -> None:
         self.logins.append(identity.principal)
@@ -173,6 +175,27 @@ async def test_plain_that_is_cut_off_wrong_or_for_another_is_refused(message: by
     with pytest.raises(InvalidError):
         await client.step(message)
     assert not client.logins
+
+
+@pytest.mark.parametrize(("password", "counted"), [("wrong", 1), (PASSWORD, 0)])
+async def test_a_login_counts_as_failed_until_it_has_worked(password: str, counted: int) -> None:
+    client = Client(failed_logins_per_s=1)
+    client.sasl.choose("PLAIN")
+    login = asyncio.create_task(client.step(b"\0alice\0" + password.encode()))
+    await asyncio.sleep(0)
+    assert client.failures._full["10.0.0.1"] - client.now_s == 1, "who does not wait for the answer has caused the work"
+    await asyncio.wait((login,))
+    assert (login.exception() is not None) == bool(counted)
+    assert client.failures._full["10.0.0.1"] - client.now_s == counted
+
+
+async def test_a_login_that_the_broker_has_no_time_for_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords_module, "AT_ONCE_MAX", 0)
+    client = Client(failed_logins_per_s=1)
+    client.sasl.choose("PLAIN")
+    with pytest.raises(RetryError):
+        await client.step(b"\0alice\0wrong")
+    assert client.failures._full["10.0.0.1"] - client.now_s == 0
 
 
 async def test_an_unknown_user_costs_as_much_as_a_known_one() -> None:

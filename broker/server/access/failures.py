@@ -1,0 +1,49 @@
+"""Failed logins by address. No I/O.
+
+A failed login or TLS handshake costs a broker up to three milliseconds, and anyone can cause one. Each address has a bucket that a
+failure fills and that empties at a fixed rate; while it is full, new connections of the address are closed before their handshake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+BURST_S = 20.0
+"""Seconds of the rate that an address may fail at once: a fleet of clients behind one address starts with an old password."""
+ADDRESSES_MAX = 10_000
+"""Addresses with failures. Above it those with an empty bucket are forgotten, then the one that failed first."""
+
+
+class Failures:
+    """Counts failures, and decides which addresses may connect.
+
+    Args:
+        per_s: failures in a second that an address may have for ever; 0: any number.
+        now_s: a monotonic clock.
+    """
+
+    def __init__(self, per_s: float, now_s: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._now_s = now_s
+        self._full: dict[str, float] = {}
+        """By address: the time at which its bucket will be empty."""
+
+    def failed(self, host: str) -> None:
+        """Count a failure."""
+        if not self._per_s:
+            return
+        now_s = self._now_s()
+        if host not in self._full and len(self._full) >= ADDRESSES_MAX:
+            self._full = {one: empty_s for one, empty_s in self._full.items() if empty_s > now_s}
+            if len(self._full) >= ADDRESSES_MAX:
+                del self._full[next(iter(self._full))]
+        self._full[host] = max(self._full.get(host, now_s), now_s) + 1 / self._per_s
+
+    def forgiven(self, host: str) -> None:
+        """Take one counted failure back."""
+        if host in self._full:
+            self._full[host] -= 1 / self._per_s
+
+    def admits(self, host: str) -> bool:
+        """Whether an address may have a new connection."""
+        return self._full.get(host, 0.0) - self._now_s() < BURST_S
