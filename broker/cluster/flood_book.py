@@ -101,6 +101,9 @@ class FloodBook:
         before = self._floods.pop(key, None)
         ended_s = now_s if report.phase in ENDED else None
         is_event = before is None or (before.ended_s is None) == (ended_s is not None)
+        if before is not None and before.report.phase == report.phase == "done":
+            # The job and its verification report the end on their own, in any order.
+            report = replace(report, rows_verified=max(report.rows_verified, before.report.rows_verified))
         if before is not None and before.report.phase == "done" and report.phase == "verifying":
             is_event = False
         elif before is None or before.ended_s is not None:

@@ -82,3 +82,12 @@ def test_the_chronicle_is_bounded() -> None:
     assert one.is_sample_due(0.0)
     one.sample(chronicle.Sample(at_s=0.0, desired=1, live=1, bytes_in_per_s=0, bytes_out_per_s=0))
     assert not one.is_sample_due(chronicle.SAMPLE_S - 0.1) and one.is_sample_due(chronicle.SAMPLE_S)
+
+
+@pytest.mark.parametrize("verified", [(0, 1000), (1000, 0)])
+def test_the_ends_of_a_job_and_of_its_verification_come_in_any_order(verified: tuple[int, int]) -> None:
+    book = FloodBook()
+    book.take(report("writing", 500), 0.0)
+    for number, rows in enumerate(verified):
+        book.take(report("done", 1000, rows_verified=rows), 1.0 + number)
+    assert book.floods()[0].report.rows_verified == 1000
