@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.floods.spans import source_path, span_of
+from headgate.pipelines.floods.spans import names_partition, source_path, span_of
 
 SETUP_S = 15.0
 """Start of Spark and of brokers, in seconds, before the first measurement."""
@@ -161,12 +161,17 @@ def too_late(plan: Plan, now: datetime) -> str | None:
     return None
 
 
+def loads_a_part(flood: Flood) -> bool:
+    """True if a partition has some of the rows at its path only: those that meet a condition, or those of its time."""
+    return flood.where is not None or not names_partition(flood.source.path, flood.partitions.by)
+
+
 def deviation(plan: Plan, actual_rows: int, *, filtered: bool = False) -> tuple[bool, float]:
     """Plan against actual: whether the plan was good enough, and the share by which its rows were wrong (0.1: 10 % more than
     planned).
 
     Args:
-        filtered: the flood loads only rows that meet a condition, which the plan does not know: fewer rows are no error.
+        filtered: the flood loads only a part of the rows at its paths, which an estimate does not know: fewer rows are no error.
     """
     off = (actual_rows - plan.rows) / plan.rows if plan.rows else float(actual_rows > 0)
     if plan.exact:

@@ -20,7 +20,7 @@ from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.pipelines.floods.measure import measure
 from headgate.pipelines.floods.model import Brokers, Flood, Partitions, Source
-from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, too_late
+from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, loads_a_part, too_late
 from headgate.pipelines.floods.spans import spans_of
 from headgate.pipelines.floods.spread import Part, next_merge, next_split
 from tests.support import floods
@@ -97,6 +97,14 @@ def test_plan_against_actual(exact: bool, actual: int, good: bool) -> None:
 @pytest.mark.parametrize(("actual", "good"), [(0, True), (3, True), (149, True), (151, False)])
 def test_a_condition_may_leave_out_any_number_of_rows(actual: int, good: bool) -> None:
     assert deviation(plan(100, 0, exact=False), actual, filtered=True)[0] is good
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "is_part"),
+    [("/data/%Y-%m-%d.csv", None, False), ("/data/%Y-%m.csv", None, True), ("/all.csv", None, True), ("/%Y/%m/%d", "a > 1", True)],
+)
+def test_a_partition_may_have_only_some_rows_of_its_path(path: str, where: str | None, is_part: bool) -> None:
+    assert loads_a_part(flood(path, where=where)) is is_part
 
 
 # -- sources
