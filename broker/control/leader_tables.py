@@ -40,7 +40,8 @@ logger = get_logger("tables")
 PAUSE_S = 1.0
 """Pause between two looks at due tables: changes within it become one version."""
 GRACE_MS = 3600 * 1000
-"""Age in ms at which objects of a table that no listed snapshot needs are deleted: a query may still read them."""
+"""Age in ms at which objects of a table that no listed snapshot needs are deleted, if files that nothing names do not go earlier:
+a query may still read them."""
 SWEEP_S = 600.0
 """Pause between two sweeps of the objects of changed tables, in seconds."""
 FILES = "headgate.files"
@@ -113,7 +114,8 @@ class LeaderTables:
     async def run(self) -> None:
         """Write the due tables, until the term ends."""
         self._due.update(dict.fromkeys(self._journal.manifest.files.by_topic, True))
-        sweep_s = self._engine.clock.monotonic() + SWEEP_S
+        pause_s = min(SWEEP_S, self._grace_ms / 2000)
+        sweep_s = self._engine.clock.monotonic() + pause_s
         begun = False
         while True:
             await self.write_due()
@@ -121,7 +123,7 @@ class LeaderTables:
                 begun = True
                 self.catalog.all_shown()
             if self._engine.clock.monotonic() >= sweep_s:
-                sweep_s = self._engine.clock.monotonic() + SWEEP_S
+                sweep_s = self._engine.clock.monotonic() + pause_s
                 await self.sweep()
             await asyncio.sleep(PAUSE_S)
 
@@ -210,9 +212,13 @@ class LeaderTables:
         """True if consumers can read all rows of a file. Ranges that readers pass inside of it have no rows."""
         return self._journal.manifest.first_readable(topic_id, one.partition, one.base_offset) == one.base_offset
 
+    @property
+    def _grace_ms(self) -> int:
+        return min(GRACE_MS, self._engine.settings.gate_file_grace_ms)
+
     async def sweep(self) -> None:
         """Delete objects of this leader's tables that no listed snapshot needs."""
-        store, oldest_ms = self._engine.store, self._engine.clock.now_ms() - GRACE_MS
+        store, oldest_ms = self._engine.store, self._engine.clock.now_ms() - self._grace_ms
         if self._engine.clock.doubt is not None:
             return
         for topic_id, known in list(self._known.items()):

@@ -44,14 +44,21 @@ def report(lived: Lived, output: Path, plan: Plan, say: Say) -> list[str]:
     title = f"{plan.duration_s / 60:.0f} min, {page['acked']:,} records, {lived.floods} floods, {lived.kills} kills"
     (output / "soak.svg").write_text(svg(lived.rows, judged, title))
     say(f"{page['summary']} {page['deleted']:,} of them were deleted by retention.")
-    say(f"{lived.floods} floods by reference, {lived.spark_floods} by Spark, {lived.kills} kills, {lived.folded} folded chunks")
+    say(
+        f"{lived.floods} floods by reference, {lived.spark_floods} by Spark, {lived.kills} kills, "
+        f"{lived.folded} folded chunks, {lived.files} files of live records"
+    )
     for line in lines(judged):
         say(line)
     problems = [f"{name} grows" for name, one in judged.items() if one.grows]
     if page["verdict"] != "right":
         problems.append(page["summary"])
     # Without them the run proves nothing about what they do.
-    for name, count in (("records deleted by retention", page["deleted"]), ("folded chunks", lived.folded)):
+    for name, count in (
+        ("records deleted by retention", page["deleted"]),
+        ("folded chunks", lived.folded),
+        ("files of live records", lived.files),
+    ):
         if not count:
             problems.append(f"there were no {name}")
     return problems

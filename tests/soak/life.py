@@ -68,6 +68,10 @@ class Plan:
         """Age at which records are deleted: short enough that what is kept is constant long before warm-up ends."""
         return min(max(self.duration_s / 8, 15.0), 180.0)
 
+    def topic(self) -> dict[str, str]:
+        """Settings of the topics. A record becomes part of a Parquet file in the middle of its life."""
+        return {"retention.ms": str(round(self.retention_s * 1000)), "offline.after.ms": str(round(self.retention_s * 500))}
+
     @property
     def round_s(self) -> float:
         return self.retention_s / 6
@@ -83,6 +87,7 @@ class Plan:
             "HEADGATE_WAL_CHUNK_BYTES": str(MIB),
             "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "1000",
             "HEADGATE_RETENTION_CHECK_INTERVAL_MS": "1000",
+            "HEADGATE_OFFLINE_CHECK_INTERVAL_MS": "1000",
             "HEADGATE_GATE_FILE_GRACE_MS": retention_ms,
             "HEADGATE_PRODUCER_ID_EXPIRATION_MS": retention_ms,
             "HEADGATE_OFFSETS_RETENTION_MINUTES": str(max(1, round(self.retention_s / 60))),
@@ -96,7 +101,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lived:
-    """The outcome of a run. `page`: the verifier's. `folded`: most folded chunks seen at once."""
+    """The outcome of a run. `page`: the verifier's. `folded`, `files`: most folded chunks and files of live records seen at
+    once."""
 
     rows: list[dict[str, float | None]]
     page: Mapping[str, Any]
@@ -104,6 +110,7 @@ class Lived:
     spark_floods: int
     kills: int
     folded: int
+    files: int
     missed: int
 
 
@@ -125,7 +132,9 @@ def live(plan: Plan, say: Say) -> Lived:
         brokers.start()
         create_topic(brokers.bootstrap, PROBE, 2 * PARTITIONS, retention_ms=str(round(plan.retention_s * 1000)))
         options = ("--rate", str(plan.rate), "--partitions", "6", "--groups", "2", "--value-bytes", str(VALUE_BYTES))
-        kept = ("--patience", "2m", "--settle", "30s", "--topic-config", f"retention.ms={round(plan.retention_s * 1000)}")
+        kept = ["--patience", "2m", "--settle", "30s"]
+        for name, value in plan.topic().items():
+            kept += ["--topic-config", f"{name}={value}"]
         verifier = opened.enter_context(Verifier(brokers.bootstrap, plan.directory / "history", *options, *kept))
         verifier.acknowledges()
         spark = SparkFlood(plan.directory, brokers.all[0], say) if plan.spark else None
@@ -147,6 +156,7 @@ def live(plan: Plan, say: Say) -> Lived:
         spark_floods=0 if spark is None else spark.floods,
         kills=rounds.kills,
         folded=sampler.folded,
+        files=sampler.files,
         missed=sampler.missed,
     )
 
@@ -185,8 +195,7 @@ class Rounds:
             if self._topic:
                 admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
                 admin.delete_topics([self._topic])[self._topic].result(PATIENCE_S)
-            retention_ms = str(round(self._plan.retention_s * 1000))
-            self._topic = create_topic(bootstrap, f"floods-{self.floods}", PARTITIONS, retention_ms=retention_ms)
+            self._topic = create_topic(bootstrap, f"floods-{self.floods}", PARTITIONS, **self._plan.topic())
         topic, name = self._topic, f"flood-{self.floods}"
         rows = [FLOOD_ROWS] * PARTITIONS
         live = [Record(partition=number, key=None, value=b"live" * 20) for number in range(PARTITIONS) for _ in range(20)]

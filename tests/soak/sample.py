@@ -34,6 +34,8 @@ class Sampler:
         self.rows: list[dict[str, float | None]] = []
         self.folded = 0
         """Most folded chunks that one sample saw."""
+        self.files = 0
+        """Most files of live records that one sample saw."""
         self.missed = 0
         """Samples without a manifest: it changed faster than it could be read."""
         self._began = time.monotonic()
@@ -88,17 +90,18 @@ class Sampler:
             await store.close()
 
     async def _of_store(self, store: Store) -> dict[str, float | None]:
-        objects = size_bytes = folded = 0
+        objects = size_bytes = folded = files = 0
         after = ""
         while True:
             page = await store.list("", after, _PAGE)
             objects += len(page)
             size_bytes += sum(row.size_bytes for row in page)
             folded += sum(".fold-" in row.key for row in page)
+            files += sum("/" in row.key and keys.is_folded(row.key) for row in page)
             if len(page) < _PAGE:
                 break
             after = page[-1].key
-        self.folded = max(self.folded, folded)
+        self.folded, self.files = max(self.folded, folded), max(self.files, files)
         loaded = await Journal(store, keys.MANIFEST).load()
         manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
         for edit in loaded.edits:
