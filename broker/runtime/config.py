@@ -98,8 +98,7 @@ class Settings:
     )
     kafka_advertised_listeners: str = _text(
         "",
-        "addresses that these ports announce to clients: `SASL_SSL://broker-1.example.com:9093`; default: `advertised_host` and "
-        "the listener's port",
+        "addresses that these ports announce: `SASL_SSL://broker-1.example.com:9093`; default: `advertised_host` and their port",
     )
     tls_certificate: str = _text(
         "",
@@ -121,19 +120,15 @@ class Settings:
     )
     grpc_mtls_port: int = _port(
         9096,
-        "gRPC port that requires a client certificate, for other brokers and for clients with certificates; 0 = any free port; "
-        "opened only with `tls_certificate`",
+        "gRPC port that requires a client certificate, for brokers and others; 0 = any free port; only with `tls_certificate`",
     )
 
     tls_principal_rules: str = _text(
         "DEFAULT",
-        "rules, as in Kafka, that make a user's name of a client certificate's distinguished name: "
-        "`RULE:^CN=([^,]+).*$/$1/L,DEFAULT`",
+        "rules, as in Kafka, that make a user's name of a certificate's distinguished name: `RULE:^CN=([^,]+).*$/$1/L,DEFAULT`",
     )
     broker_principals: str = _text(
-        "",
-        "principals of other brokers' certificates, separated by semicolons; a broker always accepts the principal of its own "
-        "certificate",
+        "", "principals of other brokers' certificates, separated by semicolons; a broker always accepts its own"
     )
     sasl_mechanisms: str = _text(
         "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN,OAUTHBEARER",
@@ -147,8 +142,7 @@ class Settings:
         0,
         0,
         10_000,
-        "failed logins and TLS handshakes of one address in a second, and twenty times as many at once; beyond that, the Kafka "
-        "ports close new connections of the address at once; 0 = any number",
+        "failed logins and TLS handshakes that an address may have, 20 times as many at once, and then connect; 0 = any",
     )
     oauth_jwks: str = _text("", "file or URL of the keys (JWK set) that sign tokens; empty = no tokens are accepted")
     oauth_jwks_refresh_ms: int = _duration(300 * SECOND_MS, SECOND_MS, DAY_MS, "age at which these keys are read again")
@@ -210,8 +204,7 @@ class Settings:
     # -- gates
     gate_allowed_prefixes: str = _text(
         "",
-        "further places from which gates accept files of history, besides the topic's own prefix: "
-        "file:///path or s3://bucket/prefix, separated by commas",
+        "further places from which gates accept files: file:///path or s3://bucket/prefix, separated by commas",
     )
     gate_file_grace_ms: int = _duration(
         DAY_MS // 4, 1000, 30 * DAY_MS, "age at which a file under a topic's prefix is deleted if nothing names it"

@@ -25,7 +25,7 @@ class Failures:
     def __init__(self, per_s: float, now_s: Callable[[], float]) -> None:
         self._per_s = per_s
         self._now_s = now_s
-        self._full: dict[str, float] = {}
+        self.empty_s: dict[str, float] = {}
         """By address: the time at which its bucket will be empty."""
 
     def failed(self, host: str) -> None:
@@ -33,17 +33,17 @@ class Failures:
         if not self._per_s:
             return
         now_s = self._now_s()
-        if host not in self._full and len(self._full) >= ADDRESSES_MAX:
-            self._full = {one: empty_s for one, empty_s in self._full.items() if empty_s > now_s}
-            if len(self._full) >= ADDRESSES_MAX:
-                del self._full[next(iter(self._full))]
-        self._full[host] = max(self._full.get(host, now_s), now_s) + 1 / self._per_s
+        if host not in self.empty_s and len(self.empty_s) >= ADDRESSES_MAX:
+            self.empty_s = {one: at_s for one, at_s in self.empty_s.items() if at_s > now_s}
+            if len(self.empty_s) >= ADDRESSES_MAX:
+                del self.empty_s[next(iter(self.empty_s))]
+        self.empty_s[host] = max(self.empty_s.get(host, now_s), now_s) + 1 / self._per_s
 
     def forgiven(self, host: str) -> None:
         """Take one counted failure back."""
-        if host in self._full:
-            self._full[host] -= 1 / self._per_s
+        if host in self.empty_s:
+            self.empty_s[host] -= 1 / self._per_s
 
     def admits(self, host: str) -> bool:
         """Whether an address may have a new connection."""
-        return self._full.get(host, 0.0) - self._now_s() < BURST_S
+        return self.empty_s.get(host, 0.0) - self._now_s() < BURST_S

@@ -46,7 +46,7 @@ def test_without_a_rate_nothing_is_counted() -> None:
     found = Failures(0, Clock())
     for _ in range(10_000):
         found.failed("10.0.0.1")
-    assert found.admits("10.0.0.1") and not found._full
+    assert found.admits("10.0.0.1") and not found.empty_s
 
 
 def test_addresses_are_bounded_and_the_failing_ones_stay() -> None:
@@ -58,7 +58,7 @@ def test_addresses_are_bounded_and_the_failing_ones_stay() -> None:
     while found.admits("bad"):
         found.failed("bad")
     found.failed("new")
-    assert not found.admits("bad") and len(found._full) == 2, "the old ones have an empty bucket"
+    assert not found.admits("bad") and len(found.empty_s) == 2, "the old ones have an empty bucket"
     for number in range(2 * failures.ADDRESSES_MAX):
         found.failed(f"many-{number}")
-    assert len(found._full) == failures.ADDRESSES_MAX
+    assert len(found.empty_s) == failures.ADDRESSES_MAX
