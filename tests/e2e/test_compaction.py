@@ -22,13 +22,14 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from headgate.broker.client import Admin
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
-from tests.e2e.test_tables import AT_ONCE, HOST, PATIENCE_S
 from tests.support import maven
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.mixed_topic import ENV
 
 PARTITIONS = 2
 KEYS = 40
 ROUNDS = 6
+PATIENCE_S = 90.0
 KAFKA_VERSION = "4.1.0"
 READER = Path(__file__).parents[1] / "support" / "readers_java" / "LastValues.java"
 
@@ -87,7 +88,7 @@ def test_consumers_see_the_last_value_of_every_key(
 ) -> None:
     from pyiceberg.catalog import load_catalog
 
-    broker = make_broker(env=AT_ONCE)
+    broker = make_broker(env=ENV)
     broker.start()
     topic = create_topic(
         broker.bootstrap, "state", PARTITIONS, cleanup_policy="compact", offline_after_bytes="0", min_cleanable_dirty_ratio="0",
