@@ -131,7 +131,13 @@ def test_rounds(
                 results[one.name] = committed(brokers.bootstrap, one.target, PARTITIONS)
                 return all(len(got) >= len(want) for got, want in zip(results[one.name], wanted, strict=True))
 
-            eventually(is_done, lambda one=one: f"{one.name} does all: {[len(got) for got in results[one.name]]}")
+            # As long as it takes: what must not take long is the next transaction.
+            while not is_done():
+                before_it = one.done
+                eventually(
+                    lambda one=one, then=before_it: one.done > then or is_done(one),
+                    lambda one=one: f"{one.name} goes on: {[len(got) for got in results[one.name]]}, {one.restarts} restarts",
+                )
     finally:
         for one in transactors:
             one.stop()
