@@ -272,9 +272,12 @@ class Sweeper:
         try:
             await self._life.catalog.commit(folded)
         except InvalidError as error:
-            # Records of these chunks were moved to files meanwhile. The next pass folds what is left in them. The new object is
-            # swept with the other leftovers of its incarnation.
+            # Records of these chunks were moved to files meanwhile. The next pass folds what is left in them.
             logger.info("fold_too_late", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
+            await life.catalog.settle()
+            listed = life.manifest.chunks.get(incarnation_id, {}).values()
+            if not any(chunk.made_by == made_by for chunk in listed):  # a lost answer to a commit was repeated
+                await life.store.delete(keys.chunk_object(incarnation_id, folded.chunk))
             return
         await self._delete_chunks(incarnation_id, chunks)
         self.chunks_folded += len(chunks)

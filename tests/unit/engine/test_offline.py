@@ -17,11 +17,12 @@ from headgate.broker.cluster.folded_files import ChunkPart, FilePart, FoldToFile
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest import Edit, decode_edits, encode_edits
 from headgate.broker.control.routed_catalog import RoutedCatalog
+from headgate.broker.engine import keys
 from headgate.broker.engine.upkeep import offline_work
 from headgate.broker.log.batch import LOG_APPEND_TIME, parse_header, split
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.clock import ManualClock
-from headgate.broker.runtime.errors import CorruptError, RetryError
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for
@@ -266,20 +267,52 @@ async def test_an_edit_that_comes_too_late_changes_nothing(make_machine: MakeMac
     assert await folded(broker) >= 1
     assert await seen(broker) == before
     # And a fold of chunks that comes too late.
+    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 32)
     await filled(broker, 8, start=30)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 2)
     after = await seen(broker)
     commit = RoutedCatalog.commit
+
+    refused = []
 
     async def late(catalog: RoutedCatalog, *edits: Edit) -> None:
         monkeypatch.setattr(RoutedCatalog, "commit", commit)
         assert await folded(broker) >= 1
-        await commit(catalog, *edits)
+        try:
+            await commit(catalog, *edits)
+        except InvalidError as error:
+            refused.append(type(edits[0]).__name__)
+            raise error
 
     monkeypatch.setattr(RoutedCatalog, "commit", late)
     await broker.sweeper.fold()
-    assert await seen(broker) == after
+    assert await seen(broker) == after and refused == ["FoldChunks"]
+    named = {keys.chunk_object(one, chunk) for one, chunks in broker.engine.manifest.chunks.items() for chunk in chunks.values()}
+    stored = {one.key for one in await broker.store.list(keys.WAL)}
+    assert {key for key in stored if ".fold-" in key} <= named, "what no edit names is deleted at once"
     await machine.crash(broker)
     assert await seen(await machine.start()) == after
+
+
+async def test_a_fold_whose_answer_was_lost_keeps_its_chunk(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, AT_ONCE)
+    await filled(broker, 8)
+    before = await seen(broker)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 2)
+    commit = RoutedCatalog.commit
+
+    async def unheard(catalog: RoutedCatalog, *edits: Edit) -> None:
+        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+        await commit(catalog, *edits)
+        raise InvalidError(Reason.CHANGED_MEANWHILE, "the repeated edit is refused")
+
+    monkeypatch.setattr(RoutedCatalog, "commit", unheard)
+    await broker.sweeper.fold()
+    assert await seen(broker) == before
+    await machine.crash(broker)
+    assert await seen(await machine.start()) == before
 
 
 async def test_skipping_during_a_fold_refuses_its_edit(make_machine: MakeMachine) -> None:
