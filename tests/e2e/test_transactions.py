@@ -1,7 +1,8 @@
-"""Exactly once, observed from outside: consume-transform-produce on three brokers that are killed and drained.
+"""Exactly once, observed from outside: consume-transform-produce on three brokers that are killed, drained and cut off.
 
 Runs: three real brokers over one directory; librdkafka and aiokafka transactors (`tests/support/transactors.py`), which abort,
-leave transactions open and revive zombies. Round after round a broker is killed or drained, which moves leads and coordinators.
+leave transactions open and revive zombies. Round after round a broker is killed, drained, or cut
+off from its peers until they have replaced it; each moves leads and coordinators.
 Compared, at the end: the committed records of the targets with the source. A mismatch means that a record was lost, came twice,
 left its order, or came from an aborted transaction.
 
@@ -16,7 +17,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,9 @@ from confluent_kafka import Producer
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import maven
+from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Brokers, eventually
+from tests.support.network import Network
 from tests.support.transactors import (
     ABORTED,
     TIMEOUT_S,
@@ -85,6 +89,22 @@ def go_client(bootstrap: str) -> list[Transactor]:
     return [ProcessTransactor([str(program)], bootstrap, "source", "by-go", "go", SEED)]
 
 
+def cut_off(brokers: Brokers, network: Network, victim: BrokerProcess) -> None:
+    """Cut a broker off from its peers, until they have replaced it. Clients still reach it."""
+    mine = str(brokers.number(victim))
+    network.cut(*((mine, str(brokers.number(broker))) for broker in brokers.all if broker is not victim))
+    eventually(
+        lambda: not victim.running or brokers.number(victim) not in brokers.metadata(brokers.others(victim)).brokers,
+        "the others replaced the broker that was cut off",
+    )
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
 @pytest.mark.parametrize(
     "clients",
     [
@@ -95,10 +115,15 @@ def go_client(bootstrap: str) -> list[Transactor]:
 )
 @pytest.mark.timeout(1800 if ROUNDS > 3 else 400)
 def test_rounds(
-    clients: Callable[[str], list[Transactor]], make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]
+    clients: Callable[[str], list[Transactor]],
+    make_broker: BrokerFactory,
+    tmp_path: Path,
+    report: Callable[[str], None],
+    opened: ExitStack,
 ) -> None:
     draw = random.Random(f"{SEED}-transactions")
-    brokers = Brokers(make_broker, tmp_path / "store")
+    network = opened.enter_context(Network())
+    brokers = Brokers(make_broker, tmp_path / "store", network=network)
     brokers.start()
     transactors = clients(brokers.bootstrap)
     for topic in ("source", *(one.target for one in transactors)):
@@ -118,10 +143,14 @@ def test_rounds(
             source.write(RECORDS_PER_ROUND // 3)
             if number % 3 == 1:
                 assert victim.terminate() == 0, "a drained broker hands over its transactions and ends"
+            elif number % 3 == 2:
+                cut_off(brokers, network, victim)
             else:
                 victim.kill()
             source.write(RECORDS_PER_ROUND // 3)
-            victim.start()
+            network.heal()
+            if not victim.running:
+                victim.start()
             brokers.revive()
         wanted = source.written
         results: dict[str, list[list[bytes]]] = {}
