@@ -142,7 +142,7 @@ class Settings:
         0,
         0,
         10_000,
-        "failed logins and TLS handshakes that an address may have, 20 times as many at once, and then connect; 0 = any",
+        "an address with more failed logins and TLS handshakes, or 20 times as many at once, cannot connect; 0 = any number",
     )
     oauth_jwks: str = _text("", "file or URL of the keys (JWK set) that sign tokens; empty = no tokens are accepted")
     oauth_jwks_refresh_ms: int = _duration(300 * SECOND_MS, SECOND_MS, DAY_MS, "age at which these keys are read again")

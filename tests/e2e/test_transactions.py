@@ -1,8 +1,8 @@
 """Exactly once, observed from outside: consume-transform-produce on three brokers that are killed, drained and cut off.
 
 Runs: three real brokers over one directory; librdkafka and aiokafka transactors (`tests/support/transactors.py`), which abort,
-leave transactions open and revive zombies. Round after round a broker is killed, drained, or cut
-off from its peers until they have replaced it; each moves leads and coordinators.
+leave transactions open and revive zombies. Round after round a broker is killed, drained, or cut off
+from its peers until they have replaced it; each moves leads and coordinators.
 Compared, at the end: the committed records of the targets with the source. A mismatch means that a record was lost, came twice,
 left its order, or came from an aborted transaction.
 

@@ -2,11 +2,10 @@
 
 A broker receives records of 1 KB that look like JSON. When all are there, its folding process makes files of them, alone on the
 machine otherwise, as of records that have become old. librdkafka then reads the files, and the same records from the chunks of a
-second broker that never folds; DuckDB reads the files through the broker's catalog, `headgate.sql` reads them,
-and DuckDB alone. "Beside folds": a broker
-receives 50 MB/s, with folds from 16 MiB on and without, and has one core together with its folding process. A commit is what a fold
-costs the loops of the leader and the lead: the edit's check, the manifest, the served log, and the table's next version. The topic
-has 10, 1,000 or 100,000 folded files already.
+second broker that never folds. A query of the files runs in DuckDB through the broker's catalog, in `headgate.sql`, and in DuckDB
+alone. "Beside folds": a broker receives 50 MB/s, with folds from 16 MiB on and without, and has one core together with its folding
+process. A commit is what a fold costs the loops of the leader and the lead: the edit's check, the manifest, the served log, and the
+table's next version. The topic has 10, 1,000 or 100,000 folded files already.
 """
 
 from __future__ import annotations
@@ -49,9 +48,10 @@ VALUE_BYTES = 1000
 BATCH_BYTES = 64 << 10
 CORE_SHARE = 0.25
 """Largest share of a core that folding may take to keep up with RATE."""
-FILES, CHUNKS = "topics/*/data/*/offset=*.parquet", "wal/*/*"
 RATE = 50e6
 """Bytes per second of one busy broker."""
+FILES, CHUNKS = "topics/*/data/*/offset=*.parquet", "wal/*/*"
+"""Objects of a store with folded records, and with those of the WAL."""
 READ_SHARE = 0.6
 EXTENTS = (10, 1_000, 100_000)
 FLAT = 2.0
