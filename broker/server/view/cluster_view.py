@@ -31,6 +31,7 @@ from headgate.broker.server.view.parts import (
     led,
     plain_broker,
     plain_segment,
+    topic_count,
     topic_names,
     topic_row,
 )
@@ -117,7 +118,7 @@ class Views:
             leader_broker_id=None if leader is None else leader.leader_broker_id,
             manifest_version=None if leader is None else leader.version,
             seen_s=seen_s if trouble else 0.0,
-            topics_total=len(topic_names(manifest)),
+            topics_total=topic_count(manifest),
             partitions_total=whole.partitions,
             segments_total=whole.segments,
             bytes_in_per_s=None if rates is None else sum(one.bytes_in_per_s or 0.0 for one in rates),
@@ -182,18 +183,20 @@ class Views:
             page: from 1; beyond the last page, the last page.
         """
         search = search[:SEARCH_CHARS_MAX]
-        names = topic_names(self._engine.manifest, search)
+        turn = self._engine.turns.begin()
+        names = await topic_names(self._engine.manifest, search, turn)
         sort = sort if sort in ("name", "busiest") else "name" if len(names) <= TOPICS_PER_PAGE else "busiest"
         leader, _ = await self._leader.get()
         if sort == "busiest" and leader is not None:
+            await turn.pause()
             there = set(names)
-            first = [one.name for one in leader.topics if one.name in there]
-            names = first + [name for name in names if name not in set(first)]
+            first = {one.name: None for one in leader.topics if one.name in there}
+            names = [*first, *(name for name in names if name not in first)]
         pages = max(-(-len(names) // TOPICS_PER_PAGE), 1)
         page = min(max(page, 1), pages)
         shown = names[(page - 1) * TOPICS_PER_PAGE : page * TOPICS_PER_PAGE]
         return model.Topics(
-            total=len(topic_names(self._engine.manifest)),
+            total=topic_count(self._engine.manifest),
             found=len(names),
             page=page,
             pages=pages,

@@ -11,7 +11,7 @@ from headgate.broker.cluster import gates as gate_rules
 from headgate.broker.cluster.manifest import Incarnation, Manifest
 from headgate.broker.cluster.manifest import Topic as StoredTopic
 from headgate.broker.cluster.segments import SegmentInfo
-from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.cluster.topic_config import INTERNAL_TOPICS, is_internal
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.view import model
 
@@ -38,11 +38,22 @@ async def led(manifest: Manifest, turn: Turn) -> tuple[dict[str, Counts], Counts
     return found, whole
 
 
-def topic_names(manifest: Manifest, search: str = "") -> list[str]:
+def topic_count(manifest: Manifest) -> int:
+    """Number of topics without the cluster's own."""
+    return len(manifest.topics) - sum(name in manifest.topics for name in INTERNAL_TOPICS)
+
+
+async def topic_names(manifest: Manifest, search: str, turn: Turn) -> list[str]:
     """Names of topics that contain `search`, in order. The cluster's own topics are only among them if the search names them."""
     wanted = search.casefold()
     own = wanted.startswith("__")
-    return sorted(name for name in manifest.topics if (own or not is_internal(name)) and wanted in name.casefold())
+    found: list[str] = []
+    async for name in turn.each(list(manifest.topics)):
+        if wanted in name.casefold() and (own or not is_internal(name)):
+            found.append(name)
+    await turn.pause()
+    found.sort()
+    return found
 
 
 def segments_of(manifest: Manifest, topic: StoredTopic) -> Iterator[SegmentInfo | range]:
