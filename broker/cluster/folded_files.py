@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import msgspec
 
+from headgate.broker.cluster.file_times import FileTimes, Passing
 from headgate.broker.cluster.gates import ParquetExtent
 
 Files = dict[uuid.UUID, dict[int, list[ParquetExtent]]]
@@ -76,6 +77,7 @@ class FoldedFiles:
 
     def __init__(self, files: Files | None = None) -> None:
         self.by_topic: Files = {} if files is None else files
+        self._times: dict[uuid.UUID, dict[int, FileTimes]] = {}
 
     def of(self, topic_id: uuid.UUID, partition: int) -> list[ParquetExtent]:
         """The files of a partition, by offset."""
@@ -91,7 +93,9 @@ class FoldedFiles:
     def add(self, topic_id: uuid.UUID, partition: int, files: Iterable[ParquetExtent]) -> None:
         found = self.by_topic.setdefault(topic_id, {}).setdefault(partition, [])
         for one in files:
-            found.insert(bisect_right(found, one.base_offset, key=_base_offset), one)
+            position = bisect_right(found, one.base_offset, key=_base_offset)
+            found.insert(position, one)
+            self._changed(topic_id, partition, position)
 
     def overlap(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> bool:
         """True if a file has an offset in [base_offset, end_offset)."""
@@ -106,15 +110,27 @@ class FoldedFiles:
     def within(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> list[ParquetExtent]:
         """The files that have an offset in [base_offset, end_offset)."""
         found = self.of(topic_id, partition)
-        first = bisect_right(found, base_offset, key=_end_offset)
-        return found[first : bisect_left(found, end_offset, key=_base_offset)]
+        return found[slice(*_positions(found, base_offset, end_offset))]
+
+    def passing(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int, low_ms: int, high_ms: int) -> Passing:
+        """Pass these files (`FileTimes.passing`)."""
+        found = self.of(topic_id, partition)
+        times = self._times.setdefault(topic_id, {}).setdefault(partition, FileTimes()) if found else FileTimes()
+        return times.passing(found, *_positions(found, base_offset, end_offset), low_ms, high_ms)
+
+    def _changed(self, topic_id: uuid.UUID, partition: int, position: int) -> None:
+        times = self._times.get(topic_id, {}).get(partition)
+        if times is not None:
+            times.changed(position)
 
     def remove(self, topic_id: uuid.UUID, partition: int, parts: Iterable[FilePart]) -> None:
         """Forget folded files that others replace."""
         found = self.of(topic_id, partition)
         for part in parts:
             if self.find(topic_id, partition, part.path, part.base_offset) is not None:
-                del found[bisect_left(found, part.base_offset, key=_base_offset)]
+                position = bisect_left(found, part.base_offset, key=_base_offset)
+                del found[position]
+                self._changed(topic_id, partition, position)
         if not found and topic_id in self.by_topic:
             self._drop_empty(topic_id)
 
@@ -123,14 +139,16 @@ class FoldedFiles:
         for number in [number for number, files in partitions.items() if not files]:
             del partitions[number]
         if not partitions:
-            del self.by_topic[topic_id]
+            self.drop_topic(topic_id)
 
     def drop_topic(self, topic_id: uuid.UUID) -> None:
         self.by_topic.pop(topic_id, None)
+        self._times.pop(topic_id, None)
 
     def trim(self, topic_id: uuid.UUID, gone: Iterable[ParquetExtent]) -> None:
         """Forget files."""
         partitions = self.by_topic.get(topic_id, {})
+        self._times.pop(topic_id, None)
         paths = {one.path for one in gone}
         for partition, files in list(partitions.items()):
             partitions[partition] = [one for one in files if one.path not in paths]
@@ -148,6 +166,10 @@ class FoldedFiles:
 
 
 _NONE: Mapping[int, list[ParquetExtent]] = {}
+
+
+def _positions(found: list[ParquetExtent], base_offset: int, end_offset: int) -> tuple[int, int]:
+    return bisect_right(found, base_offset, key=_end_offset), bisect_left(found, end_offset, key=_base_offset)
 
 
 def _base_offset(one: ParquetExtent) -> int:

@@ -37,6 +37,7 @@ import msgspec
 from headgate.broker.cluster.access import Access, AddAcls, DeleteUser, PutUser, RemoveAcls, User
 from headgate.broker.cluster.acl import Acl
 from headgate.broker.cluster.capacity import Reservation
+from headgate.broker.cluster.file_times import GateTimes
 from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles, NoteCompacted
 from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.quotas import AlterQuotas, QuotaRow, Quotas
@@ -469,6 +470,8 @@ class Manifest:
         """The open segment of every partition of every live topic; None without one."""
         self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
         """Gates by topic and id, in the order of their opening. Only live topics that have gates."""
+        self.gate_times = GateTimes()
+        """The times of the gates' files."""
         self._window_ends: dict[uuid.UUID, list[int]] = {}
         """The end of each partition's last window that is not at the front, for commits of positions. Only topics with gates."""
         self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
@@ -517,6 +520,7 @@ class Manifest:
                     self.placed.pop(topic_id, None)
                     self.log_starts.pop(topic_id, None)
                     self.gates.pop(topic_id, None)
+                    self.gate_times.changed(topic_id)
                     self.files.drop_topic(topic_id)
                     self.compacted.pop(topic_id, None)
                     self._window_ends.pop(topic_id, None)
@@ -757,6 +761,7 @@ class Manifest:
 
     def _put_gate(self, gate: Gate) -> None:
         gates = self.gates.setdefault(gate.topic_id, {})
+        self.gate_times.changed(gate.topic_id)
         before = gates.pop(gate.id, None)
         if before is not None:
             number = next(number for number in range(1, GATES_MAX + 2) if f"{gate.id}~{number}" not in gates)
@@ -789,6 +794,8 @@ class Manifest:
         gate = gates.get(gate_id)
         if gate is not None:
             gates[gate_id] = msgspec.structs.replace(gate, **changes)
+            if "extents" in changes:
+                self.gate_times.changed(topic_id)
 
     def _cut_out(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> None:
         """Add a deleted range. Ranges that touch are merged, so there are as few ranges as holes."""
@@ -812,6 +819,7 @@ class Manifest:
 
     def _trim_gates(self, topic_id: uuid.UUID) -> None:
         gates = self.gates.get(topic_id, {})
+        self.gate_times.changed(topic_id)
         for gate_id, gate in gates.items():
             kept = [one for one in gate.extents if self.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)]
             if len(kept) < len(gate.extents):
@@ -826,11 +834,11 @@ class Manifest:
 
     def files_of(self, gate: Gate) -> list[ParquetExtent]:
         """The files that have the records of a gate. A folded file may have those of its neighbours, too."""
-        found = list(gate.extents)
+        folded: list[ParquetExtent] = []
         if gate.state == "filled":
             for window in gate.windows:
-                found += self.files.within(gate.topic_id, window.partition, window.base_offset, window.end_offset)
-        return sorted(found, key=lambda one: (one.partition, one.base_offset))
+                folded += self.files.within(gate.topic_id, window.partition, window.base_offset, window.end_offset)
+        return sorted([*gate.extents, *folded], key=lambda one: (one.partition, one.base_offset)) if folded else list(gate.extents)
 
     def named_files(self) -> set[str]:
         """The paths of all files of gates and of folds."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from headgate.broker.cluster.gates import FILES_MAX
+from headgate.broker.cluster.gates import FILES_MAX, Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.engine.engine import Engine
@@ -37,6 +37,7 @@ from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
 TURN_RATIO_MAX = 15.0
 """The longest turn of the largest request, as a multiple of the longest turn of a small one: see `turns_kafka.py`."""
 RUNS = 3
+HISTORY_PARTITIONS = 8
 TOPICS = 40
 """Topics with KNOWN_PARTITIONS partitions each. `MeasuredBroker` allows 10,000 partitions."""
 
@@ -116,6 +117,35 @@ class Calls:
 
         return self._broker.longest_turn_of_s(act)
 
+    def fill(self, partitions: int, files: int) -> None:
+        """History of a topic, in one gate: files of one row, and of one time each."""
+        manifest, each = self._broker.engine.manifest, files // partitions
+        topic_id = manifest.topics[KNOWN].id
+        extents = [
+            ParquetExtent(partition, offset, offset + 1, 1, f"{partition}/{offset}.parquet", 1, 1, offset, offset)
+            for partition in range(partitions)
+            for offset in range(each)
+        ]
+        windows = [GateWindow(partition, 0, each, 1) for partition in range(partitions)]
+        gate = Gate(
+            id="history", topic_id=topic_id, place="now", windows=windows, ttl_ms=1, opened_ms=0, state="filled", extents=extents
+        )
+        manifest.gates.setdefault(topic_id, {})[gate.id] = gate
+
+    def longest_turn_of_look_s(self, request: Message) -> tuple[float, int]:
+        """The longest turn of a look at files, and their number."""
+        counts: list[int] = []
+
+        async def act() -> None:
+            if isinstance(request, gates_pb2.LayoutRequest):
+                answer = await self._gates.layout(request, NoContext())  # type: ignore[arg-type]
+                counts.append(sum(len(row.files) for row in answer.partitions))  # type: ignore[union-attr]
+            else:
+                described = await self._gates.describe_gate(request, NoContext())  # type: ignore[arg-type]
+                counts.append(len(described.files))  # type: ignore[union-attr]
+
+        return self._broker.longest_turn_of_s(act), counts[0]
+
     def open_gate(self, request: gates_pb2.OpenGateRequest) -> tuple[float, InvalidError]:
         """The longest turn, and why the gate was not opened."""
         errors: list[InvalidError] = []
@@ -182,6 +212,32 @@ def test_the_largest_request(calls: Calls, small_turn_s: float, method: Method) 
     with pytest.raises(InvalidError) as caught:
         calls.longest_turn_s(method, method.most + 1)
     assert caught.value.reason is Reason.INVALID_REQUEST and f"max=`{method.most}`" in caught.value.message
+
+
+LOOKS = [
+    (gates_pb2.LayoutRequest(topic=KNOWN), FILES_MAX),
+    (
+        gates_pb2.LayoutRequest(topic=KNOWN, wanted=gates_pb2.RecordRange(first_offset=500, last_offset=509)),
+        10 * HISTORY_PARTITIONS,
+    ),
+    (
+        gates_pb2.LayoutRequest(topic=KNOWN, wanted=gates_pb2.RecordRange(first_timestamp_ms=500, last_timestamp_ms=509)),
+        10 * HISTORY_PARTITIONS,
+    ),
+    (gates_pb2.DescribeGateRequest(topic=KNOWN, gate_id="history"), FILES_MAX),
+]
+
+
+@pytest.mark.parametrize(("request_", "files"), LOOKS, ids=["whole", "offsets", "times", "gate"])
+def test_a_look_at_a_long_history(calls: Calls, small_turn_s: float, request_: Message, files: int) -> None:
+    """The largest gate that there may be. Serializing the answer is not measured: it grows with the files that were asked for."""
+    calls.fill(HISTORY_PARTITIONS, FILES_MAX)
+    turns_s: list[float] = []
+    while not turns_s or turns_s[-1] > TURN_RATIO_MAX * small_turn_s:
+        assert len(turns_s) < RUNS, f"the method held the loop for long. turns_s=`{turns_s}` small_s=`{small_turn_s}`"
+        turn_s, found = calls.longest_turn_of_look_s(request_)
+        assert found == files
+        turns_s.append(turn_s)
 
 
 def test_the_files_of_a_gate(calls: Calls, small_turn_s: float) -> None:

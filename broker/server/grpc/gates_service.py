@@ -115,8 +115,10 @@ class GatesService:
             return answer
         gates = self._gates()
         gate = gates.describe(request.topic, request.gate_id)
-        files = self._participant.engine.manifest.files_of(gate)
-        return gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate), files=[file_ref(one) for one in files])
+        engine, response = self._participant.engine, gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate))
+        async for one in engine.turns.begin().each(engine.manifest.files_of(gate)):
+            response.files.append(file_ref(one))
+        return response
 
     async def layout(self, request: gates_pb2.LayoutRequest, context: Context) -> gates_pb2.LayoutResponse | bytes:
         answer = await self._elsewhere("Layout", request, context)

@@ -1,16 +1,18 @@
 """The places of a topic's records, for readers by reference (`Gates.Layout`).
 
 The cost follows the files that a reader wants, not those that the topic has: lists are sorted, and only the wanted part of each is
-looked at. A reader that wants a span of time is told the offsets of the other files as ranges: it does not ask the leads for them.
+looked at. A reader of a span of time passes the other files in blocks (`cluster/file_times.py`), and is told their offsets:
+it does not ask the leads for them.
 """
 
 from __future__ import annotations
 
+import heapq
 import uuid
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from headgate.broker.cluster.gates import OFFSET_MAX, STEP_FILES, Gate, ParquetExtent, data_prefix
+from headgate.broker.cluster.file_times import ALL_MS, Passed, Passing
+from headgate.broker.cluster.gates import OFFSET_MAX, Gate, ParquetExtent, data_prefix
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import Steps
@@ -31,8 +33,8 @@ class _Wanted:
     partitions: frozenset[int] | None = None
     first: int = 0
     end: int = OFFSET_MAX
-    low_ms: int = -OFFSET_MAX
-    high_ms: int = OFFSET_MAX
+    low_ms: int = ALL_MS[0]
+    high_ms: int = ALL_MS[1]
     folded: bool = False
 
     @classmethod
@@ -44,14 +46,10 @@ class _Wanted:
             partitions=frozenset(asked.partitions) or None,
             first=max(asked.first_offset, 0),
             end=asked.last_offset + 1 if asked.HasField("last_offset") else OFFSET_MAX,
-            low_ms=asked.first_timestamp_ms if asked.HasField("first_timestamp_ms") else -OFFSET_MAX,
-            high_ms=asked.last_timestamp_ms if asked.HasField("last_timestamp_ms") else OFFSET_MAX,
+            low_ms=asked.first_timestamp_ms if asked.HasField("first_timestamp_ms") else ALL_MS[0],
+            high_ms=asked.last_timestamp_ms if asked.HasField("last_timestamp_ms") else ALL_MS[1],
             folded=True,
         )
-
-    @property
-    def by_time(self) -> bool:
-        return self.low_ms > -OFFSET_MAX or self.high_ms < OFFSET_MAX
 
 
 def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest) -> Steps[gates_pb2.LayoutResponse]:
@@ -64,41 +62,65 @@ def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest)
     response.files = sum(len(gate.extents) for gate in manifest.gates.get(topic.id, {}).values())
     response.files += sum(len(manifest.files.of(topic.id, number)) for number in range(topic.partitions)) if wanted.folded else 0
     # Everything is looked up before the first pause: the manifest may change during one.
-    found: list[tuple[gates_pb2.PartitionLayout, list[ParquetExtent], list[ParquetExtent]]] = []
-    for number in range(topic.partitions):
-        if wanted.partitions is not None and number not in wanted.partitions:
-            continue
-        row = response.partitions.add(partition=number, log_start=manifest.log_start(topic.id, number))
-        lead = manifest.leads[topic.id][number]
-        if lead is not None:
-            broker = manifest.incarnations[lead.incarnation_id]
-            row.grpc_address = f"{broker.host}:{broker.grpc_port}"
-            row.kafka_address = f"{broker.host}:{broker.kafka_port}"
-        files, holes = _history(manifest, topic.id, number, wanted)
-        row.holes.extend(holes)
-        first = max(wanted.first, row.log_start)
-        folded = manifest.files.within(topic.id, number, first, wanted.end) if wanted.folded else []
-        found.append((row, files, folded))
-    for row, files, folded in found:
-        cuts = [(hole.base_offset, hole.end_offset) for hole in row.holes if not hole.gate_id]
-        left_out: list[tuple[int, int]] = []
-        every = files + folded
-        for start in range(0, len(every), STEP_FILES):
-            yield STEP_FILES
-            some = every[start : start + STEP_FILES]
-            if wanted.by_time:
-                inside = [one for one in some if wanted.low_ms <= one.timestamp_max_ms and one.timestamp_min_ms <= wanted.high_ms]
-                if len(inside) < len(some):
-                    kept = set(map(id, inside))
-                    left_out += [(one.base_offset, one.end_offset) for one in some if id(one) not in kept]
-                some = inside
-            for one in some:
-                if not one.folded or not wanted.folded:
-                    row.files.append(file_ref(one))
-                elif not any(base <= one.base_offset and one.end_offset <= end for base, end in cuts):
-                    row.folded.add(file=file_ref(one), end_offset=one.end_offset)
+    parts = [
+        _part(manifest, topic.id, response.partitions.add(partition=number), wanted)
+        for number in range(topic.partitions)
+        if wanted.partitions is None or number in wanted.partitions
+    ]
+    for part in parts:
+        row = part.row
+        left_out = yield from _history(part, wanted)
+        for item in part.folded:
+            yield 1
+            if isinstance(item, Passed):
+                left_out += item.ranges
+            elif part.is_readable(item):
+                row.folded.add(file=file_ref(item), end_offset=item.end_offset)
         row.left_out.extend(gates_pb2.OffsetRange(base_offset=base, end_offset=end) for base, end in _joined(left_out))
     return response
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A partition at the moment of the request. `row`: to be filled in. `windows`: (gate, base offset, end offset, files) of each
+    window with a wanted offset, by offset. `folded`: the folded files, in windows or not. `cuts`: removed ranges."""
+
+    row: gates_pb2.PartitionLayout
+    windows: list[tuple[Gate, int, int, Passing]]
+    folded: Passing
+    cuts: tuple[tuple[int, int], ...]
+
+    def is_readable(self, one: ParquetExtent) -> bool:
+        """True if a file may have a readable record."""
+        return one.end_offset > self.row.log_start and not any(
+            low <= one.base_offset and one.end_offset <= high for low, high in self.cuts
+        )
+
+
+def _part(manifest: Manifest, topic_id: uuid.UUID, row: gates_pb2.PartitionLayout, wanted: _Wanted) -> _Part:
+    number = row.partition
+    row.log_start = manifest.log_start(topic_id, number)
+    lead = manifest.leads[topic_id][number]
+    if lead is not None:
+        broker = manifest.incarnations[lead.incarnation_id]
+        row.grpc_address = f"{broker.host}:{broker.grpc_port}"
+        row.kafka_address = f"{broker.host}:{broker.kafka_port}"
+    windows: list[tuple[Gate, int, int, Passing]] = []
+    for window, gate in manifest.windows(topic_id, number):
+        base, end = max(window.base_offset, wanted.first), min(window.end_offset, wanted.end)
+        if base < end:
+            items = manifest.gate_times.passing(gate, number, base, end, wanted.low_ms, wanted.high_ms)
+            if gate.state == "filled":
+                folded = manifest.files.passing(topic_id, number, base, end, wanted.low_ms, wanted.high_ms)
+                items = heapq.merge(items, folded, key=lambda item: item.base_offset)
+            windows.append((gate, base, end, items))
+    first, end = (max(wanted.first, row.log_start), wanted.end) if wanted.folded else (0, 0)
+    return _Part(
+        row=row,
+        windows=windows,
+        folded=manifest.files.passing(topic_id, number, first, end, wanted.low_ms, wanted.high_ms),
+        cuts=tuple(manifest.cuts.get(topic_id, {}).get(number, ())),
+    )
 
 
 def file_ref(one: ParquetExtent) -> gates_pb2.FileRef:
@@ -126,44 +148,39 @@ def _joined(ranges: list[tuple[int, int]]) -> list[list[int]]:
     return joined
 
 
-def _history(
-    manifest: Manifest, topic_id: uuid.UUID, partition: int, wanted: _Wanted
-) -> tuple[list[ParquetExtent], list[gates_pb2.Hole]]:
-    """The readable files of gates, by offset, and the holes: empty parts of windows, of gates in any state, and records that were
-    removed before a gate was opened in front of them.
+def _history(part: _Part, wanted: _Wanted) -> Steps[list[tuple[int, int]]]:
+    """Fill in the readable files of gates, and the holes: empty parts of windows, of gates in any state, and records that were
+    removed before a gate was opened in front of them. Returns the offsets of the gates' files that have no wanted time.
 
     For readers that know no folded files, those with history are among the files if every offset has a row: then a row's number
     tells its offset, as in a gate's file. Brokers give such readers the records of the others.
     """
-    cuts = manifest.cuts.get(topic_id, {}).get(partition, ())
-    found = [gates_pb2.Hole(base_offset=base, end_offset=end, state=gates_pb2.GATE_STATE_RELEASED) for base, end in cuts]
-    files: list[ParquetExtent] = []
-    for window, gate in manifest.windows(topic_id, partition):
-        base, end = max(window.base_offset, wanted.first), min(window.end_offset, wanted.end)
-        if base >= end:
-            continue
-        start = bisect_left(gate.extents, partition, key=lambda one: one.partition)
-        stop = bisect_right(gate.extents, partition, lo=start, key=lambda one: one.partition)
-        start = bisect_right(gate.extents, base, lo=start, hi=stop, key=lambda one: one.end_offset)
-        stop = bisect_left(gate.extents, end, lo=start, hi=stop, key=lambda one: one.base_offset)
-        folded = manifest.files.within(topic_id, partition, base, end) if gate.state == "filled" else []
-        for one in sorted([*gate.extents[start:stop], *folded], key=lambda file: file.base_offset):
-            if manifest.is_readable(topic_id, partition, one.base_offset, one.end_offset):
-                # A folded file may have the records of several gates.
-                if not one.folded or (one.dense and not wanted.folded and one not in files[-1:]):
-                    files.append(one)
-                found.append(_hole(gate, base, one.base_offset))
-                base = one.end_offset
+    found = [gates_pb2.Hole(base_offset=base, end_offset=end, state=gates_pb2.GATE_STATE_RELEASED) for base, end in part.cuts]
+    left_out: list[tuple[int, int]] = []
+    newest: ParquetExtent | None = None
+    for gate, base, end, items in part.windows:
+        for item in items:
+            yield 1
+            ranges = item.ranges if isinstance(item, Passed) else ((item.base_offset, item.end_offset),)
+            for low, high in ranges:
+                if base < low:
+                    found.append(_hole(gate, base, low))
+                base = max(base, high)
+            if isinstance(item, Passed):
+                left_out += () if item.folded else ranges
+            # A folded file may have the records of several gates.
+            elif part.is_readable(item) and (not item.folded or (item.dense and not wanted.folded and item is not newest)):
+                part.row.files.append(file_ref(item))
+                newest = item
         found.append(_hole(gate, base, end))
-    holes: list[gates_pb2.Hole] = []
-    position = manifest.log_start(topic_id, partition)
+    position = part.row.log_start
     for hole in sorted(found, key=lambda one: one.base_offset):
         # A cut may cover windows: each offset appears only once.
         hole.base_offset = max(hole.base_offset, position)
         if hole.base_offset < hole.end_offset:
-            holes.append(hole)
+            part.row.holes.append(hole)
             position = hole.end_offset
-    return files, holes
+    return left_out
 
 
 def _hole(gate: Gate, base_offset: int, end_offset: int) -> gates_pb2.Hole:
