@@ -75,6 +75,7 @@ FRAMEWORKS: dict[Row, dict[str, str]] = {
     Row("Spark with Iceberg's runtime 1.12.0", "4.1.4", lambda: _iceberg("4.1.4", "1.12.0")): {
         "whole": "reads a topic's files through the REST catalog",
         "part": "reads some offsets of them",
+        "killed": "reads them between SIGKILLs of brokers and of folding processes",
     },
 }
 """Each with its steps and what they do."""
