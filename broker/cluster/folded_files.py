@@ -147,12 +147,14 @@ class FoldedFiles:
 
     def trim(self, topic_id: uuid.UUID, gone: Iterable[ParquetExtent]) -> None:
         """Forget files."""
+        by_partition: dict[int, set[str]] = {}
+        for one in gone:
+            by_partition.setdefault(one.partition, set()).add(one.path)
         partitions = self.by_topic.get(topic_id, {})
-        self._times.pop(topic_id, None)
-        paths = {one.path for one in gone}
-        for partition, files in list(partitions.items()):
-            partitions[partition] = [one for one in files if one.path not in paths]
-        if topic_id in self.by_topic:
+        for number, paths in by_partition.items():
+            partitions[number] = [one for one in partitions[number] if one.path not in paths]
+            self._changed(topic_id, number, 0)
+        if by_partition:
             self._drop_empty(topic_id)
 
     def check_invariants(self) -> None:

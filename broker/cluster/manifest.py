@@ -28,7 +28,8 @@ others.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TypeVar
 
@@ -819,18 +820,36 @@ class Manifest:
 
     def _trim_gates(self, topic_id: uuid.UUID) -> None:
         gates = self.gates.get(topic_id, {})
-        self.gate_times.changed(topic_id)
         for gate_id, gate in gates.items():
-            kept = [one for one in gate.extents if self.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)]
-            if len(kept) < len(gate.extents):
-                gates[gate_id] = msgspec.structs.replace(gate, extents=kept)
-        self.files.trim(topic_id, self.unreadable_files(topic_id))
+            gone = set(map(id, self._unreadable(topic_id, gate.extents)))
+            if gone:
+                gates[gate_id] = msgspec.structs.replace(gate, extents=[one for one in gate.extents if id(one) not in gone])
+                self.gate_times.changed(topic_id)
+        self.files.trim(topic_id, self._unreadable_folds(topic_id))
 
     def unreadable_files(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
         """The files of a topic, of gates and of folds, that have no readable record."""
-        files = [one for gate in self.gates.get(topic_id, _NO_GATES).values() for one in gate.extents]
-        files += [one for found in self.files.by_topic.get(topic_id, {}).values() for one in found]
-        return [one for one in files if not self.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)]
+        found = self._unreadable_folds(topic_id)
+        for gate in self.gates.get(topic_id, _NO_GATES).values():
+            found += self._unreadable(topic_id, gate.extents)
+        return found
+
+    def _unreadable_folds(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
+        by_partition = self.files.by_topic.get(topic_id, {}).values()
+        return [one for files in by_partition for one in self._unreadable(topic_id, files)]
+
+    def _unreadable(self, topic_id: uuid.UUID, files: list[ParquetExtent]) -> Iterator[ParquetExtent]:
+        """Those without a readable record, of files by partition and offset. The cost follows their number."""
+        first = 0
+        while first < len(files):
+            partition = files[first].partition
+            stop = bisect_right(files, partition, lo=first, key=lambda one: one.partition)
+            readable = bisect_right(files, self.log_start(topic_id, partition), lo=first, hi=stop, key=lambda one: one.end_offset)
+            yield from files[first:readable]
+            for low, high in self.cuts.get(topic_id, {}).get(partition, ()):
+                start = bisect_left(files, low, lo=readable, hi=stop, key=lambda one: one.base_offset)
+                yield from files[start : bisect_right(files, high, lo=start, hi=stop, key=lambda one: one.end_offset)]
+            first = stop
 
     def files_of(self, gate: Gate) -> list[ParquetExtent]:
         """The files that have the records of a gate. A folded file may have those of its neighbours, too."""

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from tests.bench import frames
@@ -39,8 +40,13 @@ def connect(port: int, ca: str, source: str = "") -> socket.socket:
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not ca:
         return plain
-    context = ssl.create_default_context(cafile=ca)
-    return context.wrap_socket(plain, server_hostname="localhost")
+    return _context(ca).wrap_socket(plain, server_hostname="localhost")
+
+
+@cache
+def _context(ca: str) -> ssl.SSLContext:
+    """Made once: making one costs more than a handshake, and attackers share their core with the client that is measured."""
+    return ssl.create_default_context(cafile=ca)
 
 
 def receive(connection: socket.socket, buffer: memoryview, size: int) -> None:
