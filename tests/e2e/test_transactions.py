@@ -1,10 +1,9 @@
 """Exactly once, observed from outside: consume-transform-produce on three brokers that are killed, drained and cut off.
 
 Runs: three real brokers over one directory; librdkafka and aiokafka transactors (`tests/support/transactors.py`), which abort,
-leave transactions open and revive zombies. Round after round a broker is killed, drained, or cut off
-from its peers until they have replaced it; each moves leads and coordinators.
-Compared, at the end: the committed records of the targets with the source. A mismatch means that a record was lost, came twice,
-left its order, or came from an aborted transaction.
+leave transactions open and revive zombies. Round after round a broker is killed, drained, or cut off from its peers until they
+have replaced it; each moves leads and coordinators. Compared, at the end: the committed records of the targets with the source. A
+mismatch means that a record was lost, came twice, left its order, or came from an aborted transaction.
 
 HEADGATE_TRANSACTION_ROUNDS sets the number of rounds (`make transactions`: 30), HEADGATE_CLUSTER_SEED replays a run's choices.
 """
@@ -142,6 +141,7 @@ def test_rounds(
             victim = draw.choice(brokers.all)
             source.write(RECORDS_PER_ROUND // 3)
             if number % 3 == 1:
+                victim.wait_ready()  # a broker that was revived just now does not know the signal yet
                 assert victim.terminate() == 0, "a drained broker hands over its transactions and ends"
             elif number % 3 == 2:
                 cut_off(brokers, network, victim)

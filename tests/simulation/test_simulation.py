@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.simulation import simulate
 
-SEEDS = 150
+SEEDS = 75
 SEEDS_LONG = 4_000
 
 
