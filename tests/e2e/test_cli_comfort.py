@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import HOST, ROOT, TIMEOUT_S, environment, error_line, headgate, on_terminal
-from tests.support.broker_process import BrokerProcess
+from tests.e2e.test_cli import TIMEOUT_S, environment, error_line, headgate, on_terminal
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import datetime
 import os
 import random
 import re
+import tempfile
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -294,7 +295,7 @@ def test_a_full_disk_for_rows_on_their_way_is_told(
     source = read_source(rows_of(spark, lake))
     spec = tasks.Spec(source.query, PARTITIONS, (), 1)
     into = Buckets((Bucket(tuple(range(PARTITIONS)), 1),), dict.fromkeys(range(PARTITIONS), 0), {})
-    monkeypatch.setattr(writing.tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
+    monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
     with pytest.raises(RetryError, match=f"full: make room.*spark.local.dir.*directory=`{tmp_path}`") as raised:
         list(writing.exchange(spec, into, source.pieces, str(tmp_path)))
     assert raised.value.reason is Reason.STORE_FULL

@@ -186,7 +186,8 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
             assert ask(channel, "IsActive", externalscaler_pb2.ScaledObjectRef()).result
             stream = channel.unary_stream(SCALER["StreamIsActive"].path)
             answers = stream(externalscaler_pb2.ScaledObjectRef().SerializeToString(), timeout=PATIENCE_S)
-            assert SCALER["StreamIsActive"].response.FromString(next(answers)).result
+            first: Any = SCALER["StreamIsActive"].response.FromString(next(answers))
+            assert first.result
             answers.cancel()
     running.process.send_signal(signal.SIGTERM)
     assert running.wait() == 0

@@ -65,7 +65,7 @@ class FloodWorld:
         table = flights.load()
         flights.write_history(table, path, grown)
         june = table.filter(pc.equal(table["month"], flights.HISTORY_MONTH))  # type: ignore[call-overload]
-        days = pc.strftime(june["time_hour"], "%Y-%m-%d").value_counts().to_pylist()
+        days = pc.value_counts(pc.strftime(june["time_hour"], "%Y-%m-%d")).to_pylist()
         self.rows = {one["values"]: one["counts"] * grown for one in days}
         (self.directory / "floods.yaml").write_text(FLOODS.format(path=path, brokers=brokers))
 

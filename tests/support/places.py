@@ -10,7 +10,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
-from tests.support.writers import QUICK_RECONNECT, Running
+from tests.support.clients.confluent import QUICK_RECONNECT
+from tests.support.writers import Running
 
 Place = Literal["earliest", "latest"]
 

@@ -10,7 +10,7 @@ import http.client
 import threading
 from collections import Counter, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from tests.support.s3_server import HOST, S3Server
 
@@ -75,7 +75,7 @@ class S3Proxy:
         finally:
             connection.close()
 
-    def __enter__(self) -> S3Proxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

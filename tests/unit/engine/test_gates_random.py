@@ -20,6 +20,7 @@ import pytest
 
 from headgate.broker.cluster.gates import Gate
 from headgate.broker.control.leader_gates import LeaderGates
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.log.records import Record, iter_records
@@ -93,7 +94,7 @@ class Life:
         await self._start(None)
         await self._finish()
 
-    def _logs(self) -> list[object]:
+    def _logs(self) -> list[PartitionLog]:
         return [log for log in self.broker.engine.logs.get("t", []) if log is not None]  # type: ignore[misc]
 
     async def _start(self, kill_at_call: int | None) -> None:

@@ -17,6 +17,7 @@ from headgate.broker.engine import keys
 from headgate.broker.engine.upkeep.fold import fold
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import NOW_MS, Incarnation, Machine, eventually, read_all, read_batches, settings, swept
@@ -98,6 +99,7 @@ async def test_look_ups_by_timestamp(make_machine: MakeMachine, medium: str) -> 
 @pytest.mark.parametrize("medium", READABLE)
 async def test_append_time_is_what_is_looked_up(make_machine: MakeMachine, medium: str) -> None:
     machine = make_machine(medium)
+    assert isinstance(machine.clock, ManualClock)
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
     model = Model(broker)

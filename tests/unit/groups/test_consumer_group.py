@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ class Log:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.now = Now(0, 0)
-        self.answers: dict[object, object] = {}
+        self.answers: dict[object, Any] = {}
         self.holds = False
         self.topics = Topology(0, {})
         self._held: list[int] = []
@@ -376,7 +377,7 @@ def test_rows_that_were_lost_are_written_again() -> None:
     assert one.owns == whole(topics, "a") and Reason.UNKNOWN_MEMBER_ID not in one.errors
 
 
-def commit(log: Log, member: str, epoch: int) -> object:
+def commit(log: Log, member: str, epoch: int) -> Any:
     token = object()
     log.run(
         log.shard.commit(GROUP, Commit(token=token, member_id=member, generation=epoch, positions=(Position("a", 0, 5),)), log.now)
@@ -517,7 +518,7 @@ def test_a_classic_group_becomes_a_consumer_group_with_its_members(cooperative: 
     old = [ClassicConsumer(f"old{number}", cooperative=cooperative) for number in range(2)]
     log.lead(old, topics)
     new = Consumer("new")
-    everyone = [*old, new]
+    everyone: list[Any] = [*old, new]
     for _ in range(8):
         for one in everyone:
             one.beat(log, topics)

@@ -54,8 +54,8 @@ def test_stretches_of_any_pieces_follow_one_another(seed: int) -> None:
         assert max(one.high_us for one in before.pieces) < min(one.low_us for one in after.pieces)
         assert before.raw_bytes + after.raw_bytes > 50 or min(before.raw_bytes, after.raw_bytes) > 50
     for stretch in found:
-        for before, after in pairwise(stretch.runs):
-            assert max(one.high_us for one in before) < min(one.low_us for one in after)
+        for earlier, later in pairwise(stretch.runs):
+            assert max(one.high_us for one in earlier) < min(one.low_us for one in later)
         units = stretch.units(20)
         assert [one for unit in units for one in unit] == list(stretch.pieces)
         assert all(unit in stretch.runs or sum(one.raw_bytes for one in unit) <= 20 for unit in units)

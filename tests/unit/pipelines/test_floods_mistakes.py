@@ -25,6 +25,7 @@ import pytest
 from headgate.broker.cli import floods as cli
 from headgate.broker.cli.app import run
 from headgate.broker.runtime.errors import InvalidError, RetryError
+from headgate.pipelines.floods import columns as columns_of_files
 from headgate.pipelines.floods import measure
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood, Source
@@ -152,7 +153,7 @@ def test_a_day_without_rows_and_a_day_without_source(lake: Path) -> None:
 
 
 def test_a_source_that_changes_while_it_is_planned(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = measure.of_schema
+    usual = columns_of_files.of_schema
 
     def then_more(*arguments: Any) -> Any:
         write(lake / f"{DAYS[0]}.parquet", rows=30)

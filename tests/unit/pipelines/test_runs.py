@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def test_a_reader_that_stops_leaves_no_files(tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(1)
-    monkeypatch.setattr(runs.tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
+    monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), "/dev/full"))
     with pytest.raises(RetryError, match=f"is full: make room.*spark.local.dir.*directory=`{tmp_path}") as raised:
         list(sorted_rows(batches_of(rows_of(dice, 500, 3, 20), dice), ORDER, 1 << 10, COLUMNS, str(tmp_path)))
     assert raised.value.reason is Reason.STORE_FULL
