@@ -472,13 +472,11 @@ class Manifest:
         self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
         """Gates by topic and id, in the order of their opening. Only live topics that have gates."""
         self.gate_times = GateTimes()
-        """The times of the gates' files."""
         self._window_ends: dict[uuid.UUID, list[int]] = {}
         """The end of each partition's last window that is not at the front, for commits of positions. Only topics with gates."""
         self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
         """Ranges above the log start that readers pass: deleted before a gate opened in front, skipped, or without a record."""
         self.files = FoldedFiles()
-        """The Parquet files that folds made."""
         self.compacted: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
         """How far partitions are compacted, and since when (`NoteCompacted`). Only of live topics."""
         self.superseded: dict[str, int] = {}
