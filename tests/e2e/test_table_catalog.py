@@ -52,8 +52,17 @@ def test_a_catalog_that_is_away_at_first_is_reported_once(make_broker: BrokerFac
     until_said(broker, "table_catalog_works_again")
     assert broker.output().count("table_catalog_failed") == 1
     catalog: Any = load_catalog("mine", type="sql", uri=f"sqlite:///{place}/mine.db")
+    # The catalog answered; the table comes as soon as the leader has written it.
+    deadline = time.monotonic() + PATIENCE_S
+    wanted = sorted([*range(RECORDS // mixed_topic.PARTITIONS)] * mixed_topic.PARTITIONS)
+    while (found := offsets(catalog, topic)) != wanted:
+        assert time.monotonic() < deadline, f"rows are missing. rows=`{len(found)}`\n{broker.log_tail()}"
+        time.sleep(0.1)
+
+
+def offsets(catalog: Any, topic: str) -> list[int]:
+    """The offsets in the registered table; none while it is not registered. Such a catalog lacks it for a moment at each change."""
     try:
-        rows = catalog.load_table(("lake", topic)).scan().to_arrow()
-    except (NoSuchTableError, OperationalError) as error:
-        raise AssertionError(broker.log_tail()) from error
-    assert sorted(rows.column("offset").to_pylist()) == sorted([*range(RECORDS // mixed_topic.PARTITIONS)] * mixed_topic.PARTITIONS)
+        return sorted(catalog.load_table(("lake", topic)).scan().to_arrow().column("offset").to_pylist())
+    except (NoSuchTableError, OperationalError):
+        return []
