@@ -231,9 +231,10 @@ def decide(topic: str, trigger: Trigger, before: Any, now: Any) -> tuple[list[dg
         return [dg.RunRequest(run_key=f"{topic}/lag/{trigger.group}/{position}/{lag}", tags=tags)], True
     if before is None:
         return [], now
-    fresh = [gate for gate in now if gate not in set(before)][:RUNS_PER_TICK_MAX]
+    seen = set(before)
+    fresh = [gate for gate in now if gate not in seen][:RUNS_PER_TICK_MAX]
     requests = [dg.RunRequest(run_key=f"{topic}/gate/{gate}", tags={TOPIC_TAG: topic, GATE_TAG: gate}) for gate in fresh]
-    return requests, sorted({*(gate for gate in before if gate in set(now)), *fresh})
+    return requests, sorted({*(seen & set(now)), *fresh})
 
 
 def _new_records(

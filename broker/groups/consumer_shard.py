@@ -220,8 +220,8 @@ class ConsumerShard(Shard):
         if entry is None or entry.consumer is None:
             return super().delete_positions(group_id, rows, token, now)
         subscribed = {topic for topic, _ in rows if entry.consumer.is_subscribed(topic)}
-        known = set(self._keys(group_id, entry))
-        keys = [key for key in known if (key.topic, key.partition) in set(rows) and key.topic not in subscribed]
+        wanted = {row for row in rows if row[0] not in subscribed}
+        keys = [key for key in self._keys(group_id, entry) if (key.topic, key.partition) in wanted]
         reply = RowsReply(tuple(Reason.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else None for topic, _ in rows))
         if not keys:
             return [Answer(token, reply)]
