@@ -187,9 +187,9 @@ class Acls:
 
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
         self.all: dict[Acl, None] = {}
-        self._literal: dict[tuple[Resource, str], list[Acl]] = {}
-        self._prefixed: dict[tuple[Resource, str], list[Acl]] = {}
-        self._by_principal: dict[tuple[Resource, str], list[Acl]] = {}
+        self._literal: dict[tuple[Resource, str], dict[Acl, None]] = {}
+        self._prefixed: dict[tuple[Resource, str], dict[Acl, None]] = {}
+        self._by_principal: dict[tuple[Resource, str], dict[Acl, None]] = {}
         for acl in acls:
             self.add(acl)
 
@@ -197,8 +197,8 @@ class Acls:
         if acl in self.all:
             return
         self.all[acl] = None
-        self._of(acl).setdefault((acl.resource, acl.name), []).append(acl)
-        self._by_principal.setdefault((acl.resource, acl.principal), []).append(acl)
+        self._of(acl).setdefault((acl.resource, acl.name), {})[acl] = None
+        self._by_principal.setdefault((acl.resource, acl.principal), {})[acl] = None
 
     def remove(self, acl: Acl) -> None:
         if acl not in self.all:
@@ -206,11 +206,11 @@ class Acls:
         del self.all[acl]
         for table, key in ((self._of(acl), acl.name), (self._by_principal, acl.principal)):
             rows = table[acl.resource, key]
-            rows.remove(acl)
+            del rows[acl]
             if not rows:
                 del table[acl.resource, key]
 
-    def _of(self, acl: Acl) -> dict[tuple[Resource, str], list[Acl]]:
+    def _of(self, acl: Acl) -> dict[tuple[Resource, str], dict[Acl, None]]:
         return self._prefixed if acl.pattern is Pattern.PREFIXED else self._literal
 
     def about(self, resource: Resource, name: str) -> list[Acl]:
