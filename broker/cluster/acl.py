@@ -252,16 +252,15 @@ class Acls:
         denied = [acl for acl in rows if acl.permission is Permission.DENY and acl.operation in (operation, Operation.ALL)]
         if any(acl.name == WILDCARD and acl.pattern is Pattern.LITERAL for acl in denied):
             return False
-        for acl in rows:
-            if acl.permission is Permission.ALLOW and (acl.operation is Operation.ALL or acl.operation in implying):
-                hidden = any(
-                    (one.pattern is Pattern.PREFIXED and acl.name.startswith(one.name))
-                    or (acl.pattern is Pattern.LITERAL and one.pattern is Pattern.LITERAL and one.name == acl.name)
-                    for one in denied
-                )
-                if not hidden:
-                    return True
-        return False
+        names = {one.name for one in denied if one.pattern is Pattern.LITERAL}
+        prefixes = tuple(one.name for one in denied if one.pattern is Pattern.PREFIXED)
+        return any(
+            acl.permission is Permission.ALLOW
+            and (acl.operation is Operation.ALL or acl.operation in implying)
+            and not acl.name.startswith(prefixes)
+            and not (acl.pattern is Pattern.LITERAL and acl.name in names)
+            for acl in rows
+        )
 
 
 def _from(rule: str, host: str) -> bool:
