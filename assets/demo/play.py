@@ -28,6 +28,8 @@ FLOOD = "flights"
 PARTITIONS = 6
 BROKERS_MAX = 3
 FIRST_DAY = date(2013, 6, 10)
+STILL_S = 30.0
+"""Time without news after which the reason for the number of brokers is told."""
 START_S, RUN_S, LEAVE_S = 3600.0, 4 * 3600.0, 3600.0
 """Bounds of a hang, in seconds: start, flood, and the leave of brokers take seconds each, and many minutes on a starved machine."""
 PATIENCE_S = 1800.0
@@ -235,17 +237,22 @@ class Demo:
             self._processes.give_way(name, NICE)
 
     def _follow(self, run_id: str) -> None:
-        said = ""
-        deadline = time.monotonic() + RUN_S
+        said, said_s = "", time.monotonic()
+        deadline = said_s + RUN_S
         while (status := self.dagster.run_status(run_id)) not in ENDED:
             self._processes.check()
-            if time.monotonic() > deadline:
+            now_s = time.monotonic()
+            if now_s > deadline:
                 raise FatalError(Reason.TIMED_OUT, f"the flood does not end. run=`{run_id}`")
             brokers = self.facts.samples[-1].live if self.facts.samples else 0
             text = f"the flood runs: {brokers} broker{'s' if brokers != 1 else ''}"
             if text != said:
                 self._say(text)
-                said = text
+                said, said_s = text, now_s
+            elif now_s - said_s > STILL_S:
+                with contextlib.suppress(RetryError):
+                    self._say(f"the brokers stay: {self.cluster.desired().reasons[0]}")
+                said_s = now_s
             time.sleep(0.3)
         if status != "SUCCESS":
             raise FatalError(Reason.INTERNAL, f"the flood failed: {self.dagster.failure(run_id)} run=`{run_id}`")
