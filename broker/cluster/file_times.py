@@ -53,7 +53,7 @@ class FileTimes:
 
 
 class GateTimes:
-    """The times of the files of gates: only of gates that a reader of a span of time came to."""
+    """The times of the files of gates: only of gates that a reader came to."""
 
     def __init__(self) -> None:
         self._known: dict[uuid.UUID, dict[str, FileTimes]] = {}
@@ -67,10 +67,17 @@ class GateTimes:
         files = gate.extents
         start = bisect_left(files, partition, key=lambda one: one.partition)
         stop = bisect_right(files, partition, lo=start, key=lambda one: one.partition)
-        first = bisect_right(files, base_offset, lo=start, hi=stop, key=lambda one: one.end_offset)
-        stop = bisect_left(files, end_offset, lo=first, hi=stop, key=lambda one: one.base_offset)
         times = self._known.setdefault(gate.topic_id, {}).setdefault(gate.id, FileTimes())
-        return times.passing(files, first, stop, low_ms, high_ms)
+        return times.passing(files, *positions(files, base_offset, end_offset, start, stop), low_ms, high_ms)
+
+
+def positions(
+    files: Sequence[ParquetExtent], base_offset: int, end_offset: int, first: int = 0, stop: int | None = None
+) -> tuple[int, int]:
+    """Where the files with an offset in [base_offset, end_offset) begin and end, among those at positions [first, stop), all of one
+    partition."""
+    begin = bisect_right(files, base_offset, lo=first, hi=stop, key=lambda one: one.end_offset)
+    return begin, bisect_left(files, end_offset, lo=begin, hi=stop, key=lambda one: one.base_offset)
 
 
 def _passing(

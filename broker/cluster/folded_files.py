@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import msgspec
 
-from headgate.broker.cluster.file_times import FileTimes, Passing
+from headgate.broker.cluster.file_times import FileTimes, Passing, positions
 from headgate.broker.cluster.gates import ParquetExtent
 
 Files = dict[uuid.UUID, dict[int, list[ParquetExtent]]]
@@ -110,13 +110,13 @@ class FoldedFiles:
     def within(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> list[ParquetExtent]:
         """The files that have an offset in [base_offset, end_offset)."""
         found = self.of(topic_id, partition)
-        return found[slice(*_positions(found, base_offset, end_offset))]
+        return found[slice(*positions(found, base_offset, end_offset))]
 
     def passing(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int, low_ms: int, high_ms: int) -> Passing:
         """Pass these files (`FileTimes.passing`)."""
         found = self.of(topic_id, partition)
         times = self._times.setdefault(topic_id, {}).setdefault(partition, FileTimes()) if found else FileTimes()
-        return times.passing(found, *_positions(found, base_offset, end_offset), low_ms, high_ms)
+        return times.passing(found, *positions(found, base_offset, end_offset), low_ms, high_ms)
 
     def _changed(self, topic_id: uuid.UUID, partition: int, position: int) -> None:
         times = self._times.get(topic_id, {}).get(partition)
@@ -170,13 +170,5 @@ class FoldedFiles:
 _NONE: Mapping[int, list[ParquetExtent]] = {}
 
 
-def _positions(found: list[ParquetExtent], base_offset: int, end_offset: int) -> tuple[int, int]:
-    return bisect_right(found, base_offset, key=_end_offset), bisect_left(found, end_offset, key=_base_offset)
-
-
 def _base_offset(one: ParquetExtent) -> int:
     return one.base_offset
-
-
-def _end_offset(one: ParquetExtent) -> int:
-    return one.end_offset

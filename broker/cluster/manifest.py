@@ -42,6 +42,7 @@ from headgate.broker.cluster.file_times import GateTimes
 from headgate.broker.cluster.folded_files import ChunkPart, FoldedFiles, FoldToFiles, NoteCompacted
 from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.quotas import AlterQuotas, QuotaRow, Quotas
+from headgate.broker.cluster.ranges import one_covers
 from headgate.broker.cluster.reassignment import Reassign, reassigned, settled
 from headgate.broker.cluster.segments import SealedSegment, SegmentInfo
 from headgate.broker.runtime.errors import CorruptError, Reason
@@ -907,7 +908,7 @@ class Manifest:
         if topic_id not in self.topics_by_id or end_offset <= self.log_start(topic_id, partition):
             return False
         cuts = self.cuts.get(topic_id)
-        return cuts is None or not any(low <= base_offset and end_offset <= high for low, high in cuts.get(partition, ()))
+        return cuts is None or not one_covers(cuts.get(partition, ()), base_offset, end_offset)
 
     def producers_objects(self) -> set[str]:
         """Keys of all objects with producers' state that a lead may still need."""

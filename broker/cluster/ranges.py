@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+
+def one_covers(ranges: Iterable[tuple[int, int]], base_offset: int, end_offset: int) -> bool:
+    """True if one of some ranges has all offsets of [base_offset, end_offset)."""
+    return any(low <= base_offset and end_offset <= high for low, high in ranges)
 
 
 class Ranges:

@@ -8,12 +8,9 @@ it with what was acked last. A mismatch means that a compaction loses a value or
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -112,9 +109,7 @@ def test_consumers_see_the_last_value_of_every_key(
             else:
                 producer.abort_transaction(PATIENCE_S)
         assert last_values(broker, topic) == expected
-        for pid in broker.children("offline_process"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        broker.kill_children("offline_process")
         if number == ROUNDS // 2:
             broker.kill()
             broker.start()

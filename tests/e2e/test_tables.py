@@ -10,10 +10,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
-import signal
 import time
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -94,9 +91,7 @@ def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory) ->
     assert catalog.load_table(("headgate", topic)).scan().to_arrow().num_rows == 0
     for number in range(4):
         produce(broker, topic, number * RECORDS // 4, RECORDS // 4)
-        for pid in broker.children("offline_process"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        broker.kill_children("offline_process")
         if number % 2:
             broker.kill()
             broker.start()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -193,6 +194,12 @@ class BrokerProcess:
                 if any(word.decode(errors="replace").endswith(module) for word in words):
                     found.append(int(pid))
         return found
+
+    def kill_children(self, module: str) -> None:
+        """SIGKILL these child processes (`children`)."""
+        for pid in self.children(module):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def open_files(self) -> int:
         """Number of file descriptors that the process holds now."""

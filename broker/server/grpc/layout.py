@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from headgate.broker.cluster.file_times import ALL_MS, Passed, Passing
 from headgate.broker.cluster.gates import OFFSET_MAX, Gate, ParquetExtent, data_prefix
 from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.ranges import one_covers
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import Steps
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
@@ -92,9 +93,7 @@ class _Part:
 
     def is_readable(self, one: ParquetExtent) -> bool:
         """True if a file may have a readable record."""
-        return one.end_offset > self.row.log_start and not any(
-            low <= one.base_offset and one.end_offset <= high for low, high in self.cuts
-        )
+        return one.end_offset > self.row.log_start and not one_covers(self.cuts, one.base_offset, one.end_offset)
 
 
 def _part(manifest: Manifest, topic_id: uuid.UUID, row: gates_pb2.PartitionLayout, wanted: _Wanted) -> _Part:

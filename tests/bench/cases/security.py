@@ -34,8 +34,8 @@ RULES_GOAL = 1.05
 TLS_PEER_GOAL = 0.5
 ATTACKS_PER_S = 1000
 ATTACKERS = 4
-ATTACK_ROUNDS = 5
 """Processes that attack together: one cannot open 1,000 connections a second."""
+ATTACK_ROUNDS = 5
 ATTACK_GOAL = 2.0
 LIVE_S = 4
 SETTLE_S = 1

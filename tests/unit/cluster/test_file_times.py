@@ -71,7 +71,8 @@ def test_folded_files(seed: int) -> None:
             missing = [one for one in every[partition] if one not in there]
             files.add(TOPIC, partition, chance.sample(missing, min(len(missing), chance.choice([1, 3]))))
         elif act < 0.45 and there:
-            files.remove(TOPIC, partition, [FilePart(one.path, one.base_offset, one.end_offset) for one in chance.sample(there, 1)])
+            one = chance.choice(there)
+            files.remove(TOPIC, partition, [FilePart(one.path, one.base_offset, one.end_offset)])
         elif act < 0.6 and there:
             one = chance.choice(there)
             # Another file of the same offsets takes its place: the list keeps its length.

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,9 +69,7 @@ def killed(spark: SparkSession, broker: BrokerProcess) -> None:
     name = create_topic(broker.bootstrap, f"{PREFIX}-killed", PARTITIONS, offline_after_bytes="0")
     for number in range(ROUNDS):
         produce(broker, name, number * ROUND_RECORDS, ROUND_RECORDS)
-        for pid in broker.children("offline_process"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        broker.kill_children("offline_process")
         if number % 2:
             broker.kill()
             broker.start()
