@@ -103,6 +103,22 @@ def listeners(settings: Settings) -> list[Listener]:
     return found
 
 
+def asks_for_login(settings: Settings) -> bool:
+    """Whether gRPC and HTTP serve only clients that prove who they are, whatever `authorization` is.
+
+    The login of one Kafka listener would protect nothing if another port did the same work without it. So one listener with SASL,
+    or `tls_client_auth=required`, is enough. A Kafka listener follows its own protocol: an operator may keep one in plaintext for
+    this machine.
+    """
+    by_certificate = bool(settings.tls_certificate) and settings.tls_client_auth == "required"
+    return by_certificate or any(one.is_sasl for one in listeners(settings))
+
+
+def knows_clients(settings: Settings) -> bool:
+    """Whether a broker asks who its clients are: for a login, or because rules decide what `User:ANONYMOUS` may do."""
+    return settings.authorization != "none" or asks_for_login(settings)
+
+
 def _split(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
 

@@ -23,7 +23,7 @@ from headgate.broker.runtime.clock import Clock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import HeadgateError, Reason
-from headgate.broker.runtime.listeners import listeners, unprotected
+from headgate.broker.runtime.listeners import knows_clients, listeners, unprotected
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.tasks import known, load
@@ -322,7 +322,7 @@ def _reachable(host: str) -> str:
 
 
 def _protection(settings: Settings, clock: SteadyClock, audit: Audit) -> tuple[Certificates | None, Security | None]:
-    if settings.authorization == "none" and not settings.tls_certificate and not any(one.is_sasl for one in listeners(settings)):
+    if not settings.tls_certificate and not knows_clients(settings):
         return None, None
     from headgate.broker.server.protection import protect
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.listeners import listeners
+from headgate.broker.runtime.listeners import knows_clients
 from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.tls import Certificates
@@ -16,6 +16,6 @@ def protect(settings: Settings, clock: SteadyClock, audit: Audit) -> tuple[Certi
     Raises FatalError(INVALID_CONFIG).
     """
     certificates = Certificates(settings, lambda: clock.now_ms() / 1000) if settings.tls_certificate else None
-    if settings.authorization == "none" and not any(one.is_sasl for one in listeners(settings)):
+    if not knows_clients(settings):
         return certificates, None
     return certificates, Security(settings, clock.monotonic, clock.now_ms, certificates, audit)

@@ -13,7 +13,7 @@ import pytest
 from headgate.broker.client.address import Security, parse
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError
-from headgate.broker.runtime.listeners import listeners, shifted, unprotected
+from headgate.broker.runtime.listeners import asks_for_login, knows_clients, listeners, shifted, unprotected
 
 TLS = {"tls_certificate": "a.pem", "tls_ca": "ca.pem"}
 
@@ -36,6 +36,25 @@ def test_each_listener_has_a_name_a_protocol_and_an_address() -> None:
         ("INSIDE", "SSL", "::1", 9094, "", 0, True, False),
     ]
     assert shifted(settings.kafka_listeners, 10) == "SASL_SSL://0.0.0.0:9103,inside:ssl://[::1]:9104"
+
+
+@pytest.mark.parametrize(
+    ("values", "asks", "knows"),
+    [
+        ({}, False, False),
+        ({"authorization": "acl"}, False, True),
+        ({"kafka_protocol": "sasl_plaintext"}, True, True),
+        ({**TLS, "kafka_protocol": "sasl_ssl"}, True, True),
+        ({**TLS, "kafka_listeners": "SASL_SSL://:9093", "authorization": "acl"}, True, True),
+        ({**TLS, "kafka_protocol": "ssl"}, False, False),
+        ({**TLS, "tls_client_auth": "requested"}, False, False),
+        ({**TLS, "tls_client_auth": "required"}, True, True),
+        ({"tls_client_auth": "required"}, False, False),
+    ],
+)
+def test_a_login_of_one_door_is_asked_for_at_all(values: dict[str, str | int], asks: bool, knows: bool) -> None:
+    settings = Settings.from_values(values)
+    assert (asks_for_login(settings), knows_clients(settings)) == (asks, knows)
 
 
 @pytest.mark.parametrize(

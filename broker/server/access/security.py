@@ -12,6 +12,7 @@ from headgate.broker.cluster.access import Access, PutUser, User
 from headgate.broker.cluster.acl import ANONYMOUS, Operation
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.broker.runtime.listeners import asks_for_login
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.server.access import kafka_rules
 from headgate.broker.server.access.failures import Failures
@@ -51,6 +52,7 @@ class Security:
         audit: Audit,
     ) -> None:
         self._settings = settings
+        self._asks_for_login = asks_for_login(settings)
         self.now_s, self._now_ms = now_s, now_ms
         self._certificates = certificates
         self._engine: Engine | None = None
@@ -103,6 +105,15 @@ class Security:
 
     def anonymous(self, host: str) -> Identity:
         return Identity(principal=ANONYMOUS, host=host)
+
+    def without_proof(self, host: str) -> Identity:
+        """A client of gRPC or HTTP that sent neither a certificate nor an Authorization header: `User:ANONYMOUS`.
+
+        Raises InvalidError(NOT_AUTHENTICATED) where a login is configured (`runtime.listeners.asks_for_login`).
+        """
+        if self._asks_for_login:
+            raise InvalidError(Reason.NOT_AUTHENTICATED, "the client must log in")
+        return self.anonymous(host)
 
     def by_certificate(self, data: bytes, host: str) -> Identity:
         """The owner of a client certificate in DER or PEM, whose chain TLS has checked. Raises InvalidError(NOT_AUTHENTICATED)."""

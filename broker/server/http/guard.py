@@ -34,6 +34,7 @@ HEADERS = {
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
+LOG_IN = "log in with a user and a password, a token or a client certificate"
 Answer = Callable[[Request], Awaitable[Response]]
 
 _NOT_FOUND = frozenset((Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_GATE, Reason.NOT_FOUND, Reason.GROUP_ID_NOT_FOUND))
@@ -111,8 +112,6 @@ def guarded(answer: Answer, hosts: KnownHosts | None, security: Security | None 
 
 async def admit(security: Security, request: Request) -> None:
     """Let a client in by its certificate or its Authorization header. Raises InvalidError: NOT_AUTHENTICATED, NOT_AUTHORIZED."""
-    if not security.authority.is_on:
-        return
     host = request.client.host if request.client is not None else ""
     certificate, header = getattr(request.state, "certificate", None), request.headers.get("authorization")
     try:
@@ -121,15 +120,15 @@ async def admit(security: Security, request: Request) -> None:
         elif certificate is not None:
             identity = security.by_certificate(certificate, host)
         else:
-            identity = security.anonymous(host)
+            identity = security.without_proof(host)
     except InvalidError as error:
         security.refused(request.url.path[:200], "http", host, error.message)
-        raise InvalidError(error.reason, "authentication failed") from error
+        raise InvalidError(error.reason, LOG_IN if header is None and certificate is None else "authentication failed") from error
     rights = security.rights(identity)
     if rights is None or rights.on_cluster(Operation.DESCRIBE):
         return
     if header is None and certificate is None:
-        raise InvalidError(Reason.NOT_AUTHENTICATED, "log in with a user and a password, a token or a client certificate")
+        raise InvalidError(Reason.NOT_AUTHENTICATED, LOG_IN)
     security.refused(request.url.path[:200], "http", host, "no permission to describe the cluster", identity.principal)
     raise InvalidError(Reason.NOT_AUTHORIZED, "no permission. operation=`describe` resource=`cluster`")
 

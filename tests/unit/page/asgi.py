@@ -21,7 +21,9 @@ class Answer:
         return json.loads(self.text)
 
 
-async def get(app: ASGIApp, path: str, *, host: str = "127.0.0.1", method: str = "GET", query: str = "") -> Answer:
+async def get(
+    app: ASGIApp, path: str, *, host: str = "127.0.0.1", method: str = "GET", query: str = "", authorization: str = ""
+) -> Answer:
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -30,9 +32,10 @@ async def get(app: ASGIApp, path: str, *, host: str = "127.0.0.1", method: str =
     async def send(message: Any) -> None:
         sent.append(message)
 
+    headers = [(b"host", host.encode())] + ([(b"authorization", authorization.encode())] if authorization else [])
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http", "root_path": "",
-        "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "headers": [(b"host", host.encode())],
+        "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "headers": headers,
         "server": ("127.0.0.1", 1), "client": ("127.0.0.1", 2),
     }  # fmt: skip
     await app(scope, receive, send)

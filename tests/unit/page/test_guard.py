@@ -6,12 +6,22 @@ cluster's topics through a name of its own (DNS rebinding), or that a person or 
 
 from __future__ import annotations
 
+import base64
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from starlette.applications import Starlette
 
+from headgate.broker.cluster import scram
+from headgate.broker.cluster.access import Access, User
+from headgate.broker.cluster.acl import Acl, Operation, Pattern, Permission, Resource
+from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.access.security import Security
+from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.http.app import Behind, create_app, doors
 from headgate.broker.server.http.guard import HEADERS, KnownHosts
 from headgate.broker.server.http.page.pages import Pages
@@ -42,9 +52,9 @@ def hosts() -> KnownHosts:
     return KnownHosts(" proxy.example, other.example", ("broker-1.example", ""), lambda: ["broker-2.example"])
 
 
-def app() -> tuple[Starlette, Pages]:
+def app(settings: Settings | None = None, security: Security | None = None) -> tuple[Starlette, Pages]:
     behind = Behind(
-        settings=Settings(),
+        settings=settings or Settings(),
         metrics=Metrics(),
         turns=Turns(lambda: 0.0),
         hosts=lambda: (),
@@ -53,7 +63,7 @@ def app() -> tuple[Starlette, Pages]:
         views=lambda: None,
     )
     pages = Pages(behind.views, behind.turns, behind.line)
-    return create_app(behind, pages), pages
+    return create_app(behind, pages, security), pages
 
 
 async def test_only_pages_with_the_clusters_content_ask_for_the_name() -> None:
@@ -99,3 +109,26 @@ async def test_files_of_the_page_may_be_kept() -> None:
     script = await get(application, "/static/page.js")
     assert script.status == 200 and "immutable" in script.headers["cache-control"]
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+
+
+@pytest.mark.parametrize("authorization", ["none", "acl"])
+async def test_where_kafka_clients_log_in_http_asks_for_a_login_too(authorization: str) -> None:
+    """A stranger is not even `User:ANONYMOUS`: a permission of `User:*` is one of all who have logged in."""
+    settings = Settings.from_values({"kafka_protocol": "sasl_plaintext", "authorization": authorization})
+    lines: list[dict[str, Any]] = []
+    security = Security(settings, lambda: 0.0, lambda: 0, None, Audit(1, lambda: 0, lambda row, _: lines.append(row)))
+    everyone = Acl(
+        resource=Resource.CLUSTER, name="*", pattern=Pattern.LITERAL, principal="User:*", host="*", operation=Operation.ALL,
+        permission=Permission.ALLOW,
+    )  # fmt: skip
+    access = Access([User(name="alice", verifiers=scram.verifiers("right", bytes))], [everyone])
+    await security.use(cast(Engine, SimpleNamespace(manifest=SimpleNamespace(access=access))), {})
+    application, pages = app(settings, security)
+    right = "Basic " + base64.b64encode(b"alice:right").decode()
+    for path in ("/api/cluster", "/metrics", "/"):
+        refused = await get(application, path)
+        assert refused.status == 401 and "www-authenticate" in refused.headers, path
+        assert (await get(application, path, authorization="Basic " + base64.b64encode(b"alice:wrong").decode())).status == 401
+        assert (await get(application, path, authorization=right)).status in (200, 503), path
+    assert (await get(application, "/healthz")).status == 200
+    assert [line["act"] for line in lines[:2]] == ["/api/cluster", "/api/cluster"]
