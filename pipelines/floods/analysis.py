@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.backfill import Backfill
-from headgate.pipelines.floods.columns import path_columns
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.measure import sample_file
 from headgate.pipelines.floods.model import Flood
@@ -52,9 +51,9 @@ def _source(spark: SparkSession, flood: Flood, span: TimeSpan) -> Iterator[tuple
     if found is None:
         yield job, False
         return
-    path, lines = found
+    file, lines = found
     with tempfile.TemporaryDirectory(prefix="headgate-sample-") as directory:
-        place = os.path.join(directory, *path_columns(path))
+        place = os.path.join(directory, *file.columns)
         os.makedirs(place, exist_ok=True)
         with open(os.path.join(place, f"sample.{flood.source.format.lower()}"), "wb") as file:
             file.write(lines)

@@ -9,7 +9,8 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.judge import BOOLEAN, BYTES, LIST, MAP, NANOSECONDS, NUMBER, STRUCT, TEXT, TIME, Columns
+from headgate.pipelines.spark_paths import column_of
 
 ROWS_MAX = 1000
 """Rows of a sample that are looked at."""
@@ -25,25 +27,23 @@ _UNKNOWN_TEXT = frozenset(("comment", "charset", "encoding", "quote", "escape", 
 """Options under which the lines of a CSV file are other than this module reads them."""
 
 
-def of_schema(schema: pa.Schema, path: str) -> Columns:
-    """The columns of a Parquet file, with those in its path (``day=2026-01-01``)."""
-    return Columns(path, _with_path({field.name: _kind(field.type) for field in schema}, path))
+def of_schema(schema: pa.Schema, path: str, directories: Sequence[str] = ()) -> Columns:
+    """The columns of a Parquet file. `directories`: those of its path that are columns, too (``day=2026-01-01``)."""
+    return _with_directories(Columns(path, {field.name: _kind(field.type) for field in schema}), directories)
 
 
-def path_columns(path: str) -> list[str]:
-    """The directories of a path that are columns, such as ``day=2026-01-01``."""
-    return [part for part in path.split("/")[:-1] if part.partition("=")[0] and "=" in part]
+def _with_directories(found: Columns, directories: Sequence[str]) -> Columns:
+    return replace(found, kinds={**{column_of(one): None for one in directories}, **found.kinds})
 
 
-def _with_path(kinds: dict[str, str | None], path: str) -> dict[str, str | None]:
-    return {**{part.partition("=")[0]: None for part in path_columns(path)}, **kinds}
-
-
-def of_sample(sample: bytes, whole: bool, format: str, options: Mapping[str, str], path: str) -> Columns | None:
+def of_sample(
+    sample: bytes, whole: bool, format: str, options: Mapping[str, str], path: str, directories: Sequence[str] = ()
+) -> Columns | None:
     """The columns of CSV or JSON lines; None when only Spark can tell them.
 
     Args:
         sample: the first bytes of the file, decompressed. `whole`: they are the whole file.
+        directories: those of its path that are columns, too.
 
     Raises:
         InvalidError: the rows are not of this format.
@@ -52,11 +52,10 @@ def of_sample(sample: bytes, whole: bool, format: str, options: Mapping[str, str
     lines = sample.decode("utf-8-sig", "replace").splitlines()
     if not whole:
         lines = lines[:-1]
-    if format == "text":
-        return Columns(path, _with_path({"value": TEXT}, path))
-    if format == "json":
-        return _of_json(lines[:ROWS_MAX], given, path)
-    return _of_csv(lines[:ROWS_MAX], given, path)
+    found: Columns | None = Columns(path, {"value": TEXT})
+    if format != "text":
+        found = (_of_json if format == "json" else _of_csv)(lines[:ROWS_MAX], given, path)
+    return None if found is None else _with_directories(found, directories)
 
 
 def _of_json(lines: list[str], options: Mapping[str, str], path: str) -> Columns | None:
@@ -83,7 +82,7 @@ def _of_json(lines: list[str], options: Mapping[str, str], path: str) -> Columns
             "no row of the source can be parsed: JSON whose rows, or lists of rows, go over several lines needs the option "
             f'`multiLine: "true"`. path=`{path}`',
         )
-    return Columns(path, _with_path(kinds, path)) if seen else None
+    return Columns(path, kinds) if seen else None
 
 
 def _json_kind(value: object) -> str | None:
@@ -118,7 +117,7 @@ def _of_csv(lines: list[str], options: Mapping[str, str], path: str) -> Columns 
             "the file has one column only: its fields seem to be separated by another character, which the option "
             f"`sep: '{other}'` names. column=`{first[0][:100]}` path=`{path}`",
         )
-    return Columns(path, _with_path(kinds, path), header=None if named else lines[0][:1000])
+    return Columns(path, kinds, header=None if named else lines[0][:1000])
 
 
 def has_header(options: Mapping[str, str]) -> bool:

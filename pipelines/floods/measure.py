@@ -7,7 +7,6 @@ size.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,17 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
-from headgate.pipelines.floods.columns import has_header, nearest, of_sample, of_schema
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.floods.columns import has_header, of_sample, of_schema
 from headgate.pipelines.floods.judge import Columns, drift, problems, time_column
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize
+from headgate.pipelines.floods.source_files import SourceFiles, find_files, refused, short, unread_note
 from headgate.pipelines.floods.spans import TimeSpan, partitions_per_path, path_span, source_path
+from headgate.pipelines.listing import DataFile
 
-FILES_MAX = 100_000
 SAMPLE_BYTES = 1 << 20
 TEXT_BYTES_MAX = 64 << 20
 """Bytes of a sample after decompression."""
@@ -46,13 +45,14 @@ def can_count(flood: Flood) -> bool:
 class Look:
     """What the metadata of a source tell about some partitions.
 
-    `columns`: of each path that was looked at, None where only Spark knows them. `missing`: keys of partitions without a source.
-    `notes`: what a person should know, and no mistake.
+    `columns`: of each path with files, None where only Spark knows them. `missing`: keys of partitions without a source. `empty`:
+    those whose source is there, and has no files with content. `notes`: what a person should know, and no mistake.
     """
 
     sizes: tuple[PartitionSize, ...]
     columns: Mapping[str, Columns | None]
     missing: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -90,13 +90,17 @@ def look(flood: Flood, spans: Sequence[TimeSpan], now: datetime, *, skip_missing
     for one in looks:
         one.check_unchanged()
     sizes = sorted((size for one in looks for size in one.sizes), key=lambda size: size.key)
-    return Look(tuple(sizes), {one.path: one.columns for one in looks}, tuple(sorted(missing)), tuple(_notes(sizes, looks)))
+    empty = sorted(size.key for one in looks if one.is_empty for size in one.sizes)
+    columns = {one.path: one.columns for one in looks if not one.is_empty}
+    return Look(tuple(sizes), columns, tuple(sorted(missing)), tuple(empty), tuple(_notes(sizes, looks)))
 
 
 def _notes(sizes: Sequence[PartitionSize], looks: Sequence[_PathLook]) -> Iterator[str]:
     for one in looks:
         if one.is_table:
             yield f"the source is {one.path}"
+    if (note := next(filter(None, (one.note for one in looks)), None)) is not None:
+        yield note
     empty = [one.key for one in sizes if one.exact and not one.rows]
     if empty:
         yield f"without rows, so nothing is added for them: {', '.join(empty[:SAID_MAX])}{', ...' if len(empty) > SAID_MAX else ''}"
@@ -116,44 +120,50 @@ class _PathLook:
         self.sizes: list[PartitionSize] = []
         self.seen: list[Columns] = []
         self.columns: Columns | None = None
-        self.lines: tuple[str, bytes] | None = None
+        self.lines: tuple[DataFile, bytes] | None = None
         self.is_table = flood.source.is_table
         self._flood = flood
         self._spans = spans
         self._held = held
-        self._system: Any = None
-        self._files: Sequence[pafs.FileInfo] = ()
+        self._found: SourceFiles | None = None
 
     def run(self) -> None:
         """Fill the attributes. Raises as `look`."""
 
         flood = self._flood
-        self._system, self.path, self._files = _opened(flood, self.path)
+        self._found = found = find_files(flood, self.path)
+        self.path = found.path
+        if not found.files:
+            self.sizes = [PartitionSize(key=one.key, rows=0, size_bytes=0, exact=True, elsewhere=0) for one in self._spans]
+            return
         try:
             if flood.source.is_parquet:
-                self.sizes = _parquet(flood, self._system, self._files, self._spans, self.path, self._held, self._see)
+                self.sizes = _parquet(flood, found, self._spans, self._held, self._see)
             else:
-                self.sizes = self._estimate()
+                self.sizes = self._estimate(found)
         except pa.ArrowInvalid as error:
             self.check_unchanged()
             raise InvalidError(
-                Reason.INVALID_CONFIG, f"the source is not {flood.source.format}: {_short(error)}. path=`{self.path}`"
+                Reason.INVALID_CONFIG, f"the source is not {flood.source.format}: {short(error)}. path=`{self.path}`"
             ) from error
         except OSError as error:
             self.check_unchanged()
-            raise _refused(error, self.path) from error
+            raise refused(error, self.path) from error
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the path has no files with content."""
+        return self._found is not None and not self._found.files
+
+    @property
+    def note(self) -> str | None:
+        """What a person should know about the files."""
+        return None if self._found is None else unread_note(self._found)
 
     def check_unchanged(self) -> None:
-        """Raise RetryError when a file was written or removed since `run` listed it."""
-        now = {one.path: one for one in self._system.get_file_info([one.path for one in self._files])}
-        for before in self._files:
-            after = now[before.path]
-            if (after.type, after.size, after.mtime_ns) != (before.type, before.size, before.mtime_ns):
-                raise RetryError(
-                    Reason.NOT_FOUND,
-                    "the source changed while it was planned: plan again when its files are complete. "
-                    f"file=`{before.path}` size=`{before.size}` now=`{after.size}`",
-                )
+        """Raise RetryError when a file was written or removed since `run` listed them."""
+        if self._found is not None:
+            self._found.check_unchanged()
 
     def _see(self, columns: Columns) -> None:
         """Judge columns, and keep them. Raises InvalidError with all their mistakes."""
@@ -164,17 +174,17 @@ class _PathLook:
         self.seen.append(columns)
         self.columns = self.seen[0]
 
-    def _estimate(self) -> list[PartitionSize]:
+    def _estimate(self, found: SourceFiles) -> list[PartitionSize]:
         """Sizes, and rows estimated from the density of lines."""
-        flood, files, total = self._flood, self._files, sum(int(one.size or 0) for one in self._files)
+        flood, files, total = self._flood, found.files, sum(one.size_bytes for one in found.files)
         per_row, growth = 100.0, 1.0
         format = flood.source.format.lower()
         if format in _LINE_FORMATS and total:
-            first = max(files, key=lambda one: int(one.size or 0))
-            stored, text = _sample(self._system, first)
-            whole = text if stored == first.size else text[: text.rfind(b"\n") + 1]
-            self.lines = (str(first.path), whole) if whole else None
-            columns = of_sample(text, stored == first.size, format, flood.source.options, str(first.path))
+            first = max(files, key=lambda one: one.size_bytes)
+            stored, text = _sample(found.system, first)
+            whole = text if stored == first.size_bytes else text[: text.rfind(b"\n") + 1]
+            self.lines = (first, whole) if whole else None
+            columns = of_sample(text, stored == first.size_bytes, format, flood.source.options, first.path, first.columns)
             if columns is not None:
                 self._see(columns)
             per_row, growth = max(len(text) / max(text.count(b"\n"), 1), 1.0), len(text) / max(stored, 1)
@@ -184,18 +194,9 @@ class _PathLook:
         return [PartitionSize(key=one.key, rows=rows, size_bytes=round(size), exact=exact) for one in self._spans]
 
 
-def _nearest(system: pafs.FileSystem, base: str) -> str:
-    """A hint at what stands beside a path that does not exist."""
-
-    parent = os.path.dirname(base.rstrip("/"))
-    if not parent or system.get_file_info(parent).type != pafs.FileType.Directory:
-        return ""
-    return nearest(base, (one.base_name for one in system.get_file_info(pafs.FileSelector(parent))[:FILES_MAX]))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The files at a path: their number and size, and when the newest one was written."""
+    """The files at a path: their number and size, and when the newest one was written (1970 without files)."""
 
     files: int
     size_bytes: int
@@ -203,100 +204,19 @@ class Listing:
 
 
 def listing(flood: Flood, span: TimeSpan) -> Listing:
-    """The files of a partition's path, without a look into them. Raises what `measure` raises."""
-    _, _, files = _opened(flood, source_path(flood, span))
+    """The files of a partition's path, without a look into them. Raises as `find_files`."""
+    files = find_files(flood, source_path(flood, span)).files
     return Listing(
         files=len(files),
-        size_bytes=sum(int(one.size or 0) for one in files),
-        modified=max(_aware(one.mtime) if one.mtime is not None else datetime.fromtimestamp(0, UTC) for one in files),
+        size_bytes=sum(one.size_bytes for one in files),
+        modified=max((one.modified for one in files), default=datetime.fromtimestamp(0, UTC)),
     )
 
 
-def _opened(flood: Flood, path: str) -> tuple[pafs.FileSystem, str, list[pafs.FileInfo]]:
-    """The file system of a path, the path for messages, and its files: at least one."""
-    if flood.source.is_table:
-        return _opened_table(flood, path)
-    url = path.replace("s3a://", "s3://", 1)
-    try:
-        if "://" in url:
-            system, base = pafs.FileSystem.from_uri(url)
-        else:
-            # Messages have the absolute path: the working directory of Dagster's processes is not the user's.
-            system, base = pafs.LocalFileSystem(), os.path.abspath(url)
-            path = base
-        files = _files(system, base)
-    except pa.ArrowInvalid as error:
-        raise InvalidError(Reason.INVALID_CONFIG, f"the source's path is not one: {_short(error)}. path=`{path}`") from error
-    except OSError as error:
-        raise _refused(error, path) from error
-    if not files:
-        raise InvalidError(Reason.NOT_FOUND, f"the source is not there{_nearest(system, base)}. flood=`{flood.name}` path=`{path}`")
-    return system, path, files
-
-
-def _opened_table(flood: Flood, source: str) -> tuple[pafs.FileSystem, str, list[pafs.FileInfo]]:
-    """The file system of a table's data files, the name of its snapshot, and the files."""
-    from headgate.pipelines.iceberg_table import read_snapshot
-
-    snapshot = read_snapshot(source, flood.source.options)
-    if not snapshot.files:
-        raise InvalidError(Reason.NOT_FOUND, f"the table has no rows. flood=`{flood.name}` table=`{snapshot.name}`")
-    urls = [one.replace("s3a://", "s3://", 1) for one in snapshot.files]
-    try:
-        remote = "://" in urls[0]
-        system = pafs.FileSystem.from_uri(urls[0])[0] if remote else pafs.LocalFileSystem()
-        found: Any = system.get_file_info([one.partition("://")[2] for one in urls] if remote else urls)
-    except OSError as error:
-        raise _refused(error, snapshot.name) from error
-    missing = [one.path for one in found if one.type != pafs.FileType.File]
-    if missing:
-        raise InvalidError(
-            Reason.NOT_FOUND,
-            f"data files of the table are not there. table=`{snapshot.name}` file=`{missing[0]}` files=`{len(missing)}`",
-        )
-    return system, snapshot.name, found
-
-
-def _files(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
-    """The data files under a path by Spark's rule: names that begin with `_` or `.` are not data."""
-
-    if any(character in base for character in "*?["):
-        return [one for one in _globbed(system, base) if one.size]
-    info = system.get_file_info(base)
-    if info.type == pafs.FileType.File:
-        return [info]
-    if info.type == pafs.FileType.NotFound:
-        return []
-    inside = system.get_file_info(pafs.FileSelector(base, recursive=True))
-    found = [one for one in inside if one.type == pafs.FileType.File and not one.base_name.startswith(("_", "."))]
-    if len(found) > FILES_MAX:
-        raise InvalidError(Reason.INVALID_CONFIG, f"the source has too many files. files=`{len(found)}` max=`{FILES_MAX}`")
-    return sorted(found, key=lambda one: str(one.path))
-
-
-def _globbed(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
-
-    fixed = base[: min(base.index(character) for character in "*?[" if character in base)].rpartition("/")[0] or "."
-    if system.get_file_info(fixed).type != pafs.FileType.Directory:
-        return []
-    inside = system.get_file_info(pafs.FileSelector(fixed, recursive=True))
-    return [
-        one for one in inside
-        if one.type == pafs.FileType.File
-        and (fnmatch.fnmatchcase(str(one.path), base) or fnmatch.fnmatchcase(str(one.path), f"{base}/*"))
-    ]  # fmt: skip
-
-
 def _parquet(
-    flood: Flood,
-    system: pafs.FileSystem,
-    files: Sequence[pafs.FileInfo],
-    spans: Sequence[TimeSpan],
-    path: str,
-    held: int,
-    see: Callable[[Columns], None],
+    flood: Flood, found: SourceFiles, spans: Sequence[TimeSpan], held: int, see: Callable[[Columns], None]
 ) -> list[PartitionSize]:
-
+    """Sizes from the footers of Parquet files."""
     rows = dict.fromkeys(spans, 0.0)
     sizes = dict.fromkeys(spans, 0.0)
     exact = can_count(flood)
@@ -304,10 +224,9 @@ def _parquet(
     budget = EXACT_ROWS_MAX
     named = path_span(flood, spans[0]) if exact and not by_path else None
     elsewhere = 0.0
-    for info in files:
-        with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:
-            # A table has its columns in the files, and other directories than columns.
-            columns = of_schema(file.schema_arrow, path if flood.source.is_table else str(info.path))
+    for info in found.files:
+        with found.system.open_input_file(info.path) as handle, pq.ParquetFile(handle) as file:
+            columns = of_schema(file.schema_arrow, found.path if flood.source.is_table else info.path, info.columns)
             see(columns)
             column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
             column = next((name for name in file.schema_arrow.names if name.casefold() == column.casefold()), "")
@@ -380,13 +299,13 @@ def _counted(column: pa.ChunkedArray[Any], spans: Sequence[TimeSpan]) -> dict[Ti
     return counts
 
 
-def _sample(system: pafs.FileSystem, file: pafs.FileInfo) -> tuple[int, bytes]:
+def _sample(system: Any, file: DataFile) -> tuple[int, bytes]:
     """The number of stored bytes of a file's sample, and the sample, decompressed. The name tells the codec, as in Spark."""
 
-    with system.open_input_file(str(file.path)) as handle:
+    with system.open_input_file(file.path) as handle:
         stored = handle.read(SAMPLE_BYTES)
     found = bytearray()
-    codec: Any = _CODECS.get(os.path.splitext(str(file.path))[1])
+    codec: Any = _CODECS.get(os.path.splitext(file.path)[1])
     with pa.input_stream(pa.py_buffer(stored), compression=codec) as stream:
         try:
             while len(found) < TEXT_BYTES_MAX and (piece := stream.read(SAMPLE_BYTES)):
@@ -400,27 +319,8 @@ def _aware(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def _refused(error: OSError, path: str) -> Exception:
-    text = _short(error)
-    lowered = text.lower()
-    if any(
-        word in lowered for word in ("credential", "access_denied", "access denied", "forbidden", "permission", "no response body")
-    ):
-        return FatalError(
-            Reason.STORE_MISCONFIGURED, f"the source may not be read: are there credentials for it? {text} path=`{path}`"
-        )
-    if isinstance(error, FileNotFoundError):
-        return InvalidError(Reason.NOT_FOUND, f"the source is not there. path=`{path}`")
-    return RetryError(Reason.STORE_UNAVAILABLE, f"the source cannot be read now: {text} path=`{path}`")
-
-
-def sample_file(flood: Flood, span: TimeSpan) -> tuple[str, bytes] | None:
-    """The path of a partition's largest file, and its first lines, decompressed and whole; None when they have no end. Raises as
-    `look`."""
+def sample_file(flood: Flood, span: TimeSpan) -> tuple[DataFile, bytes] | None:
+    """A partition's largest file, and its first lines, decompressed and whole; None when they have no end. Raises as `look`."""
     one = _PathLook(flood, source_path(flood, span), [span], 1)
     one.run()
     return one.lines

@@ -71,7 +71,8 @@ def make_plan(
         raise InvalidError(Reason.GATE_CONFLICT, reason)
     found = look(flood, spans, now, skip_missing=skip_missing)
     there = [span for span in spans if span.key not in found.missing]
-    notes = [*found.notes, *check_expressions(flood, there, found.columns, analyse)]
+    with_files = [span for span in there if span.key not in found.empty]
+    notes = [*found.notes, *check_expressions(flood, with_files, found.columns, analyse)]
     if there and (note := other_keys(flood, definitions[there[0].key], topic)) is not None:
         notes.append(note)
     complete, text = covered(flood, found.sizes)

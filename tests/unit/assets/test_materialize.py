@@ -470,7 +470,8 @@ def test_a_source_in_a_bucket_without_credentials(instance: dg.DagsterInstance, 
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        path = f"s3://lake/clicks.parquet?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        path = "s3://lake/clicks.parquet"
         world = World(path, instance)
         text = failure(world.run())
         server.shutdown()

@@ -237,11 +237,9 @@ def test_a_bucket_that_may_not_be_read(s3_server: S3Server, monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    url = (
-        f"s3://no-such-bucket/x.parquet?scheme=http&region=us-east-1&endpoint_override={s3_server.endpoint.removeprefix('http://')}"
-    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
     with pytest.raises((FatalError, InvalidError)) as caught:
-        rows_of(flood(url), "2026-01-01")
+        rows_of(flood("s3://no-such-bucket/x.parquet"), "2026-01-01")
     assert caught.value.reason in (Reason.STORE_MISCONFIGURED, Reason.NOT_FOUND)
 
 
