@@ -103,6 +103,10 @@ class Rights:
     def on_topic(self, operation: Operation, name: str) -> bool:
         return self.may(operation, Resource.TOPIC, name)
 
+    def may_write_somewhere(self) -> bool:
+        """Whether there is a topic that the client may write to, or would be if it existed."""
+        return self.may(Operation.WRITE, Resource.TOPIC, None)
+
     def may_write(self, topic: str) -> bool:
         return self._noted(Operation.WRITE, Resource.TOPIC, topic)
 

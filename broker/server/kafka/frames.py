@@ -5,6 +5,9 @@ buffer. A partial frame is carried over. A small one is carried as bytes. A larg
 directly into it, and the buffer can become a part of the partition's tail without a copy. The buffer grows with the bytes that
 have arrived: the size that a frame claims takes no memory.
 
+A client that must still log in may send small frames only. Their parts are carried, and `Inbox` bounds those of all such clients
+together, so they take no room from the frames of users.
+
 Admission is by bytes. `Inbox` counts the received bytes without an answer of all connections. A large frame that has no room
 waits, and its connection reads nothing meanwhile.
 """
@@ -30,13 +33,21 @@ LARGE_FRAME_BYTES = 256 << 10
 bytes in the landing buffer have to be copied."""
 BEGINNING_BYTES = 4 << 10
 """Size of that beginning: enough to hold a frame's size, and little to copy."""
+STRANGER_BYTES_MAX = 64 << 10
+"""Largest frame before the login: a token has some kilobytes."""
+STRANGERS_BYTES_MAX = 16 << 20
+"""Partial frames of all clients before their login. The connection whose bytes exceed it is closed."""
+API_KEY_BYTES = 2
 FRAME_BYTES_MIN = 8
 """Size of API key, version and correlation id."""
 
+_API_KEY = struct.Struct(">h").unpack_from
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 
 Handler = Callable[[memoryview, int, int, "bytearray | None"], None]
 """Handles one frame: (buffer, first position behind the length prefix, end, the frame's own buffer if it has one)."""
+LargeCheck = Callable[[int, int], None]
+"""Raises DecodeError if the client may not send a request of this API key and size. Asked before a large frame gets a buffer."""
 
 
 class Memory(Protocol):
@@ -65,6 +76,8 @@ class Inbox:
         """Set once the engine is open."""
         self.inflight_bytes = 0
         """Received and unanswered bytes of all connections."""
+        self.strangers_bytes = 0
+        """Partial frames of clients before their login; they do not count as in flight."""
         self.waiting_bytes = 0
         """Share of `inflight_bytes` that belongs to frames that wait to grow."""
         self.waiting_to_begin: deque[Frames] = deque()
@@ -121,11 +134,13 @@ class Frames:
         now: a monotonic clock, seconds.
         resume: called while `paused` when bytes were released or a waiting frame was admitted: the connection may read again.
         out_of_memory: called with the size of a frame for which there is no memory. Nothing of it was handled.
+        check_large: judges a large frame by its beginning.
     """
 
     __slots__ = (
         "_behind_large",
         "_carry",
+        "_check_large",
         "_filled",
         "_frame",
         "_handle",
@@ -134,9 +149,12 @@ class Frames:
         "_out_of_memory",
         "_resume",
         "_size",
+        "_strange_bytes",
         "_view",
+        "bytes_max",
         "ended",
         "inflight_bytes",
+        "is_stranger",
         "is_waiting",
         "paused",
         "since",
@@ -149,12 +167,20 @@ class Frames:
         handle: Handler,
         resume: Callable[[], None],
         out_of_memory: Callable[[int], None],
+        check_large: LargeCheck = lambda api, size: None,
     ) -> None:
         self._inbox = inbox
         self._now = now
         self._handle = handle
         self._resume = resume
         self._out_of_memory = out_of_memory
+        self._check_large = check_large
+        self.bytes_max = inbox.frame_bytes_max
+        """Largest frame of this client."""
+        self.is_stranger = False
+        """Whether the client must still log in."""
+        self._strange_bytes = 0
+        """This connection's share of `strangers_bytes`."""
         self._frame: bytearray | None = None
         self._view: memoryview | None = None
         """The allocated part of the frame that is being received."""
@@ -207,11 +233,12 @@ class Frames:
         position = 0
         while end - position >= 4:
             (size,) = _FRAME_SIZE(landing, position)
-            if not FRAME_BYTES_MIN <= size <= inbox.frame_bytes_max:
-                raise DecodeError(f"frame size is out of range. size=`{size}` max=`{inbox.frame_bytes_max}`")
+            if not FRAME_BYTES_MIN <= size <= self.bytes_max:
+                raise DecodeError(f"frame size is out of range. size=`{size}` max=`{self.bytes_max}`")
             start = position + 4
             if end - start < size:
-                if size > CARRY_BYTES_MAX:
+                if size > CARRY_BYTES_MAX and end - start >= API_KEY_BYTES and not self.is_stranger:
+                    self._check_large(_API_KEY(landing, start)[0], size)
                     if inbox.has_room(min(size, FRAME_BYTES_FIRST)):
                         try:
                             self._begin(landing[start:end], size, now_s)
@@ -231,12 +258,33 @@ class Frames:
         else:
             self._carry = bytes(landing[position:end])
             self.since = now_s
+        if self.is_stranger:
+            self._count_strange(len(self._carry))
+
+    def meet_stranger(self) -> None:
+        """The client must log in before it may send large frames."""
+        self.is_stranger, self.bytes_max = True, STRANGER_BYTES_MAX
+
+    def let_in(self) -> None:
+        """The client has logged in."""
+        if self.is_stranger:
+            self._count_strange(0)
+            self.is_stranger, self.bytes_max = False, self._inbox.frame_bytes_max
+
+    def _count_strange(self, size: int) -> None:
+        """Count the partial frame of a client before its login. Raises DecodeError if all such clients have sent too much."""
+        inbox = self._inbox
+        inbox.strangers_bytes += size - self._strange_bytes
+        self._strange_bytes = size
+        if size and inbox.strangers_bytes > STRANGERS_BYTES_MAX:
+            raise DecodeError(f"clients before their login have sent too much. size_bytes_max=`{STRANGERS_BYTES_MAX}`")
 
     def close(self) -> None:
         """The connection is gone: give back its bytes in flight."""
         inbox = self._inbox
         inflight, self.inflight_bytes = self.inflight_bytes, 0
         inbox.inflight_bytes -= inflight
+        self._count_strange(0)
         if self.is_waiting and self._frame is not None:
             inbox.waiting_bytes -= self._filled
         self._frame = self._view = None

@@ -50,6 +50,9 @@ UNSERVED_TOLD_MAX = 1000
 """Pairs of a client and a cause whose unserved requests were logged and are not logged again. Then the oldest are forgotten."""
 REFUSED_LOGINS = {"login_failed": "login", "tls_handshake_failed": "TLS handshake", "login_expired": "login expired"}
 """Ends of connections that are refusals, with their name in the audit log."""
+LOGIN_S = 30.0
+"""Time that a connection has for its first login, without the time that the broker takes. As long as Kafka's clients wait for one
+request."""
 CLOSE_S = 1.0
 """Time that clients have to take their last answers when the broker closes."""
 
@@ -97,6 +100,8 @@ class KafkaServer:
         """Addresses of clients, and what they asked for in vain."""
         self._failures = Failures(settings.failed_logins_per_s, clock.monotonic)
         self.connections: dict[Connection, None] = {}
+        self._strangers: dict[Session, Connection] = {}
+        """Connections before their first login, the oldest first."""
         self.connections_refused = 0
         self._ends = 0
         """Connections that were ended since the last sweep."""
@@ -178,13 +183,27 @@ class KafkaServer:
         if scarce and not self._out_of_descriptors:
             logger.warning("out_of_file_descriptors", connections=len(self.connections), hint="raise ulimit -n")
         self._out_of_descriptors |= scarce
-        if scarce or len(self.connections) >= self._settings.connections_max:
+        is_full = len(self.connections) >= self._settings.connections_max
+        if scarce or (is_full and not self._close_stranger()):
             self.connections_refused += 1
             return False
         # Behind TLS the connection was counted before the handshake, which is the costly part.
         if not connection.session.entrance.protocol.endswith("SSL") and not self._may_connect(connection.session.peer):
             return False
         self.connections[connection] = None
+        return True
+
+    def _close_stranger(self) -> bool:
+        """Close the connection that has been without a login for longest. False: all clients have logged in.
+
+        So connections of clients without a login keep nobody out who logs in at once.
+        """
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        connection = self._strangers.pop(oldest)
+        self.connections.pop(connection, None)
+        connection.abort("login_timeout", "the broker has its most connections, and the client has not logged in")
         return True
 
     def _quotas_changed(self) -> None:
@@ -207,23 +226,22 @@ class KafkaServer:
         self.tell_end("connection_throttled", peer, reason)
         return False
 
-    def greet(self, session: Session, certificate: bytes | None) -> None:
+    def greet(self, connection: Connection, certificate: bytes | None) -> None:
         """Find out who a new client is, or let it log in. Raises InvalidError(NOT_AUTHENTICATED)."""
-        security = self._security
+        security, session = self._security, connection.session
         if security is None:
             return
         host, protocol = session.peer.rpartition(":")[0], session.entrance.protocol
 
         def known(identity: Identity) -> None:
-            session.identity, session.rights, session.logged_in = identity, security.rights(identity), True
-            session.permissions_changed()
-            session.quotas_changed()
+            session.let_in(identity, security.rights(identity))
+            self._strangers.pop(session, None)
             if identity.expires_s < math.inf:
                 self._loop.call_later(max(identity.expires_s - self.common.now(), 0.0), self._expire, session, identity)
 
         if protocol.startswith("SASL"):
-            session.logged_in = False
-            session.sasl = security.sasl(host, self._failures, is_tls=protocol.endswith("SSL"), on_login=known)
+            session.await_login(security.sasl(host, self._failures, is_tls=protocol.endswith("SSL"), on_login=known))
+            self._strangers[session] = connection
         else:
             known(security.anonymous(host) if certificate is None else security.by_certificate(certificate, host))
 
@@ -259,6 +277,7 @@ class KafkaServer:
 
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
+        self._strangers.pop(connection.session, None)
         if not self.connections:
             self._all_gone.set()
 
@@ -301,6 +320,9 @@ class KafkaServer:
                 connection.abort(
                     "answer_timeout", f"an answer was not taken in time. timeout_ms=`{self._settings.frame_timeout_ms}`"
                 )
+                continue
+            if not session.logged_in and not session.slots and now - session.began_at > LOGIN_S:
+                session.drop("login_timeout", f"the client has not logged in in time. timeout_s=`{LOGIN_S:g}`")
                 continue
             since = session.frames.since
             if since is not None and now - since > frame_s and not session.frames.paused:

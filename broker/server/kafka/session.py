@@ -43,6 +43,7 @@ from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka.apis import request_bytes_max
 from headgate.broker.server.kafka.common import MEMORY, Entrance
 from headgate.broker.server.kafka.frames import Frames
 from headgate.broker.server.kafka.produce import Answer, produce_again
@@ -77,8 +78,8 @@ ASTRAY_MAX = 5
 PRODUCE, FETCH = 0, 1
 BEFORE_LOGIN = frozenset((17, 18, 36))
 """SaslHandshake, ApiVersions, SaslAuthenticate."""
-BEFORE_LOGIN_BYTES_MAX = 64 << 10
-"""Largest request before the login: a token has some kilobytes."""
+NO_WRITER_BYTES_MAX = 2 << 20
+"""Largest Produce request of a client that may write to no topic. The answer tells it so, as in Kafka."""
 REQUEST = struct.Struct(">hhih").unpack_from
 """API key, version, correlation id and size of the client id."""
 KEY_AT_BYTES = 8
@@ -142,6 +143,7 @@ class Session:
         "_unanswered",
         "_written",
         "active_at",
+        "began_at",
         "entrance",
         "frames",
         "held",
@@ -182,7 +184,7 @@ class Session:
         """What the client may use; None while no quota exists."""
         self.peer = ""
         self.reader = new_reader()
-        self.frames = Frames(common.inbox, common.now, self.handle, self.resume, self._out_of_memory)
+        self.frames = Frames(common.inbox, common.now, self.handle, self.resume, self._out_of_memory, self._check_large)
         self.slots: deque[Slot] = deque()
         self._produced: list[bytes] = []
         self._unanswered = 0
@@ -215,7 +217,7 @@ class Session:
         self.room_waiters: dict[Slot, None] = {}
         """Requests that wait until the client has taken earlier answers. One is woken at a time, and it wakes the next."""
         self._written = self._taken = 0
-        self.active_at = common.now()
+        self.active_at = self.began_at = common.now()
         self.taken_at = 0.0
         """Time when the client last took bytes of an answer, or had none to take."""
         self.is_closing = False
@@ -251,6 +253,18 @@ class Session:
     def permissions_changed(self) -> None:
         """Users or rules have changed: the next produce request is judged anew."""
         self._shape = None
+
+    def await_login(self, sasl: Sasl) -> None:
+        """The client must log in first."""
+        self.logged_in, self.sasl = False, sasl
+        self.frames.meet_stranger()
+
+    def let_in(self, identity: Identity, rights: Rights | None) -> None:
+        """It is known who the client is. Called again after each further login."""
+        self.identity, self.rights, self.logged_in = identity, rights, True
+        self.frames.let_in()
+        self.permissions_changed()
+        self.quotas_changed()
 
     def end_failed_login(self) -> None:
         """End the connection behind the answer to a login that failed."""
@@ -301,7 +315,7 @@ class Session:
         api, version, correlation_id, client_size = REQUEST(buffer, start)
         rights = self.rights
         if not self.logged_in:
-            check_before_login(api, end - start)
+            check_before_login(api)
         if self._common.has_quotas and engine is not None:
             self._look_for_quotas(engine, buffer[start + REQUEST_HEADER_BYTES :][: max(client_size, 0)], version)
         if api == PRODUCE and produce_wire.VERSION_MIN <= version <= produce_wire.VERSION_MAX:
@@ -601,6 +615,17 @@ class Session:
             self.frames.paused = self.is_closing = True
             self.slots.clear()
 
+    def _check_large(self, api: int, size: int) -> None:
+        """Raise DecodeError for a large frame that its API does not need, or whose client may not use it."""
+        if api != PRODUCE:
+            bytes_max = request_bytes_max(api)
+        elif self.rights is None or self.rights.may_write_somewhere():
+            return
+        else:
+            bytes_max = NO_WRITER_BYTES_MAX
+        if size > bytes_max:
+            raise DecodeError(f"request is too large. api_key=`{api}` size=`{size}` max=`{bytes_max}`")
+
     def _out_of_memory(self, size: int) -> None:
         """There is no memory for a frame: the connection ends. Nothing else needs to end, because no part of the frame has been
         processed yet."""
@@ -666,10 +691,10 @@ class Session:
             self._port.resume_reading()
 
 
-def check_before_login(api: int, size: int) -> None:
-    """Raise DecodeError for a request that is not served to a client without a login."""
-    if api not in BEFORE_LOGIN or size > BEFORE_LOGIN_BYTES_MAX:
-        raise DecodeError(f"the client must log in first. api_key=`{api}` size=`{size}`")
+def check_before_login(api: int) -> None:
+    """Raise DecodeError for a request that is not served to a client without a login. Frames bound its size."""
+    if api not in BEFORE_LOGIN:
+        raise DecodeError(f"the client must log in first. api_key=`{api}`")
 
 
 def check_answerable(acks: int) -> None:

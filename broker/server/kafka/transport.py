@@ -34,7 +34,7 @@ class Listener(Protocol):
     def admit(self, connection: Connection, descriptor: int) -> bool:
         """Whether there is room for one more connection."""
 
-    def greet(self, session: Session, certificate: bytes | None) -> None:
+    def greet(self, connection: Connection, certificate: bytes | None) -> None:
         """Find out who a new client is, or let it log in. Raises HeadgateError for a client that is not let in."""
 
     def forget(self, connection: Connection) -> None:
@@ -90,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         try:
-            self._listener.greet(self.session, self._certificate(transport))
+            self._listener.greet(self, self._certificate(transport))
         except HeadgateError as error:
             self.abort("login_failed", error.message)
 

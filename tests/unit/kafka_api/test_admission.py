@@ -20,7 +20,7 @@ MIB = 1 << 20
 INFLIGHT_BYTES_MAX = 9 * MIB
 FRAME_BYTES = 8 * MIB
 PIECE_BYTES = 64 << 10
-METADATA = 3
+PRODUCE, VERSION_UNKNOWN = 0, 99
 
 
 class Peer:
@@ -66,7 +66,7 @@ class Peer:
         self.paused = False
 
     def close(self) -> None:
-        """The broker refuses the frame, once it is whole: it is too large for its API."""
+        """The broker refuses the frame, once it is whole: it has no such version."""
         if not self.ended:
             self.ended = True
             asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
@@ -77,7 +77,7 @@ async def test_frames_that_do_not_fit_together_wait_and_all_of_them_arrive() -> 
         {"inflight_bytes_max": INFLIGHT_BYTES_MAX, "frame_bytes_max": FRAME_BYTES, "message_bytes_max": MIB}
     )
     server = KafkaServer(settings, Clock(), ("127.0.0.1", 1))
-    header = request_header(METADATA, 12, 1, flexible=True)
+    header = request_header(PRODUCE, VERSION_UNKNOWN, 1, flexible=True)
     frame = FRAME_BYTES.to_bytes(4, "big") + header + bytes(FRAME_BYTES - len(header))
     peers = [Peer(server, frame) for _ in range(12)]
     inbox, most_bytes = server.common.inbox, 0

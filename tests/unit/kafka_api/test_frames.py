@@ -14,7 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.broker.log.buffers import BufferPool
-from headgate.broker.server.kafka.frames import CARRY_BYTES_MAX, FRAME_BYTES_FIRST, LANDING_BYTES, Frames, Inbox
+from headgate.broker.server.kafka.frames import (
+    CARRY_BYTES_MAX,
+    FRAME_BYTES_FIRST,
+    LANDING_BYTES,
+    STRANGER_BYTES_MAX,
+    STRANGERS_BYTES_MAX,
+    Frames,
+    Inbox,
+)
 from headgate.broker.wire.kafka.primitives import DecodeError
 
 SIZES = st.one_of(
@@ -137,3 +145,54 @@ def test_a_frame_without_memory_ends_only_its_connection(monkeypatch: pytest.Mon
     feed(world.connection("a"), framed(bytes(3 << 20)), 1 << 16)
     assert world.failed == [3 << 20]
     assert not world.handled
+
+
+def test_a_client_before_its_login_sends_64_kib_and_takes_no_room_from_others() -> None:
+    world = World()
+    frames = world.connection("stranger")
+    frames.meet_stranger()
+    with pytest.raises(DecodeError, match=f"max=`{STRANGER_BYTES_MAX}`"):
+        feed(frames, (STRANGER_BYTES_MAX + 1).to_bytes(4, "big"), 4)
+    body = bytes(STRANGER_BYTES_MAX)
+    whole = framed(body)
+    frames = world.connection("cut")
+    frames.meet_stranger()
+    for at in range(0, len(whole), 5000):
+        assert world.inbox.inflight_bytes == 0
+        feed(frames, whole[at:], 5000)
+    assert world.handled == [("cut", body, False)] and world.inbox.strangers_bytes == 0
+    half = whole[: len(whole) // 2]
+    crowd = [world.connection(str(number)) for number in range(STRANGERS_BYTES_MAX // len(half))]
+    for one in crowd:
+        one.meet_stranger()
+        feed(one, half, len(half))
+    last = world.connection("one too many")
+    last.meet_stranger()
+    with pytest.raises(DecodeError, match="before their login"):
+        feed(last, half, len(half))
+    last.close()
+    crowd[0].let_in()
+    for one in crowd[1:]:
+        one.close()
+    assert world.inbox.strangers_bytes == 0
+    feed(crowd[0], whole[len(half) :], len(whole))
+    assert world.handled[-1] == ("0", body, False), "a login in the middle of a frame loses nothing"
+    feed(crowd[0], framed(bytes(STRANGER_BYTES_MAX + 1)), 1 << 20)
+    assert len(world.handled[-1][1]) == STRANGER_BYTES_MAX + 1, "after the login"
+
+
+def test_a_large_frame_is_judged_by_its_api_before_it_gets_memory() -> None:
+    world = World()
+    asked: list[tuple[int, int]] = []
+
+    def check(api: int, size: int) -> None:
+        asked.append((api, size))
+        raise DecodeError("too large")
+
+    frames = Frames(world.inbox, lambda: 5.0, lambda *_: None, lambda: None, world.failed.append, check)
+    frame = framed(b"\0\3" + bytes(4 << 20))
+    feed(frames, frame, 5)
+    assert not asked
+    with pytest.raises(DecodeError):
+        feed(frames, frame[5:], 1)
+    assert asked == [(3, 2 + (4 << 20))] and world.inbox.inflight_bytes == 0

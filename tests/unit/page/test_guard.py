@@ -123,7 +123,7 @@ async def test_where_kafka_clients_log_in_http_asks_for_a_login_too(authorizatio
     )  # fmt: skip
     access = Access([User(name="alice", verifiers=scram.verifiers("right", bytes))], [everyone])
     await security.use(cast(Engine, SimpleNamespace(manifest=SimpleNamespace(access=access))), {})
-    application, pages = app(settings, security)
+    application, _ = app(settings, security)
     right = "Basic " + base64.b64encode(b"alice:right").decode()
     for path in ("/api/cluster", "/metrics", "/"):
         refused = await get(application, path)
