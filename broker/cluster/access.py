@@ -6,6 +6,8 @@ but cannot log in with them.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from headgate.broker.cluster.acl import Acl, Acls, fault
@@ -27,6 +29,10 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True):
     salt: bytes
     stored_key: bytes
     server_key: bytes
+
+
+Shape = tuple[int, int]
+"""Iterations and length of the salt of a verifier: all that a client sees of it besides the salt."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +77,28 @@ class Access:
         self.users: dict[str, User] = {user.name: user for user in users or ()}
         self.acls = Acls(acls or ())
         self.version = 0
+        self.shapes: dict[str, Counter[Shape]] = {one: Counter() for one in MECHANISMS}
+        """By mechanism: the shapes of all verifiers, and how many have each."""
+        for user in self.users.values():
+            self._count(user, 1)
+
+    def _count(self, user: User | None, by: int) -> None:
+        for mechanism, verifier in (user.verifiers if user is not None else {}).items():
+            shapes, shape = self.shapes[mechanism], (verifier.iterations, len(verifier.salt))
+            shapes[shape] += by
+            if not shapes[shape]:
+                del shapes[shape]
 
     def apply(self, edit: AccessEdit) -> None:
         """Apply an edit. One that was applied before has no effect."""
         self.version += 1
         match edit:
             case PutUser(user, _):
+                self._count(self.users.get(user.name), -1)
+                self._count(user, 1)
                 self.users[user.name] = user
             case DeleteUser(name):
-                self.users.pop(name, None)
+                self._count(self.users.pop(name, None), -1)
             case AddAcls(acls):
                 for acl in acls:
                     self.acls.add(acl)

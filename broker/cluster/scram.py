@@ -5,8 +5,9 @@ Theory of operation::
     client-first  n,,n=USER,r=NONCE          ->  server-first  r=NONCE+OURS,s=SALT,i=ITERATIONS
     client-final  c=biws,r=NONCE+OURS,p=PROOF ->  server-final  v=SIGNATURE, or the login fails
 
-An unknown user gets a salt that depends on the name and a secret of this process, and fails at the proof: an answer does not tell
-which users exist. Our part of the nonce is fresh for each login, so a recorded login cannot be played again.
+An unknown user gets a salt and iterations that depend on the name and a secret of the cluster, and fails at the proof. They look
+like those of real users, as often as these occur (`decoy`): an answer does not tell which users exist.
+Our part of the nonce is fresh for each login, so a recorded login cannot be played again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from headgate.broker.cluster.access import Verifier
+from headgate.broker.cluster.access import Shape, Verifier
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MESSAGE_BYTES_MAX = 4096
@@ -64,21 +66,46 @@ def matches(password: str, known: Verifier, mechanism: str) -> bool:
     return hmac.compare_digest(found.stored_key, known.stored_key)
 
 
+def decoy(name: str, shapes: Mapping[Shape, int], secret: bytes) -> tuple[int, bytes]:
+    """Iterations and salt that an unknown user seems to have: always the same, while real users keep theirs.
+
+    A name draws its shape with the weights of the real ones, by the smallest of one exponential variable for each shape. So a new
+    user changes the shape of few names.
+
+    Args:
+        shapes: shapes of the real users' verifiers, and how many have each.
+        secret: of the cluster: all brokers must give the same answer, also after a restart.
+    """
+
+    def drawn(shape: Shape) -> float:
+        digest = hmac.digest(secret, f"{shape}{name}".encode("utf-8", "surrogatepass"), "sha256")
+        return -math.log((int.from_bytes(digest[:8], "big") + 1) / 2**64) / shapes[shape]
+
+    iterations, length = min(shapes, key=drawn) if shapes else (ITERATIONS, SALT_BYTES)
+    return iterations, hashlib.shake_256(secret + name.encode("utf-8", "surrogatepass")).digest(length)
+
+
 class Exchange:
     """One login. `user` is the name that the client gave, once known; it is proven when `step` has returned for the second time.
 
     Args:
         look_up: returns a user's verifier, or None.
         nonce: our part of the nonce; fresh and unguessable.
-        secret: of this process; for the salts of unknown users.
+        decoy: returns iterations and salt of an unknown user.
     """
 
-    def __init__(self, mechanism: str, look_up: Callable[[str], Verifier | None], nonce: str, secret: bytes) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        look_up: Callable[[str], Verifier | None],
+        nonce: str,
+        decoy: Callable[[str], tuple[int, bytes]],
+    ) -> None:
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._look_up = look_up
         self._nonce = nonce
-        self._secret = secret
+        self._decoy = decoy
         self._known: Verifier | None = None
         self._first = ""
         """What both sides sign of the first two messages; "" before the first message."""
@@ -109,9 +136,9 @@ class Exchange:
         self.user, self._nonce = user, nonce + self._nonce
         self._known = known = self._look_up(user)
         if known is None:
-            salt, iterations = hmac.digest(self._secret, user.encode(), "sha256")[:16], ITERATIONS
+            iterations, salt = self._decoy(user)
         else:
-            salt, iterations = known.salt, known.iterations
+            iterations, salt = known.iterations, known.salt
         answer = f"r={self._nonce},s={base64.b64encode(salt).decode()},i={iterations}"
         self._header = text[: text.index("n=", len(binding) + 1)].encode()
         self._first = f"{text[len(self._header) :]},{answer}"

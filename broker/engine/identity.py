@@ -1,4 +1,4 @@
-"""The identity of a store: one object contains the id of its cluster and its format. The first broker writes it, once."""
+"""What a store has once, written by the first broker: the id of its cluster and its format, and a secret that all brokers share."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ async def identify(store: Store, *, name: str, expected_id: str, create: bool, f
         if expected and cluster_id != expected:
             raise _wrong(f"the store belongs to another cluster. store=`{store.url}` found=`{cluster_id}` expected=`{expected}`")
     return cluster_id
+
+
+async def decoy_secret(store: Store, fresh: bytes) -> bytes:
+    """The secret for the salts of unknown users (`cluster/scram.py`): the same for all brokers, and after a restart. It gives no
+    access.
+
+    Args:
+        fresh: the secret of a cluster without one; unguessable.
+
+    Raises RetryError.
+    """
+    await store.put_if_absent(keys.DECOYS, fresh)
+    return bytes(await store.get(keys.DECOYS))
 
 
 def _wrong(message: str) -> FatalError:

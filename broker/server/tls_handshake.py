@@ -14,13 +14,15 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 
 HANDSHAKE_S = 10.0
 """Longest time of a handshake."""
 SHUTDOWN_S = 2.0
 """Longest wait for the client's closing message."""
 HANDSHAKES_MAX = 1000
-"""Handshakes in progress of one listener; further connections are closed."""
+"""Handshakes in progress of one listener. For a further one, the oldest of the address with the most is closed, so silent
+connections keep no client out."""
 
 
 class Handshakes:
@@ -41,19 +43,41 @@ class Handshakes:
         self._context = context
         self._failed = failed
         self._admits = admits
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[str, dict[asyncio.Task[None], socket.socket]] = {}
+        """Handshakes in progress by address, the oldest first, with their sockets."""
+        self._count = 0
 
     def before(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
         """The protocol of an accepted connection. `make` makes the protocol behind TLS; it is connected after the handshake."""
         return _Accepted(lambda accepted, peer: self._begin(accepted, peer, make))
 
     def _begin(self, accepted: socket.socket, peer: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        if len(self._open) >= HANDSHAKES_MAX or not self._admits(peer):
+        if not self._admits(peer):
             accepted.close()
             return
+        if self._count >= HANDSHAKES_MAX:
+            self._end_oldest()
         task = asyncio.get_running_loop().create_task(self._run(accepted, peer, make), name="tls handshake")
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        host = peer.rpartition(":")[0]
+        self._open.setdefault(host, {})[task] = accepted
+        self._count += 1
+        task.add_done_callback(lambda ended: self._ended(host, ended))
+
+    def _end_oldest(self) -> None:
+        """End the oldest handshake of the address with the most."""
+        host = max(self._open, key=lambda one: len(self._open[one]))
+        task, accepted = next(iter(self._open[host].items()))
+        self._ended(host, task)
+        with suppress(OSError):  # the client may be gone
+            accepted.shutdown(socket.SHUT_RDWR)  # the event loop holds the descriptor: `close` alone would not end the handshake
+
+    def _ended(self, host: str, task: asyncio.Task[None]) -> None:
+        tasks = self._open.get(host, {})
+        if task in tasks:
+            del tasks[task]
+            self._count -= 1
+            if not tasks:
+                del self._open[host]
 
     async def _run(self, accepted: socket.socket, peer: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
         try:

@@ -9,24 +9,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from headgate.broker.runtime import descriptors
+from headgate.broker.server import tls_handshake
 from headgate.broker.server.http import server
+from tests.support.pki import Authority
 
 HOST = "127.0.0.1"
 
 
 @contextlib.asynccontextmanager
-async def door() -> AsyncIterator[int]:
-    """A server without pages; yields its port."""
+async def door(context: Callable[[], ssl.SSLContext] | None = None, app: Starlette | None = None) -> AsyncIterator[int]:
+    """A server; yields its port."""
     listening = socket.create_server((HOST, 0))
-    served = server.HttpServer(Starlette(), listening)
+    served = server.HttpServer(app or Starlette(), listening, context)
     served.start()
     try:
         yield listening.getsockname()[1]
@@ -48,6 +55,37 @@ async def test_silent_connections_go_and_one_too_many_is_closed_at_once(monkeypa
         reader, writer = await asyncio.open_connection(HOST, port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.close()
+
+
+async def test_idle_connections_do_not_keep_a_handshake_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tls_handshake, "HANDSHAKES_MAX", 3)
+    authority = Authority(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.issue("broker"))
+    trusting = ssl.create_default_context(cafile=str(authority.ca))
+    async with door(lambda: context) as port:
+        silent = [await asyncio.open_connection(HOST, port) for _ in range(5)]
+        reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting, server_hostname="localhost")
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.close()
+        assert await asyncio.wait_for(silent[0][0].read(), 30) == b"", "the oldest one was closed"
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_client_cannot_claim_another_address() -> None:
+    async def address(request: Request) -> Response:
+        assert request.client is not None
+        return PlainTextResponse(f"{request.client.host} {request.url.scheme}")
+
+    async with door(app=Starlette(routes=[Route("/", address)])) as port:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(
+            b"GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.0.0.7\r\nX-Forwarded-Proto: https\r\nConnection: close\r\n\r\n"
+        )
+        assert (await reader.read()).endswith(b"\r\n127.0.0.1 http")
         writer.close()
 
 

@@ -6,7 +6,10 @@ failure fills and that empties at a fixed rate; while it is full, new connection
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headgate.broker.runtime.errors import RetryError
 
 BURST_S = 20.0
 """Seconds of the rate that an address may fail at once: a fleet of clients behind one address starts with an old password."""
@@ -43,6 +46,18 @@ class Failures:
         """Take one counted failure back."""
         if host in self.empty_s:
             self.empty_s[host] -= 1 / self._per_s
+
+    @contextmanager
+    def counted(self, host: str) -> Iterator[None]:
+        """Around a login: it counts as failed until it has worked, because a client that does not wait for the answer has caused
+        the work, too. A RetryError is the broker's fault, and no failure."""
+        self.failed(host)
+        try:
+            yield
+        except RetryError:
+            self.forgiven(host)
+            raise
+        self.forgiven(host)
 
     def admits(self, host: str) -> bool:
         """Whether an address may have a new connection."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from headgate.broker.cluster.access import MECHANISMS
 from headgate.broker.cluster.scram import Exchange, ScramError
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.rights import Identity
@@ -84,15 +84,8 @@ class Sasl:
         mechanism = self._mechanism
         if not mechanism:
             raise InvalidError(Reason.INVALID_REQUEST, "SaslHandshake comes first")
-        # It counts as failed until it has worked: a client that does not wait for the answer has caused the work, too.
-        self._failures.failed(self._host)
-        try:
-            answer = await self._step(mechanism, message)
-        except RetryError:  # the broker's fault
-            self._failures.forgiven(self._host)
-            raise
-        self._failures.forgiven(self._host)
-        return answer
+        with self._failures.counted(self._host):
+            return await self._step(mechanism, message)
 
     async def _step(self, mechanism: str, message: bytes) -> bytes:
         if mechanism == "PLAIN":
@@ -112,14 +105,17 @@ class Sasl:
         parts = message.decode("utf-8", "replace").split("\0")
         if len(parts) != 3 or parts[0] not in ("", parts[1]) or not parts[1]:
             await self._logins.passwords.fail("the message of PLAIN is malformed")
-        await self._logins.passwords.check(parts[1], parts[2])
+        await self._logins.passwords.check(parts[1], parts[2], "kafka", self._host)
         return parts[1]
 
     async def _scram(self, message: bytes) -> bytes:
         passwords, mechanism = self._logins.passwords, self._mechanism
         if self._exchange is None:
             self._exchange = Exchange(
-                mechanism, lambda name: passwords.look_up(name, mechanism), secrets.token_urlsafe(18), passwords.secret
+                mechanism,
+                lambda name: passwords.look_up(name, mechanism),
+                secrets.token_urlsafe(18),
+                lambda name: passwords.decoy(name, mechanism),
             )
         exchange = self._exchange
         try:

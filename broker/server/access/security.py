@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import Access, PutUser, User
 from headgate.broker.cluster.acl import ANONYMOUS, Operation
+from headgate.broker.engine.identity import decoy_secret
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
-from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.listeners import asks_for_login
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.server.access import kafka_rules
@@ -59,6 +60,8 @@ class Security:
         self._audit = audit
         self.authorized = kafka_rules.authorized
         self.authority = Authority(settings, self.access, self._refused_records)
+        self.failures = Failures(settings.failed_logins_per_s, now_s)
+        """Failed logins and TLS handshakes of all ports."""
         self.passwords = Passwords(self.access)
         self._tokens = Tokens(settings, now_s)
         self._logins = Logins(settings, self.passwords, self._tokens, now_s, now_ms)
@@ -75,6 +78,7 @@ class Security:
     async def use(self, engine: Engine, environment: Mapping[str, str]) -> None:
         """Take the open engine, and create the first administrator in a cluster without users. Raises FatalError."""
         self._engine = engine
+        self.passwords.decoy_secret = await decoy_secret(engine.store, secrets.token_bytes(32))
         password = _first_password(self._settings, environment)
         if not password or engine.manifest.access.users:
             return
@@ -126,33 +130,50 @@ class Security:
         own = self._rules.principal(certificates.current.certificate)
         return Identity(principal=principal, host=host, is_broker=principal == own or principal in self._brokers, mechanism="TLS")
 
-    async def by_header(self, header: str, host: str) -> Identity:
-        """The owner of an Authorization header: Basic, or Bearer. Raises InvalidError(NOT_AUTHENTICATED), RetryError."""
+    async def by_header(self, header: str, host: str, door: str = "grpc") -> Identity:
+        """The owner of an Authorization header: Basic, or Bearer.
+
+        A right password that is remembered is always let in: each call of gRPC and HTTP is a login.
+
+        Raises InvalidError(NOT_AUTHENTICATED), RetryError: too many logins at once, or too many of the address have failed.
+        """
         scheme, _, value = header.partition(" ")
-        if scheme.lower() == "bearer":
-            try:
-                token = await self._tokens.check(value.strip())
-            except InvalidError as error:
-                await self.passwords.fail(error.message)
-                raise
-            expires_s = self.now_s() + token.expires_at_s - self._now_ms() / 1000
-            return Identity(principal=token.principal, host=host, expires_s=expires_s, mechanism="OAUTHBEARER")
-        try:
-            name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
-        except ValueError:
-            name = colon = password = ""
-        if scheme.lower() != "basic" or not colon:
-            await self.passwords.fail("the Authorization header is malformed")
-        await self.passwords.check(name, password)
+        name, colon, password = _basic(value) if scheme.lower() == "basic" else ("", "", "")
+        if not (colon and self.passwords.remembers(name, password)):
+            if not self.failures.admits(host):
+                raise RetryError(Reason.OVERLOADED, "too many logins of the address have failed: try again later")
+            with self.failures.counted(host):
+                if scheme.lower() == "bearer":
+                    return await self._by_token(value.strip(), host)
+                if not colon:
+                    await self.passwords.fail("the Authorization header is malformed")
+                await self.passwords.check(name, password, door, host)
         return Identity(principal=f"User:{name}", host=host, mechanism="PLAIN")
 
-    def sasl(self, host: str, failures: Failures, *, is_tls: bool, on_login: Callable[[Identity], None]) -> Sasl:
+    async def _by_token(self, text: str, host: str) -> Identity:
+        try:
+            token = await self._tokens.check(text)
+        except InvalidError as error:
+            await self.passwords.fail(error.message)
+            raise
+        expires_s = self.now_s() + token.expires_at_s - self._now_ms() / 1000
+        return Identity(principal=token.principal, host=host, expires_s=expires_s, mechanism="OAUTHBEARER")
+
+    def sasl(self, host: str, *, is_tls: bool, on_login: Callable[[Identity], None]) -> Sasl:
         """The logins of one Kafka connection."""
-        return Sasl(self._logins, host, failures, is_tls=is_tls, on_login=on_login)
+        return Sasl(self._logins, host, self.failures, is_tls=is_tls, on_login=on_login)
 
     def rights(self, identity: Identity) -> Rights | None:
         """What a client may do; None: everything."""
         return self.authority.rights(identity)
+
+
+def _basic(value: str) -> tuple[str, str, str]:
+    """(name, ":", password); empty ones for a malformed value."""
+    try:
+        return base64.b64decode(value, validate=True).decode().partition(":")
+    except ValueError:
+        return "", "", ""
 
 
 def _first_password(settings: Settings, environment: Mapping[str, str]) -> str:

@@ -116,7 +116,7 @@ async def admit(security: Security, request: Request) -> None:
     certificate, header = getattr(request.state, "certificate", None), request.headers.get("authorization")
     try:
         if header is not None:
-            identity = await security.by_header(header, host)
+            identity = await security.by_header(header, host, "http")
         elif certificate is not None:
             identity = security.by_certificate(certificate, host)
         else:

@@ -50,6 +50,7 @@ class HttpServer:
             log_level="critical",  # the rest is about faults of clients; errors of answers are logged by `guard.py`
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # any process of this machine could claim any address; rules and the audit log go by it
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=GRACE_S,
             h11_max_incomplete_event_size=REQUEST_BYTES_MAX,

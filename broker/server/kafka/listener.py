@@ -98,7 +98,7 @@ class KafkaServer:
             self.common.authorized = security.authorized
         self._unserved: dict[tuple[str, str], None] = {}
         """Addresses of clients, and what they asked for in vain."""
-        self._failures = Failures(settings.failed_logins_per_s, clock.monotonic)
+        self._failures = Failures(settings.failed_logins_per_s, clock.monotonic) if security is None else security.failures
         self.connections: dict[Connection, None] = {}
         self._strangers: dict[Session, Connection] = {}
         """Connections before their first login, the oldest first."""
@@ -240,7 +240,7 @@ class KafkaServer:
                 self._loop.call_later(max(identity.expires_s - self.common.now(), 0.0), self._expire, session, identity)
 
         if protocol.startswith("SASL"):
-            session.await_login(security.sasl(host, self._failures, is_tls=protocol.endswith("SSL"), on_login=known))
+            session.await_login(security.sasl(host, is_tls=protocol.endswith("SSL"), on_login=known))
             self._strangers[session] = connection
         else:
             known(security.anonymous(host) if certificate is None else security.by_certificate(certificate, host))

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from headgate.broker.server.access import failures
+import base64
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from headgate.broker.cluster import scram
+from headgate.broker.cluster.access import Access, User
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError, RetryError
+from headgate.broker.server.access import failures, passwords
 from headgate.broker.server.access.failures import BURST_S, Failures
+from headgate.broker.server.access.security import Security
+from headgate.broker.server.audit.audit import Audit
+from headgate.broker.store.memory import MemoryStore
 
 
 class Clock:
@@ -62,3 +76,27 @@ def test_addresses_are_bounded_and_the_failing_ones_stay() -> None:
     for number in range(2 * failures.ADDRESSES_MAX):
         found.failed(f"many-{number}")
     assert len(found.empty_s) == failures.ADDRESSES_MAX
+
+
+async def test_logins_of_http_and_grpc_are_counted_too_and_a_right_password_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings.from_values({"failed_logins_per_s": 1})
+    security = Security(settings, Clock(), lambda: 0, None, Audit(1, lambda: 0, lambda *_: None))
+    access = Access([User(name="alice", verifiers=scram.verifiers("right", bytes))])
+    engine = SimpleNamespace(manifest=SimpleNamespace(access=access), store=MemoryStore())
+    await security.use(cast(Engine, engine), {})
+
+    def basic(password: str) -> str:
+        return "Basic " + base64.b64encode(f"alice:{password}".encode()).decode()
+
+    await security.by_header(basic("right"), "10.0.0.1")
+    monkeypatch.setattr(passwords, "FAILED_S", 0.0)
+    for door, header in [("http", basic("wrong")), ("grpc", "Bearer x")] * int(BURST_S / 2):
+        with pytest.raises(InvalidError):
+            await security.by_header(header, "10.0.0.1", door)
+    assert not security.failures.admits("10.0.0.1"), "as seen by the Kafka port"
+    for header in (basic("wrong"), basic("right2"), "Bearer x"):
+        with pytest.raises(RetryError):
+            await security.by_header(header, "10.0.0.1", "http")
+    await security.by_header(basic("right"), "10.0.0.1")
+    with pytest.raises(InvalidError):
+        await security.by_header(basic("wrong"), "10.0.0.2")

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.broker.cluster import scram
-from headgate.broker.cluster.access import Access, User
+from headgate.broker.cluster.access import Access, User, Verifier
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.access import passwords as passwords_module
@@ -46,11 +46,12 @@ class Client:
         self.logins: list[str] = []
         logins = Logins(
             config,
-            Passwords(lambda: ACCESS),
+            passwords := Passwords(lambda: ACCESS),
             Tokens(config, lambda: self.now_s),
             lambda: self.now_s,
             lambda: int(self.now_s * 1000),
         )
+        self.passwords = passwords
         self.failures = Failures(config.failed_logins_per_s, lambda: self.now_s)
         self.sasl = Sasl(logins, "10.0.0.1", self.failures, is_tls=is_tls, on_login=self._known)
 
@@ -190,12 +191,47 @@ async def test_a_login_counts_as_failed_until_it_has_worked(password: str, count
 
 
 async def test_a_login_that_the_broker_has_no_time_for_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords_module, "AT_ONCE_MAX", 0)
+    monkeypatch.setattr(passwords_module, "SOURCE_MAX", 0)
     client = Client(failed_logins_per_s=1)
+    busy = asyncio.create_task(client.passwords.check("alice", "wrong", "http", "10.0.0.9"))
+    await asyncio.sleep(0)
     client.sasl.choose("PLAIN")
     with pytest.raises(RetryError):
         await client.step(b"\0alice\0wrong")
     assert client.failures.empty_s["10.0.0.1"] - client.now_s == 0
+    with pytest.raises(InvalidError):
+        await busy
+
+
+async def test_wrong_passwords_of_one_source_do_not_make_others_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 wrong ones from one port and address wait; the right one of another comes as the second, and those of the same as soon
+    as each name there had one."""
+    judged: list[str] = []
+
+    def matches(password: str, known: Verifier, mechanism: str) -> bool:
+        judged.append(password)
+        return password.startswith(PASSWORD)
+
+    monkeypatch.setattr(scram, "matches", matches)
+    client = Client()
+    check = client.passwords.check
+    bad = [asyncio.create_task(check(f"user-{number % 5}", f"bad-{number}", "http", "10.0.0.1")) for number in range(400)]
+    await asyncio.sleep(0)
+    good = [
+        asyncio.create_task(check("bob", PASSWORD, "http", "10.0.0.1")),
+        asyncio.create_task(check("alice", PASSWORD, "kafka", "10.0.0.1")),
+        asyncio.create_task(check("alice", PASSWORD, "kafka", "10.0.0.1")),
+    ]
+    await asyncio.sleep(0)
+    bad[300].cancel()
+    await asyncio.gather(*good)
+    assert judged.index(PASSWORD) <= 2 and len(judged) < 20, "alice's second client needs no work: the first one was right"
+    errors = await asyncio.gather(*bad, return_exceptions=True)
+    refused = [one for one in errors if isinstance(one, RetryError)]
+    assert len(refused) >= 400 - passwords_module.SOURCE_MAX - 1 and len(judged) <= passwords_module.SOURCE_MAX + 3
+    assert all(isinstance(one, InvalidError | RetryError | asyncio.CancelledError) for one in errors)
+    await check("bob", PASSWORD + "2", "http", "10.0.0.1")
+    assert judged[-1] == PASSWORD + "2", "the queue goes on"
 
 
 async def test_an_unknown_user_costs_as_much_as_a_known_one() -> None:

@@ -11,7 +11,7 @@ import base64
 import pytest
 
 from headgate.broker.cluster import scram
-from headgate.broker.cluster.access import Verifier
+from headgate.broker.cluster.access import Access, DeleteUser, PutUser, User, Verifier
 from headgate.broker.cluster.scram import Exchange, ScramError
 
 # RFC 7677, section 3.
@@ -24,8 +24,12 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 KNOWN = scram.verifier(scram.salted("pencil", SALT, 4096, "SCRAM-SHA-256"), SALT, 4096, "SCRAM-SHA-256")
 
 
+def decoy(name: str) -> tuple[int, bytes]:
+    return scram.decoy(name, {(4096, 16): 1}, b"secret")
+
+
 def exchange(known: Verifier | None = KNOWN, nonce: str = OURS) -> Exchange:
-    return Exchange("SCRAM-SHA-256", lambda name: known if name == "user" else None, nonce, b"secret")
+    return Exchange("SCRAM-SHA-256", lambda name: known if name == "user" else None, nonce, decoy)
 
 
 def test_the_example_of_the_rfc() -> None:
@@ -74,11 +78,38 @@ def test_an_unknown_user_looks_like_a_known_one() -> None:
     first = b"n,,n=nobody,r=abc"
     answers = {exchange().step(first) for _ in range(2)}
     assert len(answers) == 1, "the salt of an unknown user is always the same"
-    assert answers.pop().endswith(b",i=8192"), "as many iterations as a new user has"
+    assert answers.pop().endswith(b",i=4096"), "as many iterations as other users have"
+
+
+def test_unknown_users_have_the_shapes_of_known_ones_as_often() -> None:
+    """With a fixed length of the salt, or fixed iterations, an answer would tell who exists."""
+    shapes = {(8192, 24): 900, (4096, 26): 100}
+    names = [f"user-{number}" for number in range(4000)]
+    found = {name: scram.decoy(name, shapes, b"secret") for name in names}
+    assert {(iterations, len(salt)) for iterations, salt in found.values()} == set(shapes)
+    rare = sum(iterations == 4096 for iterations, _ in found.values())
+    assert 300 < rare < 500, "a tenth"
+    assert found == {name: scram.decoy(name, shapes, b"secret") for name in names}, "another broker says the same"
+    assert len({salt for _, salt in found.values()}) == len(names)
+    later = {name: scram.decoy(name, {**shapes, (16384, 8): 10}, b"secret") for name in names}
+    changed = [name for name in names if later[name] != found[name]]
+    assert {later[name][0] for name in changed} == {16384} and len(changed) < 100, "new users change few"
+
+
+def test_the_shapes_are_counted_while_users_come_change_and_go() -> None:
+    users = {name: User(name=name, verifiers={"SCRAM-SHA-256": KNOWN}) for name in "ab"}
+    access = Access([users["a"]])
+    access.apply(PutUser(users["b"]))
+    assert access.shapes["SCRAM-SHA-256"] == {(4096, 16): 2} and not access.shapes["SCRAM-SHA-512"]
+    access.apply(PutUser(User(name="a", verifiers=scram.verifiers("x", bytes))))
+    assert access.shapes["SCRAM-SHA-256"] == {(4096, 16): 1, (scram.ITERATIONS, scram.SALT_BYTES): 1}
+    access.apply(DeleteUser("b"))
+    access.apply(DeleteUser("b"))
+    assert access.shapes["SCRAM-SHA-256"] == {(scram.ITERATIONS, scram.SALT_BYTES): 1}
 
 
 def test_names_are_escaped() -> None:
-    login = Exchange("SCRAM-SHA-512", lambda name: None, OURS, b"secret")
+    login = Exchange("SCRAM-SHA-512", lambda name: None, OURS, decoy)
     login.step(b"n,,n=a=2Cb=3Dc,r=abc")
     assert login.user == "a,b=c"
 

@@ -25,6 +25,7 @@ from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.http.app import Behind, create_app, doors
 from headgate.broker.server.http.guard import HEADERS, KnownHosts
 from headgate.broker.server.http.page.pages import Pages
+from headgate.broker.store.memory import MemoryStore
 from tests.unit.page.asgi import get
 
 GOOD = [
@@ -122,7 +123,7 @@ async def test_where_kafka_clients_log_in_http_asks_for_a_login_too(authorizatio
         permission=Permission.ALLOW,
     )  # fmt: skip
     access = Access([User(name="alice", verifiers=scram.verifiers("right", bytes))], [everyone])
-    await security.use(cast(Engine, SimpleNamespace(manifest=SimpleNamespace(access=access))), {})
+    await security.use(cast(Engine, SimpleNamespace(manifest=SimpleNamespace(access=access), store=MemoryStore())), {})
     application, _ = app(settings, security)
     right = "Basic " + base64.b64encode(b"alice:right").decode()
     for path in ("/api/cluster", "/metrics", "/"):
