@@ -20,7 +20,9 @@ and `all` refuses the batch: it promises that everything was read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 from headgate.broker.log.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Buffer
@@ -47,6 +49,9 @@ ALL_RECORDS_MAX = 1 << 16
 """Records of one batch of a topic that checks all: bounds the time on the event loop to some tens of milliseconds."""
 ALL_DECOMPRESSED_BYTES_MAX = 8 << 20
 """Largest decompressed size of one batch of a topic that checks all."""
+
+NAMED_MAX = 1000
+"""Wrong records of one batch that an answer names: 6 KB. Kafka names all; the broker finds the others when they are sent again."""
 
 _INT_BYTES_MAX = 5
 _LONG_BYTES_MAX = 10
@@ -82,12 +87,13 @@ class Verdict(Enum):
 class RecordError(InvalidError):
     """Consumers cannot read a batch, or the topic does not accept its records.
 
-    `index`: the first wrong record within its batch, from 0. None if the batch as a whole is wrong.
+    `records`: the wrong records by their numbers within the batch, from 0, at most `NAMED_MAX`; the producer may send the others
+    again. Empty if the batch as a whole is wrong.
     """
 
-    def __init__(self, reason: Reason, message: str, index: int | None) -> None:
+    def __init__(self, reason: Reason, message: str, records: Sequence[int] = ()) -> None:
         super().__init__(reason, message)
-        self.index = index
+        self.records = tuple(records)
 
 
 class SenderTrust:
@@ -136,12 +142,30 @@ def check_keys(batch: Buffer) -> None:
     """Check that every record has a key, as compacted topics demand.
 
     Raises:
-        RecordError: INVALID_RECORD for the first record without one. InvalidError: the records cannot be read, or are too large
-            after decompression.
+        RecordError: INVALID_RECORD for the records without one. InvalidError: the records cannot be read, or are too large after
+            decompression.
     """
-    for index, record in enumerate(iter_records(batch, decompressed_bytes_max=ALL_DECOMPRESSED_BYTES_MAX)):
-        if record.key is None:
-            raise RecordError(Reason.INVALID_RECORD, f"a compacted topic refuses records without a key. record=`{index}`", index)
+    records = enumerate(iter_records(batch, decompressed_bytes_max=ALL_DECOMPRESSED_BYTES_MAX))
+    wrong = list(islice((index for index, record in records if record.key is None), NAMED_MAX))
+    if wrong:
+        text = f"a compacted topic refuses records without a key. record=`{wrong[0]}`{_more(wrong)}"
+        raise RecordError(Reason.INVALID_RECORD, text, wrong)
+
+
+def records_out_of(times: Times, header: tuple[int, ...], batch: memoryview) -> tuple[int, ...]:
+    """The records, by number, whose times are not in `times`, as far as a sample shows. Empty if it shows none.
+
+    Args:
+        header: the result of `batch.parse`; `batch.check` has accepted it.
+        batch: the whole batch and nothing else.
+    """
+    try:
+        _check(header, batch, times, SAMPLE_RECORDS, SAMPLE_DECOMPRESSED_BYTES_MAX)
+    except RecordError as error:
+        return error.records if error.reason is Reason.INVALID_TIMESTAMP else ()
+    except ExpansionError:
+        pass
+    return ()
 
 
 def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME, records_max: int = SAMPLE_RECORDS) -> Verdict:
@@ -178,13 +202,12 @@ def check_all(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIM
         raise RecordError(
             Reason.MESSAGE_TOO_LARGE,
             f"record batch has too many records for a topic that checks all of them. records=`{count}` max=`{ALL_RECORDS_MAX}`",
-            None,
         )
     try:
         _check(header, batch, times, count, ALL_DECOMPRESSED_BYTES_MAX)
     except ExpansionError as error:
         raise RecordError(
-            Reason.MESSAGE_TOO_LARGE, f"record batch is too large for a topic that checks all records: {error.message}", None
+            Reason.MESSAGE_TOO_LARGE, f"record batch is too large for a topic that checks all records: {error.message}"
         ) from error
 
 
@@ -200,15 +223,24 @@ def _check(header: tuple[int, ...], batch: memoryview, times: Times, records_max
         except ExpansionError:
             raise
         except InvalidError as error:
-            raise RecordError(Reason.INVALID_RECORD, error.message, None) from error
+            raise RecordError(Reason.INVALID_RECORD, error.message) from error
     if attributes & LOG_APPEND_TIME:
         times = ANY_TIME
     low, high = max(times.earliest_ms, _LONG_MIN) - base_ms, min(times.latest_ms, _LONG_MAX) - base_ms
     index = 0
+    wrong: list[tuple[int, _Wrong]] = []
     try:
         whole = min(count, records_max)
         while index < whole:
-            position = _check_record(data, position, index, low, high)
+            try:
+                position = _check_record(data, position, index, low, high)
+            except _Wrong as error:
+                if error.end is None:
+                    raise
+                wrong.append((index, error))
+                if len(wrong) == NAMED_MAX:
+                    raise
+                position = error.end
             index += 1
         while index < count:
             length, position = _varint(data, position, _INT_BYTES_MAX)
@@ -217,27 +249,40 @@ def _check(header: tuple[int, ...], batch: memoryview, times: Times, records_max
             position += length
             index += 1
     except IndexError as error:
-        raise _refusal(index, count, "it is cut off") from error
+        raise _refusal([*wrong, (index, _Wrong("it is cut off"))], count) from error
     except _Wrong as error:
-        raise _refusal(index, count, str(error), error.reason) from error
+        raise _refusal(wrong if error.end is not None else [*wrong, (index, error)], count) from error
+    if wrong:
+        raise _refusal(wrong, count)
     if position != len(data):
         raise RecordError(
             Reason.INVALID_RECORD,
             f"records do not end where their batch ends. records=`{count}` end=`{position}` size=`{len(data)}`",
-            None,
         )
 
 
 class _Wrong(Exception):
-    """A fault of one record. The text continues the sentence of `_refusal`."""
+    """A fault of one record. The text continues the sentence of `_refusal`. `end`: where the next record begins, if that is certain
+    in spite of the fault."""
 
-    def __init__(self, what: str, reason: Reason = Reason.INVALID_RECORD) -> None:
+    def __init__(self, what: str, reason: Reason = Reason.INVALID_RECORD, end: int | None = None) -> None:
         super().__init__(what)
         self.reason = reason
+        self.end = end
 
 
-def _refusal(index: int, count: int, what: str, reason: Reason = Reason.INVALID_RECORD) -> RecordError:
-    return RecordError(reason, f"a record cannot be stored: {what}. record=`{index}` records=`{count}`", index)
+def _refusal(wrong: Sequence[tuple[int, _Wrong]], count: int) -> RecordError:
+    """The error for a batch with these wrong records. One wrong time decides the reason, as in Kafka."""
+    index, first = wrong[0]
+    late = any(one.reason is Reason.INVALID_TIMESTAMP for _, one in wrong)
+    numbers = [number for number, _ in wrong]
+    text = f"a record cannot be stored: {first}. record=`{index}` records=`{count}`{_more(numbers)}"
+    return RecordError(Reason.INVALID_TIMESTAMP if late else first.reason, text, numbers)
+
+
+def _more(wrong: Sequence[int]) -> str:
+    """The number of wrong records for a message about the first one."""
+    return f" wrong=`{len(wrong)}{' or more' if len(wrong) == NAMED_MAX else ''}`" if len(wrong) > 1 else ""
 
 
 def _check_record(data: Buffer, position: int, index: int, time_low: int, time_high: int) -> int:
@@ -257,7 +302,7 @@ def _check_record(data: Buffer, position: int, index: int, time_low: int, time_h
         raise _Wrong("its length is negative")
     end = position + (length >> 1)
     if data[position] & 0x80:  # attributes: no bit has a meaning, and aiokafka reads this one as the sign of a longer number
-        raise _Wrong("its attributes have a reserved bit")
+        raise _Wrong("its attributes have a reserved bit", end=end)
     position += 1
     byte = data[position]
     if byte < 0x80:
@@ -265,7 +310,7 @@ def _check_record(data: Buffer, position: int, index: int, time_low: int, time_h
     else:
         time, position = _varint(data, position, _LONG_BYTES_MAX)
     if not time_low <= time <= time_high:
-        raise _Wrong(f"its timestamp is out of the topic's range, time delta {time} ms", Reason.INVALID_TIMESTAMP)
+        raise _Wrong(f"its timestamp is out of the topic's range, time delta {time} ms", Reason.INVALID_TIMESTAMP, end)
     byte = data[position]
     if byte < 0x80:
         delta, position = (byte >> 1) ^ -(byte & 1), position + 1
@@ -306,7 +351,7 @@ def _check_headers(data: Buffer, position: int, end: int) -> int:
         try:
             str(data[position : position + size], "utf-8")
         except UnicodeDecodeError:
-            raise _Wrong("a header's name is not UTF-8") from None
+            raise _Wrong("a header's name is not UTF-8", end=end) from None
         size, position = _varint(data, position + size, _INT_BYTES_MAX)
         position += _size(size)
     return position

@@ -37,6 +37,10 @@ EXAMPLES = settings(
 )
 HOSTILE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 
+NEWER = {
+    (f"{api}{kind}", version) for api, version in (("ApiVersions", 5), ("TxnOffsetCommit", 6)) for kind in ("Request", "Response")
+}
+"""Messages of Kafka 4.4, which neither implementation knows; tests in `unit/kafka_api/` state their bytes."""
 CASES = [(name, version) for name, (message, _) in LOADED.items() for version in message.versions]
 
 # -- the foreign implementations
@@ -103,8 +107,8 @@ def _our_field(mine: Any, name: str) -> Any:
 def test_round_trip_and_foreign_implementations(name: str, version: int) -> None:
     kind = getattr(message_module(name), name)
     entity = kio_entity(name, version)
-    foreign = kafka_python_class(name)
-    assert entity is not None or foreign is not None
+    foreign = None if (name, version) in NEWER else kafka_python_class(name)
+    assert entity is not None or foreign is not None or (name, version) in NEWER
 
     @EXAMPLES
     @given(message_values(name, version))
@@ -131,7 +135,7 @@ def test_round_trip_and_foreign_implementations(name: str, version: int) -> None
 
 def test_kio_judges_all_versions_of_kafka_4_2() -> None:
     unjudged = [case for case in CASES if kio_entity(*case) is None]
-    assert {name for name, _ in unjudged} <= {"DescribeLogDirsRequest", "DescribeLogDirsResponse"}, unjudged  # v5 is from 4.3
+    assert set(unjudged) <= NEWER | {("DescribeLogDirsRequest", 5), ("DescribeLogDirsResponse", 5)}, unjudged  # these are from 4.3
 
 
 # -- hostile bytes

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.log import Appended, PartitionLog, Pending
 from headgate.broker.engine.write.checkpoint import Rolled
@@ -25,7 +26,7 @@ from headgate.broker.log.batch import (
     check,
     parse,
 )
-from headgate.broker.log.check import ANY_TIME, RecordError, SenderTrust, Times, check_all, check_keys, check_sample
+from headgate.broker.log.check import ANY_TIME, RecordError, SenderTrust, Times, check_all, check_keys, check_sample, records_out_of
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.producers import ProducerState
 from headgate.broker.log.transactions import marker
@@ -136,7 +137,7 @@ class WritePath:
         ):
             check(header, buffer, position, size, config.max_message_bytes)
         if timestamp_max > now_ms + config.timestamp_after_max_ms or first_ms < now_ms - config.timestamp_before_max_ms:
-            self._check_timestamps(partition, header, now_ms)
+            self._check_timestamps(partition, header, buffer[position : position + size], now_ms)
         if (trust is not None and trust.due_in <= 0) or config.checks_all:
             self._check_records(partition, header, buffer[position : position + size], now_ms, trust)
         if config.compact and not partition.internal:
@@ -201,14 +202,15 @@ class WritePath:
         if stalled.reason is Reason.STORE_FULL or asyncio.get_running_loop().time() - self._wal.stalled_since > STALL_GRACE_S:
             raise RetryError(stalled.reason, f"records cannot be stored at the moment: {stalled.message}")
 
-    def _check_timestamps(self, partition: PartitionLog, header: tuple[int, ...], now_ms: int) -> None:
+    def _check_timestamps(self, partition: PartitionLog, header: tuple[int, ...], batch: memoryview, now_ms: int) -> None:
         if partition.config.log_append_time or self._clock.doubt is not None:
             return  # a clock that may be wrong proves nothing about the producer's
-        raise InvalidError(
+        raise RecordError(
             Reason.INVALID_TIMESTAMP,
             f"record timestamp is out of the topic's range. topic=`{partition.topic.name}` first=`{header[7]}` "
             f"greatest=`{header[8]}` now=`{now_ms}` before_max_ms=`{partition.config.timestamp_before_max_ms}` "
             f"after_max_ms=`{partition.config.timestamp_after_max_ms}`",
+            records_out_of(_times(partition.config, now_ms), header, batch),
         )
 
     def _check_records(
@@ -217,7 +219,7 @@ class WritePath:
         config = partition.config
         if trust is not None and trust.due_in > 0:
             trust = None  # another batch from this sender was the sample
-        times = Times(now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms)
+        times = _times(config, now_ms)
         try:
             if config.checks_all:
                 check_all(header, batch, ANY_TIME if config.log_append_time else times)
@@ -242,7 +244,7 @@ class WritePath:
             raise RecordError(
                 error.reason,
                 f"{error.message} topic=`{partition.topic.name}` partition=`{partition.number}`",
-                error.index if isinstance(error, RecordError) else None,
+                error.records if isinstance(error, RecordError) else (),
             ) from error
 
     def on_acked(self, callback: DurableCallback) -> None:
@@ -351,3 +353,8 @@ def _check_transaction(state: ProducerState, header: tuple[int, ...]) -> None:
             Reason.INVALID_TRANSACTION_STATE,
             f"a batch is outside the open transaction of its producer. producer_id=`{producer_id}`",
         )
+
+
+def _times(config: TopicConfig, now_ms: int) -> Times:
+    """The times that records of a topic may have now."""
+    return Times(now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms)

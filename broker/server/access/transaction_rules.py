@@ -110,7 +110,7 @@ async def _commit_offsets(request: Message, asked: Asked) -> AsyncGenerator[Mess
     if code:
         yield made("txn_offset_commit", "TxnOffsetCommitResponse", topics=[_uncommitted(topic, code) for topic in request.topics])
         return
-    refused = await asked.drop(request.topics, lambda topic: rights.may_read(topic.name))
+    refused = await asked.drop(request.topics, lambda topic: asked.on_named(Operation.READ, topic))
     response = yield None
     response.topics += [_uncommitted(topic, TOPIC_REFUSED) for topic in refused]
 
@@ -121,7 +121,7 @@ def _uncommitted(topic: Message, code: int) -> Message:
         made(module, "TxnOffsetCommitResponsePartition", partition_index=one.partition_index, error_code=code)
         for one in topic.partitions
     ]
-    return made(module, "TxnOffsetCommitResponseTopic", name=topic.name, partitions=rows)
+    return made(module, "TxnOffsetCommitResponseTopic", name=topic.name, topic_id=topic.topic_id, partitions=rows)
 
 
 async def _describe(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:

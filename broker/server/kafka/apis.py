@@ -102,7 +102,7 @@ _ROWS = (
     _api(PRODUCE, "Produce", (3, 13), 9, None, advertised_min_version=0),
     _api(FETCH, "Fetch", (4, 17), 12, None),
     # Discovery.
-    _api(API_VERSIONS, "ApiVersions", (0, 4), 3, "api_versions"),
+    _api(API_VERSIONS, "ApiVersions", (0, 5), 3, "api_versions"),
     _api(17, "SaslHandshake", (0, 1), None, "sasl_handshake"),
     _api(36, "SaslAuthenticate", (0, 2), 2, "sasl_authenticate"),
     _api(3, "Metadata", (0, 13), 9, "metadata"),
@@ -118,7 +118,7 @@ _ROWS = (
     _api(25, "AddOffsetsToTxn", (0, 4), 3, "add_offsets_to_txn"),
     _api(26, "EndTxn", (0, 5), 3, "end_txn"),
     _api(27, "WriteTxnMarkers", (1, 2), 1, "write_txn_markers"),
-    _api(28, "TxnOffsetCommit", (0, 5), 3, "txn_offset_commit"),
+    _api(28, "TxnOffsetCommit", (0, 6), 3, "txn_offset_commit"),
     _api(65, "DescribeTransactions", (0, 0), 0, "describe_transactions"),
     _api(66, "ListTransactions", (0, 2), 0, "list_transactions"),
     # Administration.

@@ -438,5 +438,5 @@ def _judged(log: PartitionLog, error: HeadgateError) -> Refused:
 
     if error.reason is Reason.TRANSACTION_UNVERIFIED:
         return Refused(log.number, UNVERIFIED, log.log_start)
-    index = error.index if isinstance(error, RecordError) else None
-    return Refused(log.number, error_code(error), log.log_start, error.message, index)
+    records = error.records if isinstance(error, RecordError) else ()
+    return Refused(log.number, error_code(error), log.log_start, error.message, records)

@@ -46,6 +46,8 @@ connection ends, and the client understands that as well."""
 
 ACKS_VALID = (-1, 0, 1)
 MESSAGE_BYTES_MAX = 1024
+MESSAGES_MAX = 3
+"""Wrong records of a batch that have a message of their own in the answer; Kafka's text for the whole batch shows as many."""
 NO_OFFSET = -1
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 
@@ -65,13 +67,13 @@ Log = TypeVar("Log")
 @dataclass(slots=True)
 class Refused:
     """A partition whose batch was not appended. `lead` is (broker id, leader epoch) of the broker that leads it now, if another one
-    does. `record` is the position of the first wrong record in the batch, if one was found."""
+    does. `records` are the numbers of the wrong records in the batch, if they were found."""
 
     number: int
     code: int
     log_start: int = NO_OFFSET
     message: str | None = None
-    record: int | None = None
+    records: tuple[int, ...] = ()
     lead: tuple[int, int] | None = None
 
 
@@ -265,7 +267,8 @@ def _row_end(version: int) -> bytes:
 
 
 def _write_refused(out: bytearray, version: int, row: Refused) -> None:
-    """A row with record_errors (KIP-467: the first wrong record, if one was found), error_message and tagged fields."""
+    """A row with record_errors (KIP-467), error_message and tagged fields. The first wrong records have the message too; for the
+    others, clients take that of the row."""
     if version < 5:
         out += _ROW_3(row.number, row.code, NO_OFFSET, -1)
         return
@@ -274,10 +277,10 @@ def _write_refused(out: bytearray, version: int, row: Refused) -> None:
         return
     flexible = version >= FLEXIBLE
     text = None if row.message is None else row.message.encode()[:MESSAGE_BYTES_MAX]
-    write_array_head(out, 0 if row.record is None else 1, flexible)
-    if row.record is not None:
-        out += row.record.to_bytes(4, "big")
-        _write_text(out, text, flexible)
+    write_array_head(out, len(row.records), flexible)
+    for place, record in enumerate(row.records):
+        out += record.to_bytes(4, "big")
+        _write_text(out, text if place < MESSAGES_MAX else None, flexible)
         if flexible:
             out.append(0)
     _write_text(out, text, flexible)

@@ -198,7 +198,7 @@ async def test_records_without_a_key_are_refused(make_machine: MakeMachine, code
     wrong = bytearray(encode_batch([Record(0, NOW_MS, b"k", b"1"), Record(0, NOW_MS, None, b"2")], compression=codec))
     with pytest.raises(RecordError, match="without a key") as refused:
         broker.engine.append(broker.log(), memoryview(wrong))
-    assert (refused.value.reason, refused.value.index) == (Reason.INVALID_RECORD, 1)
+    assert (refused.value.reason, refused.value.records) == (Reason.INVALID_RECORD, (1,))
     await put(broker, (b"", b"an empty key is a key"), (b"", b"2"))
     assert await compacted(broker) == 1
     assert await found(broker) == [(0, None, b"early"), (2, b"", b"2")], "what was accepted without a key stays"

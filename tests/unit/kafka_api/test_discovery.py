@@ -33,7 +33,7 @@ def codes(response: MetadataResponse) -> dict[str | None, int]:
 # -- ApiVersions
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 async def test_api_versions_lists_what_is_served(kafka: Kafka, version: int) -> None:
     response = await kafka.call(ApiVersionsRequest(client_software_name="test", client_software_version="1.0"), version)
     assert response.error_code == 0
@@ -41,14 +41,14 @@ async def test_api_versions_lists_what_is_served(kafka: Kafka, version: int) -> 
     assert listed[0] == (0, 13)  # otherwise librdkafka turns features off
     assert listed[1] == (4, 17)
     assert listed[3] == (0, 13)
-    assert listed[18] == (0, 4)
+    assert listed[18] == (0, 5)
     assert listed == {api.key: (api.advertised_min_version, api.max_version) for api in APIS.values()}
 
 
 def test_an_unknown_version_is_answered_in_version_0() -> None:
     response, _ = ApiVersionsResponse.decode(unsupported_version(), 0, 0)
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert (18, 0, 4) in {(one.api_key, one.min_version, one.max_version) for one in response.api_keys}
+    assert (18, 0, 5) in {(one.api_key, one.min_version, one.max_version) for one in response.api_keys}
 
 
 @pytest.mark.parametrize("name", ["", " a", "a b", "a_b", "-a", "a-", "ä", "a\n"])
@@ -64,6 +64,29 @@ async def test_software_names_that_kafka_refuses(kafka: Kafka, name: str) -> Non
 @pytest.mark.parametrize("name", ["a", "librdkafka", "apache-kafka-java", "4.2.0-SNAPSHOT", "v2.15.0-1-g0"])
 async def test_software_names(kafka: Kafka, name: str) -> None:
     assert (await kafka.call(ApiVersionsRequest(client_software_name=name, client_software_version=name), 4)).error_code == 0
+
+
+async def test_a_client_that_expects_another_cluster_or_broker_is_told(kafka: Kafka) -> None:
+    """KIP-1242, as Kafka 4.4: both must be those of this broker."""
+    here = kafka.engine.cluster_id
+    for cluster_id, node_id, code in (
+        (None, -1, ErrorCode.NONE),
+        (here, 7, ErrorCode.NONE),
+        (here, 8, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("other", 7, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (here, -1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (None, 7, ErrorCode.INVALID_REQUEST),
+    ):
+        request = ApiVersionsRequest(client_software_name="a", client_software_version="1", cluster_id=cluster_id, node_id=node_id)
+        response = await kafka.call(request, 5)
+        assert (response.error_code, bool(response.api_keys)) == (code, code == ErrorCode.NONE), (cluster_id, node_id)
+
+
+def test_the_bytes_of_version_5() -> None:
+    """No other implementation here knows them: the cluster as a compact nullable string, then the broker in four bytes."""
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1", cluster_id="xyz", node_id=7)
+    assert request.encode(5) == b"\x02a\x021\x04xyz\0\0\0\x07\0"
+    assert ApiVersionsRequest.decode(b"\x02a\x021\0\xff\xff\xff\xff\0", 0, 5)[0].cluster_id is None
 
 
 # -- Metadata

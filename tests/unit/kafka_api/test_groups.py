@@ -17,12 +17,14 @@ from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.runtime.config import Settings
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headgate.broker.wire.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from headgate.broker.wire.kafka.messages.delete_groups import DeleteGroupsRequest
 from headgate.broker.wire.kafka.messages.delete_topics import DeleteTopicsRequest
 from headgate.broker.wire.kafka.messages.describe_groups import DescribeGroupsRequest
 from headgate.broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
 from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest
+from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest
 from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from headgate.broker.wire.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headgate.broker.wire.kafka.messages.list_groups import ListGroupsRequest
@@ -43,6 +45,12 @@ from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from headgate.broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from headgate.broker.wire.kafka.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 from tests.unit.kafka_api.conftest import Kafka
 
 
@@ -329,6 +337,32 @@ async def test_commit_by_a_member(kafka: Kafka, topic: str, version: int) -> Non
         ({}, ErrorCode.UNKNOWN_MEMBER_ID),
     ):
         assert await commit(kafka, "g", [("t", 0, 9)], version, **fields) == [code]
+
+
+@pytest.mark.parametrize("version", versions("TxnOffsetCommit"))
+async def test_positions_of_a_transaction(kafka: Kafka, topic: str, version: int) -> None:
+    """From version 6 topics have ids, and the errors of groups are told apart."""
+    begun = await kafka.call(InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=10_000), 5)
+    ids = {"transactional_id": "tx", "producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+    by_id = version >= 6
+
+    async def positions(name: str, **fields: Any) -> list[int]:
+        row = TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=5)
+        where = {"topic_id": id_of(kafka, name)} if by_id else {"name": name}
+        request = TxnOffsetCommitRequest(topics=[TxnOffsetCommitRequestTopic(partitions=[row], **where)], **ids, **fields)
+        answer = await kafka.call(request, version)
+        assert [(one.topic_id, one.name) for one in answer.topics] == [(where.get("topic_id", ZERO_UUID), where.get("name", ""))]
+        return [row.error_code for one in answer.topics for row in one.partitions]
+
+    for group in ("g", "nobody") if version < 5 else ():
+        assert (await kafka.call(AddOffsetsToTxnRequest(group_id=group, **ids), 4)).error_code == 0
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await positions("nothing", group_id="g") == [unknown]
+    if version >= 3:
+        code = ErrorCode.GROUP_ID_NOT_FOUND if by_id else ErrorCode.ILLEGAL_GENERATION
+        assert await positions(topic, group_id="nobody", generation_id=1, member_id="m") == [code]
+    if version >= 5:
+        assert await positions(topic, group_id="g") == [0]
 
 
 @pytest.mark.parametrize("version", versions("OffsetCommit"))

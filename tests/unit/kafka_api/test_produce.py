@@ -12,7 +12,9 @@ import struct
 import pytest
 
 from headgate.broker.log.batch import parse_header
-from headgate.broker.log.check import SenderTrust
+from headgate.broker.log.check import NAMED_MAX, SenderTrust
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import produce
 from headgate.broker.server.kafka.errors import ErrorCode
@@ -60,6 +62,30 @@ def send(
     bad = sum(row.error_code != 0 for row in answers.values())
     assert bool(bad) == isinstance(made, produce.Answer)
     return answers, shape
+
+
+@pytest.mark.parametrize("version", [7, 8, 12])
+async def test_the_wrong_records_of_a_batch_are_named(kafka: Kafka, version: int) -> None:
+    """KIP-467: a client fails these, and may send the others again. Ten of a hundred records have no key, or a time too late."""
+    await kafka.engine.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    await kafka.engine.create_topic("timed", 1, {"message.timestamp.after.max.ms": "1000"})
+    wrong = range(5, 100, 10)
+    records = [Record(0, NOW_MS, None if index in wrong else b"k", b"v") for index in range(100)]
+    late = [Record(0, NOW_MS + (5000 if index in wrong else 0), b"k", b"v") for index in range(100)]
+    for name, code, some in (("compacted", ErrorCode.INVALID_RECORD, records), ("timed", ErrorCode.INVALID_TIMESTAMP, late)):
+        for codec in (Codec.NONE, Codec.ZSTD):
+            answers, _ = send(kafka, version, {name: {0: encode_batch(some, compression=codec)}})
+            row = answers[name, 0]
+            assert row.error_code == code
+            named = [(one.batch_index, one.batch_index_error_message) for one in row.record_errors]
+            if version < 8:
+                assert not named
+                continue
+            assert [index for index, _ in named] == list(wrong)
+            assert row.error_message and [text for _, text in named] == [row.error_message] * 3 + [None] * 7
+    every = [Record(0, NOW_MS, None, b"v")] * (NAMED_MAX + 500)
+    answers, _ = send(kafka, 12, {"compacted": {0: encode_batch(every)}})
+    assert [one.batch_index for one in answers["compacted", 0].record_errors] == list(range(NAMED_MAX))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -67,7 +67,37 @@ def test_the_first_wrong_record_is_named() -> None:
     data = with_records(GOOD[61:] + b"\x0e\x00\x00\x06\x01\x05\x61\x00", 4)
     with pytest.raises(RecordError, match="negative") as caught:
         sample(data)
-    assert caught.value.index == 3
+    assert caught.value.records == (3,)
+
+
+def test_all_wrong_records_are_named_as_far_as_their_ends_are_known() -> None:
+    def of(*content: tuple[int, bytes]) -> bytes:
+        """Records with a time (ms behind the first) and the name of their only header."""
+        found = b""
+        for index, (at, name) in enumerate(content):
+            body = b"\0" + bytes([at * 2, index * 2]) + b"\x01\x01\x02" + bytes([len(name) * 2]) + name + b"\x01"
+            found += bytes([len(body) * 2]) + body
+        return with_records(found, len(content))
+
+    times = Times(*(parse(memoryview(GOOD), 0, len(GOOD))[7] + at for at in (0, 10)))
+    good, bad, late = (1, b"name"), (1, b"\xff"), (11, b"name")
+    cases: list[tuple[list[tuple[int, bytes]], tuple[int, ...], Reason]] = [
+        ([good, bad, good, bad, bad], (1, 3, 4), Reason.INVALID_RECORD),
+        ([late, good, late], (0, 2), Reason.INVALID_TIMESTAMP),
+        ([bad, good, late], (0, 2), Reason.INVALID_TIMESTAMP),
+        ([bad] * 5, (0, 1, 2, 3, 4), Reason.INVALID_RECORD),
+    ]
+    for content, named, reason in cases:
+        for judge in (sample, whole):
+            with pytest.raises(RecordError) as refused:
+                judge(of(*content), times)
+            assert (refused.value.records, refused.value.reason) == (named, reason), content
+            assert f"wrong=`{len(named)}`" in refused.value.message
+    broken = of(good, bad, good, good)
+    cut = with_records(broken[61:-1] + b"\x03", 4)  # the last record's value has more bytes than the record
+    with pytest.raises(RecordError) as refused:
+        sample(cut, times)
+    assert refused.value.records == (1, 3)
 
 
 def test_every_record_time_is_judged() -> None:
@@ -79,7 +109,7 @@ def test_every_record_time_is_judged() -> None:
         for times, index in ((Times(NOW_MS, NOW_MS + 1), 2), (Times(NOW_MS + 1, NOW_MS + 2), 0)):
             with pytest.raises(RecordError) as caught:
                 function(header, view, times)
-            assert (caught.value.reason, caught.value.index) == (Reason.INVALID_TIMESTAMP, index)
+            assert (caught.value.reason, caught.value.records) == (Reason.INVALID_TIMESTAMP, (index,))
 
 
 def test_a_sample_reads_the_lengths_of_all_records() -> None:

@@ -17,8 +17,8 @@ from headgate.broker.wire.kafka.schema import load
 
 MESSAGES = Path(headgate.broker.wire.kafka.__file__).parent / "messages"
 
-KAFKA_4_2 = {
-    "ApiVersionsRequest": (18, 0, 4),
+KAFKA = {
+    "ApiVersionsRequest": (18, 0, 5),
     "SaslHandshakeRequest": (17, 0, 1),
     "SaslAuthenticateRequest": (36, 0, 2),
     "DescribeAclsRequest": (29, 1, 3),
@@ -50,7 +50,7 @@ KAFKA_4_2 = {
     "AddOffsetsToTxnRequest": (25, 0, 4),
     "EndTxnRequest": (26, 0, 5),
     "WriteTxnMarkersRequest": (27, 1, 2),
-    "TxnOffsetCommitRequest": (28, 0, 5),
+    "TxnOffsetCommitRequest": (28, 0, 6),
     "DescribeTransactionsRequest": (65, 0, 0),
     "ListTransactionsRequest": (66, 0, 2),
     "ConsumerGroupHeartbeatRequest": (68, 0, 1),
@@ -72,7 +72,7 @@ KAFKA_4_2 = {
     "ElectLeadersRequest": (43, 0, 2),
     "ListConfigResourcesRequest": (74, 0, 1),
 }
-"""API key: lowest and highest version of Kafka 4.2."""
+"""API key: lowest and highest version of Kafka 4.2, and of 4.4 for ApiVersions and TxnOffsetCommit."""
 
 
 def test_checked_in_messages_are_what_the_generator_writes() -> None:
@@ -82,15 +82,15 @@ def test_checked_in_messages_are_what_the_generator_writes() -> None:
         assert (MESSAGES / name).read_text() == text, f"{name} differs: run python -m headgate.broker.wire.kafka.generate"
 
 
-@pytest.mark.parametrize("name", KAFKA_4_2)
-def test_schemas_cover_kafka_4_2(name: str) -> None:
-    key, lowest, highest = KAFKA_4_2[name]
+@pytest.mark.parametrize("name", KAFKA)
+def test_schemas_cover_kafka(name: str) -> None:
+    key, lowest, highest = KAFKA[name]
     for message in (load(name), load(name.replace("Request", "Response"))):
         assert message.api_key == key
         assert message.versions.lowest == lowest
         assert message.versions.highest >= highest
 
 
-def test_every_generated_api_is_checked_against_kafka_4_2() -> None:
+def test_every_generated_api_is_checked_against_kafka() -> None:
     requests = {name for names in generate.MESSAGES.values() for name in names if len(names) == 2 and name.endswith("Request")}
-    assert requests == set(KAFKA_4_2)
+    assert requests == set(KAFKA)

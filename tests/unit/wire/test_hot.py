@@ -22,7 +22,8 @@ TOPIC_ID = uuid.UUID(int=7)
 NODES = [hot.Node(3, "host", 9092, None), hot.Node(4, "häst", 9093, "a")]
 REFUSED = [
     produce.Refused(1, 6, lead=(3, 9)),
-    produce.Refused(2, 87, 5, "wrong record", 4),
+    produce.Refused(2, 87, 5, "wrong record", (4,)),
+    produce.Refused(2, 87, 5, "wrong records", (0, 4, 5, 300, 70_000)),
     produce.Refused(3, 2, 5, "ä" * 10),
     produce.Refused(4, 6, lead=(4, 0)),
 ]
@@ -68,10 +69,11 @@ def _refused_message(one: produce.Refused, version: int) -> produce_messages.Par
         message.log_start_offset = one.log_start
     if version >= 8:
         message.error_message = one.message
-        if one.record is not None:
-            message.record_errors = [
-                produce_messages.BatchIndexAndErrorMessage(batch_index=one.record, batch_index_error_message=one.message)
-            ]
+        texts = [one.message] * 3 + [None] * len(one.records)
+        message.record_errors = [
+            produce_messages.BatchIndexAndErrorMessage(batch_index=record, batch_index_error_message=text)
+            for record, text in zip(one.records, texts, strict=False)
+        ]
     if version >= produce.HINTS and one.lead is not None:
         message.current_leader = produce_messages.LeaderIdAndEpoch(leader_id=one.lead[0], leader_epoch=one.lead[1])
     return message

@@ -1,7 +1,10 @@
-"""ApiVersions (18), versions 0-4: the APIs and versions that this broker serves.
+"""ApiVersions (18), versions 0-5: the APIs and versions that this broker serves.
 
 - An unsupported version is answered in version 0 with UNSUPPORTED_VERSION and the list: the client can choose (KIP-511).
 - From version 3 the client names its software; a name or version that Kafka would refuse is INVALID_REQUEST.
+- From version 5 the client names the cluster and the broker that it expects here (KIP-1242). If it reached another one, such as
+  through a proxy or an old DNS record, it gets REBOOTSTRAP_REQUIRED, and asks its bootstrap servers again. One that names a broker
+  and no cluster gets INVALID_REQUEST. A broker that is still starting knows its own number and not yet its cluster.
 - Features: `transaction.version` is 2: clients then use the second protocol of transactions (KIP-890). `group.version` is 1:
   consumer groups (KIP-848).
 
@@ -23,9 +26,16 @@ from headgate.broker.wire.kafka.messages.api_versions import (
     SupportedFeatureKey,
 )
 
+ANY_NODE = -1
 FEATURES = {"group.version": 1, "transaction.version": 2}
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def _is_here(cluster_id: str, node_id: int, context: Context) -> bool:
+    """Whether a client that expects this cluster and broker has reached them."""
+    starting = context.engine is None
+    return node_id == context.settings.broker_id and (starting or cluster_id == context.engine.cluster_id)
 
 
 def _served() -> list[ApiVersion]:
@@ -44,6 +54,10 @@ async def handle(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
         for text in (request.client_software_name, request.client_software_version):
             if not _SOFTWARE.fullmatch(text):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if request.cluster_id is None and request.node_id != ANY_NODE:
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if request.cluster_id is not None and not _is_here(request.cluster_id, request.node_id, context):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     return ApiVersionsResponse(
         api_keys=_served(),
         supported_features=[SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()],

@@ -1,8 +1,9 @@
-"""TxnOffsetCommit (28), versions 0-5: positions of a group that count once their transaction is committed.
+"""TxnOffsetCommit (28), versions 0-6: positions of a group that count once their transaction is committed.
 
 Answered when they are durable. Until the outcome, OffsetFetch with `require_stable` answers UNSTABLE_OFFSET_COMMIT for them. From
 version 3 the request names the member, which is checked as in OffsetCommit. From version 5 the group joins the transaction with
-this request; before, the broker checks that AddOffsetsToTxn came first.
+this request; before, the broker checks that AddOffsetsToTxn came first. Version 6 names topics by their ids (KIP-1319), and tells
+a member of an unknown group and one with an old epoch apart from one with an old generation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headgate.broker.wire.kafka.messages.txn_offset_commit import (
 
 ADDS_VERSION_MIN = 5
 ABORTABLE_VERSION_MIN = 4
+TOPIC_IDS_VERSION_MIN = EPOCHS_VERSION_MIN = 6
 
 
 async def handle(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
@@ -32,17 +34,17 @@ async def handle(request: TxnOffsetCommitRequest, context: Context) -> TxnOffset
     positions: list[Position] = []
     results: list[TxnOffsetCommitResponsePartition] = []
     manifest = context.engine.manifest
-    topics = manifest.topics
+    by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
     each = context.turn.each
     async for asked in each(request.topics):
-        topic = topics.get(asked.name)
-        rows = TxnOffsetCommitResponseTopic(name=asked.name)
+        topic = manifest.topics_by_id.get(asked.topic_id) if by_id else manifest.topics.get(asked.name)
+        rows = TxnOffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
         response.topics.append(rows)
         async for row in each(asked.partitions):
             result = TxnOffsetCommitResponsePartition(partition_index=row.partition_index)
             rows.partitions.append(result)
             if topic is None:
-                result.error_code = unknown_topic_code(asked.name)
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else unknown_topic_code(asked.name)
             elif not 0 <= row.partition_index < topic.partitions:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
@@ -88,6 +90,7 @@ async def _commit(request: TxnOffsetCommitRequest, context: Context, positions: 
             generation=request.generation_id,
             positions=tuple(portion),
             any_member=True,
+            unknown_group=Reason.GROUP_ID_NOT_FOUND if context.api_version >= EPOCHS_VERSION_MIN else Reason.ILLEGAL_GENERATION,
         )
         return context.groups.commit_pending(request.group_id, event, request.producer_id, request.producer_epoch, consent)
 
@@ -100,7 +103,7 @@ def _code(reason: Reason, version: int) -> ErrorCode:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         case Reason.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        case Reason.STALE_MEMBER_EPOCH:
+        case Reason.STALE_MEMBER_EPOCH if version < EPOCHS_VERSION_MIN:
             return ErrorCode.ILLEGAL_GENERATION
         case Reason.INVALID_TRANSACTION_STATE if version >= ABORTABLE_VERSION_MIN:
             return ErrorCode.TRANSACTION_ABORTABLE

@@ -2,7 +2,8 @@
 
 A release serves its features at one level each (`api_versions.FEATURES`), and no records in the store depend on a level, so there
 is nothing to upgrade or to downgrade. An update to the present level succeeds. Any other one, and one of an unknown feature, is
-INVALID_UPDATE_VERSION, as in Kafka for a level out of range; one wrong update refuses all, as in Kafka.
+INVALID_UPDATE_VERSION, as in Kafka for a level out of range. One wrong update refuses all, as in Kafka: the error is that of the
+whole request, in every version, and the rows of versions 0 and 1 say which updates are wrong.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from headgate.broker.wire.kafka.messages.update_features import (
     UpdateFeaturesResponse,
 )
 
-ROWS_VERSION_MAX = 1
-
 
 async def handle(request: UpdateFeaturesRequest, context: Context) -> UpdateFeaturesResponse:
     response = UpdateFeaturesResponse(error_message=None)
@@ -30,7 +29,7 @@ async def handle(request: UpdateFeaturesRequest, context: Context) -> UpdateFeat
         response.results.append(UpdatableFeatureResult(feature=one.feature, error_code=code, error_message=message))
     if not request.feature_updates:
         response.error_code, response.error_message = ErrorCode.INVALID_REQUEST, "no feature is named"
-    elif refused is not None and context.api_version > ROWS_VERSION_MAX:
+    elif refused is not None:
         response.error_code, response.error_message = ErrorCode.INVALID_UPDATE_VERSION, refused
     return response
 

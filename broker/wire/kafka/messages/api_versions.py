@@ -14,6 +14,7 @@ from headgate.broker.wire.kafka.primitives import (
     malformed,
     portions,
     read_compact_count,
+    read_compact_nullable_string,
     read_compact_string,
     read_count,
     read_tag,
@@ -21,6 +22,7 @@ from headgate.broker.wire.kafka.primitives import (
     skip_tags,
     steps,
     write_compact_count,
+    write_compact_nullable_string,
     write_compact_string,
     write_count,
     write_tag,
@@ -39,18 +41,22 @@ _I64 = struct.Struct(">q")
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsRequest:
     client_software_name: str = ""
-    """The name of the client (v3+)"""
+    """The client's software (v3+)"""
     client_software_version: str = ""
-    """The version of the client (v3+)"""
+    """The version of the client's software (v3+)"""
+    cluster_id: str | None = None
+    """The cluster that the client expects here (KIP-1242), or null (v5)"""
+    node_id: int = -1
+    """The broker that the client expects here, or -1 (v5)"""
 
     API_KEY: ClassVar[int] = 18
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
     def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsRequest, int]]:
         """`decode` in steps."""
-        check_version("ApiVersionsRequest", version, 0, 4)
+        check_version("ApiVersionsRequest", version, 0, 5)
         try:
             yield 1
             return _read_api_versions_request(buf, pos, version)
@@ -70,7 +76,7 @@ class ApiVersionsRequest:
 
     def encoding(self, out: bytearray, version: int) -> Steps[None]:
         """`encode` in steps, behind what `out` holds already."""
-        check_version("ApiVersionsRequest", version, 0, 4)
+        check_version("ApiVersionsRequest", version, 0, 5)
         yield 1
         _write_api_versions_request(out, self, version)
 
@@ -82,11 +88,20 @@ def _read_api_versions_request(buf: Buffer, pos: int, version: int) -> tuple[Api
     client_software_version: str = ""
     if version >= 3:
         client_software_version, pos = read_compact_string(buf, pos)
+    cluster_id: str | None = None
+    if version == 5:
+        cluster_id, pos = read_compact_nullable_string(buf, pos)
+    node_id: int = -1
+    if version == 5:
+        (node_id,) = _I32.unpack_from(buf, pos)
+        pos += 4
     if version >= 3:
         pos = skip_tags(buf, pos)
     result = ApiVersionsRequest(
         client_software_name=client_software_name,
         client_software_version=client_software_version,
+        cluster_id=cluster_id,
+        node_id=node_id,
     )
     return result, pos
 
@@ -96,75 +111,75 @@ def _write_api_versions_request(out: bytearray, value: ApiVersionsRequest, versi
         write_compact_string(out, value.client_software_name)
     if version >= 3:
         write_compact_string(out, value.client_software_version)
+    if version == 5:
+        write_compact_nullable_string(out, value.cluster_id)
+    if version == 5:
+        out += _I32.pack(value.node_id)
     if version >= 3:
         out.append(0)
 
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersion:
-    """The APIs supported by the broker."""
+    """The APIs that are served."""
 
     api_key: int = 0
-    """The API index"""
+    """The API's number"""
     min_version: int = 0
-    """The minimum supported version, inclusive"""
+    """The lowest version"""
     max_version: int = 0
-    """The maximum supported version, inclusive"""
+    """The highest version"""
 
 
 @dataclass(slots=True, kw_only=True)
 class SupportedFeatureKey:
-    """Features supported by the broker. Note: in v0-v3, features with MinSupportedVersion = 0 are omitted."""
+    """The features that this broker has."""
 
     name: str = ""
-    """The name of the feature"""
+    """The feature"""
     min_version: int = 0
-    """The minimum supported version for the feature"""
+    """The lowest version"""
     max_version: int = 0
-    """The maximum supported version for the feature"""
+    """The highest version"""
 
 
 @dataclass(slots=True, kw_only=True)
 class FinalizedFeatureKey:
-    """List of cluster-wide finalized features. The information is valid only if FinalizedFeaturesEpoch >= 0."""
+    """The features that the cluster uses."""
 
     name: str = ""
-    """The name of the feature"""
+    """The feature"""
     max_version_level: int = 0
-    """The cluster-wide finalized max version level for the feature"""
+    """The highest level"""
     min_version_level: int = 0
-    """The cluster-wide finalized min version level for the feature"""
+    """The lowest level"""
 
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsResponse:
     error_code: int = 0
-    """The top-level error code"""
+    """The error of the request, or 0"""
     api_keys: list[ApiVersion] = field(default_factory=list)
-    """The APIs supported by the broker"""
+    """The APIs that are served"""
     throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v1+)
-    """
+    """Time for which the client must pause because of a quota, ms (v1+)"""
     supported_features: list[SupportedFeatureKey] = field(default_factory=list)
-    """Features supported by the broker. Note: in v0-v3, features with MinSupportedVersion = 0 are omitted (v3+)"""
+    """The features that this broker has (v3+)"""
     finalized_features_epoch: int = -1
-    """The monotonically increasing epoch for the finalized features information. Valid values are >= 0. A value of -1 is special
-    and represents unknown epoch (v3+)
-    """
+    """The version of the cluster's features, or -1 (v3+)"""
     finalized_features: list[FinalizedFeatureKey] = field(default_factory=list)
-    """List of cluster-wide finalized features. The information is valid only if FinalizedFeaturesEpoch >= 0 (v3+)"""
+    """The features that the cluster uses (v3+)"""
     zk_migration_ready: bool = False
-    """Set by a KRaft controller if the required configurations for ZK migration are present (v3+)"""
+    """Whether a controller can take part in a migration from ZooKeeper (v3+)"""
 
     API_KEY: ClassVar[int] = 18
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
     def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsResponse, int]]:
         """`decode` in steps."""
-        check_version("ApiVersionsResponse", version, 0, 4)
+        check_version("ApiVersionsResponse", version, 0, 5)
         try:
             return (yield from _read_api_versions_response(buf, pos, version))
         except PARSE_ERRORS as error:
@@ -183,7 +198,7 @@ class ApiVersionsResponse:
 
     def encoding(self, out: bytearray, version: int) -> Steps[None]:
         """`encode` in steps, behind what `out` holds already."""
-        check_version("ApiVersionsResponse", version, 0, 4)
+        check_version("ApiVersionsResponse", version, 0, 5)
         yield from _write_api_versions_response(out, self, version)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
+from uuid import UUID
 
 from headgate.broker.runtime.steps import Steps, finish
 from headgate.broker.wire.kafka.primitives import (
     PARSE_ERRORS,
+    ZERO_UUID,
     Buffer,
     check_version,
     malformed,
@@ -19,6 +21,7 @@ from headgate.broker.wire.kafka.primitives import (
     read_count,
     read_nullable_string,
     read_string,
+    read_uuid,
     skip_tags,
     steps,
     unsupported,
@@ -38,55 +41,57 @@ _I64_I16 = struct.Struct(">qh")
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequestPartition:
-    """The partitions inside the topic that we want to commit offsets for."""
+    """The positions, by partition."""
 
     partition_index: int = 0
-    """The index of the partition within the topic"""
+    """The partition"""
     committed_offset: int = 0
-    """The message offset to be committed"""
+    """The position"""
     committed_leader_epoch: int = -1
-    """The leader epoch of the last consumed record (v2+)"""
+    """The leader epoch of the last record that was read, or -1 (v2+)"""
     committed_metadata: str | None = ""
-    """Any associated metadata the client wants to keep"""
+    """The client's own note, or null"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequestTopic:
-    """Each topic that we want to commit offsets for."""
+    """The positions, by topic."""
 
     name: str = ""
-    """The topic name"""
+    """The topic (v0-v5)"""
+    topic_id: UUID = ZERO_UUID
+    """The topic (v6)"""
     partitions: list[TxnOffsetCommitRequestPartition] = field(default_factory=list)
-    """The partitions inside the topic that we want to commit offsets for"""
+    """The positions, by partition"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequest:
     transactional_id: str = ""
-    """The ID of the transaction"""
+    """The transactional id"""
     group_id: str = ""
-    """The ID of the group"""
+    """The group"""
     producer_id: int = 0
-    """The current producer ID in use by the transactional ID"""
+    """The producer of the transaction"""
     producer_epoch: int = 0
-    """The current epoch associated with the producer ID"""
+    """The epoch of that producer"""
     generation_id: int = -1
-    """The generation of the consumer (v3+)"""
+    """The generation, or the epoch of a member (KIP-848), or -1 (v3+)"""
     member_id: str = ""
-    """The member ID assigned by the group coordinator (v3+)"""
+    """The member, or empty (v3+)"""
     group_instance_id: str | None = None
-    """The unique identifier of the consumer instance provided by end user (v3+)"""
+    """The static member's own name, or null (v3+)"""
     topics: list[TxnOffsetCommitRequestTopic] = field(default_factory=list)
-    """Each topic that we want to commit offsets for"""
+    """The positions, by topic"""
 
     API_KEY: ClassVar[int] = 28
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
     def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitRequest, int]]:
         """`decode` in steps."""
-        check_version("TxnOffsetCommitRequest", version, 0, 5)
+        check_version("TxnOffsetCommitRequest", version, 0, 6)
         try:
             return (yield from _read_txn_offset_commit_request(buf, pos, version))
         except PARSE_ERRORS as error:
@@ -105,7 +110,7 @@ class TxnOffsetCommitRequest:
 
     def encoding(self, out: bytearray, version: int) -> Steps[None]:
         """`encode` in steps, behind what `out` holds already."""
-        check_version("TxnOffsetCommitRequest", version, 0, 5)
+        check_version("TxnOffsetCommitRequest", version, 0, 6)
         yield from _write_txn_offset_commit_request(out, self, version)
 
 
@@ -145,11 +150,15 @@ def _write_txn_offset_commit_request_partition(out: bytearray, value: TxnOffsetC
 
 
 def _read_txn_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitRequestTopic, int]]:
-    name: str
-    if version >= 3:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
+    name: str = ""
+    if version <= 5:
+        if version >= 3:
+            name, pos = read_compact_string(buf, pos)
+        else:
+            name, pos = read_string(buf, pos)
+    topic_id: UUID = ZERO_UUID
+    if version == 6:
+        topic_id, pos = read_uuid(buf, pos)
     if version >= 3:
         length, pos = read_compact_count(buf, pos, 14)
     else:
@@ -164,16 +173,20 @@ def _read_txn_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -
         pos = skip_tags(buf, pos)
     result = TxnOffsetCommitRequestTopic(
         name=name,
+        topic_id=topic_id,
         partitions=partitions,
     )
     return result, pos
 
 
 def _write_txn_offset_commit_request_topic(out: bytearray, value: TxnOffsetCommitRequestTopic, version: int) -> Steps[None]:
-    if version >= 3:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
+    if version <= 5:
+        if version >= 3:
+            write_compact_string(out, value.name)
+        else:
+            write_string(out, value.name)
+    if version == 6:
+        out += value.topic_id.bytes
     if version >= 3:
         write_compact_count(out, len(value.partitions))
     else:
@@ -270,41 +283,41 @@ def _write_txn_offset_commit_request(out: bytearray, value: TxnOffsetCommitReque
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponsePartition:
-    """The responses for each partition in the topic."""
+    """The results, by partition."""
 
     partition_index: int = 0
-    """The partition index"""
+    """The partition"""
     error_code: int = 0
-    """The error code, or 0 if there was no error"""
+    """The error of this position, or 0"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponseTopic:
-    """The responses for each topic."""
+    """The results, by topic."""
 
     name: str = ""
-    """The topic name"""
+    """The topic (v0-v5)"""
+    topic_id: UUID = ZERO_UUID
+    """The topic (v6)"""
     partitions: list[TxnOffsetCommitResponsePartition] = field(default_factory=list)
-    """The responses for each partition in the topic"""
+    """The results, by partition"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponse:
     throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
+    """Time for which the client must pause because of a quota, ms"""
     topics: list[TxnOffsetCommitResponseTopic] = field(default_factory=list)
-    """The responses for each topic"""
+    """The results, by topic"""
 
     API_KEY: ClassVar[int] = 28
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
     def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitResponse, int]]:
         """`decode` in steps."""
-        check_version("TxnOffsetCommitResponse", version, 0, 5)
+        check_version("TxnOffsetCommitResponse", version, 0, 6)
         try:
             return (yield from _read_txn_offset_commit_response(buf, pos, version))
         except PARSE_ERRORS as error:
@@ -323,7 +336,7 @@ class TxnOffsetCommitResponse:
 
     def encoding(self, out: bytearray, version: int) -> Steps[None]:
         """`encode` in steps, behind what `out` holds already."""
-        check_version("TxnOffsetCommitResponse", version, 0, 5)
+        check_version("TxnOffsetCommitResponse", version, 0, 6)
         yield from _write_txn_offset_commit_response(out, self, version)
 
 
@@ -346,11 +359,15 @@ def _write_txn_offset_commit_response_partition(out: bytearray, value: TxnOffset
 
 
 def _read_txn_offset_commit_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitResponseTopic, int]]:
-    name: str
-    if version >= 3:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
+    name: str = ""
+    if version <= 5:
+        if version >= 3:
+            name, pos = read_compact_string(buf, pos)
+        else:
+            name, pos = read_string(buf, pos)
+    topic_id: UUID = ZERO_UUID
+    if version == 6:
+        topic_id, pos = read_uuid(buf, pos)
     if version >= 3:
         length, pos = read_compact_count(buf, pos, 6)
     else:
@@ -365,16 +382,20 @@ def _read_txn_offset_commit_response_topic(buf: Buffer, pos: int, version: int) 
         pos = skip_tags(buf, pos)
     result = TxnOffsetCommitResponseTopic(
         name=name,
+        topic_id=topic_id,
         partitions=partitions,
     )
     return result, pos
 
 
 def _write_txn_offset_commit_response_topic(out: bytearray, value: TxnOffsetCommitResponseTopic, version: int) -> Steps[None]:
-    if version >= 3:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
+    if version <= 5:
+        if version >= 3:
+            write_compact_string(out, value.name)
+        else:
+            write_string(out, value.name)
+    if version == 6:
+        out += value.topic_id.bytes
     if version >= 3:
         write_compact_count(out, len(value.partitions))
     else:
