@@ -27,6 +27,8 @@ from enum import IntEnum
 
 import msgspec
 
+from headgate.broker.runtime.addresses import decoded, is_in
+
 ANYONE = "User:*"
 ANONYMOUS = "User:ANONYMOUS"
 """A client without a login, as in Kafka."""
@@ -197,14 +199,14 @@ class Acls:
         if acl in self.all:
             return
         self.all[acl] = None
-        self._of(acl).setdefault((acl.resource, acl.name), {})[acl] = None
+        self._of(acl).setdefault((acl.resource, _indexed(acl.resource, acl.name)), {})[acl] = None
         self._by_principal.setdefault((acl.resource, acl.principal), {})[acl] = None
 
     def remove(self, acl: Acl) -> None:
         if acl not in self.all:
             return
         del self.all[acl]
-        for table, key in ((self._of(acl), acl.name), (self._by_principal, acl.principal)):
+        for table, key in ((self._of(acl), _indexed(acl.resource, acl.name)), (self._by_principal, acl.principal)):
             rows = table[acl.resource, key]
             del rows[acl]
             if not rows:
@@ -215,6 +217,7 @@ class Acls:
 
     def about(self, resource: Resource, name: str) -> list[Acl]:
         """The rules about a resource."""
+        name = _indexed(resource, name)
         found = list(self._literal.get((resource, name), ()))
         if name != WILDCARD:
             found += self._literal.get((resource, WILDCARD), ())
@@ -264,11 +267,10 @@ class Acls:
 
 
 def _from(rule: str, host: str) -> bool:
-    if rule in (WILDCARD, host):
-        return True
-    if "/" not in rule:
-        return False
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(rule, strict=False)
-    except ValueError:
-        return False
+    return rule == WILDCARD or is_in(host, rule)
+
+
+def _indexed(resource: Resource, name: str) -> str:
+    """The name under which rules are looked up. A file is opened by its decoded URL, so that is what rules are about: `%73ecret` is
+    `secret`."""
+    return decoded(name) if resource is Resource.FILE else name

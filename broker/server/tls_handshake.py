@@ -16,6 +16,8 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
+from headgate.broker.runtime.addresses import plain
+
 HANDSHAKE_S = 10.0
 """Longest time of a handshake."""
 SHUTDOWN_S = 2.0
@@ -106,4 +108,4 @@ class _Accepted(asyncio.Protocol):
 def peer_of(transport: asyncio.BaseTransport) -> str:
     """``host:port`` of the other side."""
     peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if peer else "?"
+    return f"{plain(peer[0])}:{peer[1]}" if peer else "?"

@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import Message
 
 from headgate.broker.cluster.acl import ANONYMOUS, Operation
 from headgate.broker.cluster.quotas import user_of
+from headgate.broker.runtime.addresses import plain
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.access import grpc_rules
 from headgate.broker.server.access.rights import refusal
@@ -138,7 +140,7 @@ def host_of(peer: str) -> str:
     """The address in gRPC's name of a peer: ``ipv4:127.0.0.1:4711``, ``ipv6:%5B::1%5D:4711``."""
     kind, _, rest = peer.partition(":")
     host = rest.rpartition(":")[0]
-    return host.replace("%5B", "").replace("%5D", "").strip("[]") if kind in ("ipv4", "ipv6") else ""
+    return plain(unquote(host).strip("[]")) if kind in ("ipv4", "ipv6") else ""
 
 
 def user_of_call() -> str | None:

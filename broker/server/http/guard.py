@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from headgate.broker.cluster.acl import Operation
+from headgate.broker.runtime.addresses import plain
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
@@ -112,7 +113,7 @@ def guarded(answer: Answer, hosts: KnownHosts | None, security: Security | None 
 
 async def admit(security: Security, request: Request) -> None:
     """Let a client in by its certificate or its Authorization header. Raises InvalidError: NOT_AUTHENTICATED, NOT_AUTHORIZED."""
-    host = request.client.host if request.client is not None else ""
+    host = plain(request.client.host) if request.client is not None else ""
     certificate, header = getattr(request.state, "certificate", None), request.headers.get("authorization")
     try:
         if header is not None:

@@ -86,6 +86,38 @@ def test_the_rules_of_kafka(acls: list[Acl], operation: Op, name: str, allowed: 
 
 
 @pytest.mark.parametrize(
+    ("rule", "host", "is_about"),
+    [
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("10.0.0.0/8", "::ffff:10.0.0.1", True),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.0/104", "10.0.0.1", True),
+        ("::ffff:10.0.0.0/104", "11.0.0.1", False),
+        ("2001:DB8:0::1", "2001:db8::1", True),
+        ("fe80::/16", "fe80::1%eth0", True),
+        ("fe80::1", "fe80::1%eth0", True),
+        ("::/0", "10.0.0.1", False),
+        ("10.0.0.1", "", False),
+    ],
+)
+def test_a_host_is_the_same_however_a_socket_writes_it(rule: str, host: str, is_about: bool) -> None:
+    """A DENY of an IPv4 address would miss its clients at a socket for both protocols."""
+    rules = Acls([acl("a", Op.READ), acl("a", Op.READ, DENY, host=rule)])
+    assert rules.allows(("User:alice",), host, Op.READ, R.TOPIC, "a") is not is_about
+
+
+@pytest.mark.parametrize("denied", ["s3://lake/secret~", "s3://lake/%73ecret~", "s3://lake/secret/x"])
+@pytest.mark.parametrize("path", ["s3://lake/secret/x", "s3://lake/%73ecret/x", "s3://lake/%73%65cret%2Fx"])
+def test_a_file_is_denied_however_its_url_is_written(denied: str, path: str) -> None:
+    rule = acl(denied, Op.READ, DENY, resource=R.FILE)
+    rules = Acls([acl("s3://lake/~", Op.READ, resource=R.FILE), rule])
+    assert not rules.allows(("User:alice",), "10.0.0.1", Op.READ, R.FILE, path)
+    assert rules.allows(("User:alice",), "10.0.0.1", Op.READ, R.FILE, "s3://lake/%2573ecret/x"), "another file"
+    rules.remove(rule)
+    assert rules.allows(("User:alice",), "10.0.0.1", Op.READ, R.FILE, path)
+
+
+@pytest.mark.parametrize(
     ("acls", "allowed"),
     [
         ([], False),
