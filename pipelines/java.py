@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,13 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
                 return place
     place = Path(tempfile.gettempdir(), f"headgate-{os.getuid()}")
     place.mkdir(mode=0o700, exist_ok=True)
+    found = place.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise FatalError(
+            Reason.INVALID_CONFIG,
+            "a program would be started from a directory that another user may change: remove it, or set XDG_CACHE_HOME. "
+            f"path=`{place}`",
+        )
     return place
 
 

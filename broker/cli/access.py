@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from headgate.broker.cli import output
 from headgate.broker.client.access_admin import AccessAdmin, Acl
+from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 
@@ -25,6 +26,7 @@ def new_password(path: str | None) -> str:
     try:
         if path == "-":
             return sys.stdin.readline().rstrip("\n")
+        secret_files.check(path)
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -20,6 +20,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 TLS = "tls://"
@@ -46,6 +47,8 @@ class Security:
 
     def files(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """The contents of authorities, key and certificate. Raises InvalidError if a file cannot be read."""
+        if self.certificate:
+            secret_files.check(self.key or self.certificate)
         return (
             _content(self.ca) if self.ca else None,
             _content(self.key or self.certificate) if self.certificate else None,
@@ -133,6 +136,7 @@ def _secret(path: str, variable: str) -> str:
         if not secret:
             raise _wrong(f"no secret is given: name a file in the address, or set {variable}")
         return secret
+    secret_files.check(path)
     return _content(path)[:SECRET_BYTES_MAX].decode("utf-8", "replace").strip()
 
 

@@ -27,6 +27,7 @@ from headgate.broker.runtime.setting_kinds import (
     SECOND_MS,
     TRUE,
     Value,
+    check_removed,
     checked,
     expected,
     invalid,
@@ -162,8 +163,6 @@ class Settings:
         "", "file with the first administrator's password; empty = HEADGATE_ADMIN_PASSWORD, if that is set"
     )
     audit_file: str = _text("", "file for the audit log, one JSON line for each administrative act and refusal; empty = the log")
-    audit_topic: str = _text("", "topic that also gets the lines of the audit log; created if it is missing; empty = none")
-
     rack: str = _text("", "location of this broker, for clients that read from the nearest broker; empty = unknown")
 
     # -- the cluster
@@ -425,6 +424,7 @@ def setting(name: str) -> Field[Any]:
     """The field of a setting. Raises InvalidError(INVALID_CONFIG) with the nearest known name."""
     found = Settings.__dataclass_fields__.get(name)
     if found is None:
+        check_removed(name)
         near = _nearest(name, Settings.__dataclass_fields__)
         hint = "`headgate broker --help` lists them all." if near is None else f"did you mean `{near}`?"
         raise invalid(f"unknown setting. {hint} setting=`{name}`")
@@ -547,12 +547,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for item in fields(Settings):
         value = environment.get(environment_name(item.name))
-        # Kubernetes gives every pod HEADGATE_KAFKA_PORT=tcp://10.0.0.1:9092 if a Service is named `headgate-kafka`. Such a value is
-        # not ours.
+        # For a Service named `headgate-kafka`, Kubernetes gives every pod HEADGATE_KAFKA_PORT=tcp://10.0.0.1:9092: not ours.
         if value and not (item.name.endswith("_port") and value.startswith("tcp://")):
             values[item.name] = value
     known = [environment_name(item.name) for item in fields(Settings)] + [ADMIN_PASSWORD]
     for name in environment:
+        check_removed(name.removeprefix(ENVIRONMENT_PREFIX).lower())
         # A name that resembles no setting belongs to other software.
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and (meant := _nearest(name, known, MISSPELT_RATIO)):
             raise invalid(f"unknown setting in the environment. did you mean `{meant}`? name=`{name}`")

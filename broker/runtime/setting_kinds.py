@@ -160,3 +160,15 @@ def checked(item: Field[Any], value: object) -> Value:
 
 def invalid(message: str) -> InvalidError:
     return InvalidError(Reason.INVALID_CONFIG, message)
+
+
+REMOVED = {
+    "audit_topic": "whoever may write to a topic can forge lines in it. The audit log goes to the file that `audit_file` names",
+}
+"""Settings of earlier releases: why they are gone, and what is there instead."""
+
+
+def check_removed(name: str) -> None:
+    """Raise InvalidError(INVALID_CONFIG) for a setting of an earlier release."""
+    if name in REMOVED:
+        raise invalid(f"setting was removed: {REMOVED[name]}. setting=`{name}`")

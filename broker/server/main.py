@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from headgate.broker.runtime import descriptors
+from headgate.broker.runtime import descriptors, secret_files
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.listeners import listeners
@@ -66,6 +66,7 @@ def run(settings: Settings) -> int:
         signal.signal(number, _exit_early)
     try:
         descriptors.allow(settings.connections_max)
+        secret_files.leave_no_core()
         kept = os.environ.get(KAFKA_SOCKET)
         kafka = [ports.adopt(int(kept)) if kept else ports.listen(settings.host, settings.kafka_port, "kafka_port")]
         kafka += [ports.listen(one.host, one.port, "kafka_listeners") for one in listeners(settings)[1:]]

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from headgate.broker.node import Address, Node
     from headgate.broker.runtime.metrics import Metrics
     from headgate.broker.server.access.security import Security
-    from headgate.broker.server.audit.topic import AuditTopic
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
     from headgate.broker.server.http.app import Behind, HttpPort
@@ -81,7 +80,6 @@ class Process:
         self._kafka_address, self._http_address = ports.address(kafka[0]), ports.address(http)
         self._grpc_port = settings.grpc_port or ports.free(settings.host)
         self._audit_file: AuditFile | None = None if not settings.audit_file else AuditFile(settings.audit_file)
-        self._audit_topic: AuditTopic | None = None
         self._audit = Audit(settings.broker_id, self.clock.now_ms, self._audit_file or to_log)
         self._certificates, self._security = _protection(settings, self.clock, self._audit)
         self._mtls_port = 0 if self._certificates is None else settings.grpc_mtls_port or ports.free(settings.host)
@@ -209,11 +207,6 @@ class Process:
         )
         self._grpc.register(observer.metrics)
         self._grpc_port = await self._grpc.start()
-        if self.settings.audit_topic:
-            topic = await load(_audit_topic)
-            self._audit_topic = topic(node.engine, self.settings.audit_topic, self.connect)
-            self._audit_topic.start()
-            self._audit.sinks.append(self._audit_topic)
 
     def _advertised(self) -> tuple[str, int]:
         settings = self.settings
@@ -288,9 +281,6 @@ class Process:
         node = self._node
         alone = node is None or node.alone
         await self._kafka.stop_accepting()
-        if self._audit_topic is not None:
-            self._audit.sinks.remove(self._audit_topic)
-            await ending.close("audit topic", self._audit_topic.close())
         if node is not None:
             await node.drain(ending)
         if alone:
@@ -305,6 +295,7 @@ class Process:
             await ending.close("http", self._http.close())
         if self._certificates is not None:
             await ending.close("certificates", self._certificates.close())
+        self._audit.tell_left_out()
         if self._audit_file is not None:
             await ending.close("audit", asyncio.to_thread(self._audit_file.close))
         if self._backend is not None and self._backend.store is not None:
@@ -336,12 +327,6 @@ def _backend() -> type[Backend]:
     from headgate.broker.server.backend import Backend
 
     return Backend
-
-
-def _audit_topic() -> type[AuditTopic]:
-    from headgate.broker.server.audit.topic import AuditTopic
-
-    return AuditTopic
 
 
 def _grpc_server() -> type[GrpcServer]:

@@ -22,6 +22,7 @@ import grpc
 from cryptography import x509
 
 from headgate.broker.control.stream import connect
+from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
@@ -144,6 +145,7 @@ class Certificates:
 
     def _read(self) -> Bundle:
         """Raises InvalidError."""
+        secret_files.check(self._files[1])
         chain, key, ca, lists = (_content(path) if path else b"" for path in self._files)
         try:
             certificate = x509.load_pem_x509_certificate(chain)

@@ -72,6 +72,7 @@ def test_ways_to_write_a_value(arguments: list[str], name: str, value: object) -
         (["--store", "a\nb"], ["store"]),
         (["--wal-fsnc", "never"], ["did you mean `wal_fsync`"]),
         (["--zzz", "1"], ["unknown setting", "--help"]),
+        (["--audit-topic", "t"], ["setting was removed", "audit_file", "forge"]),
         (["--kafka-port"], ["expected a value", "--kafka-port"]),
         (["9092"], ["expected --setting value", "9092"]),
         (["--kafka-port", "1", "--kafka-port=2"], ["twice", "kafka_port"]),

@@ -11,6 +11,7 @@ from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import Access, PutUser, User
 from headgate.broker.cluster.acl import ANONYMOUS, Operation
 from headgate.broker.engine.identity import decoy_secret
+from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.listeners import asks_for_login
@@ -93,7 +94,10 @@ class Security:
         except InvalidError as error:
             if error.reason is not Reason.USER_EXISTS:  # another broker was faster
                 raise
+            return
         logger.info("administrator_created", user=user.name)
+        caller = Caller(who="", host="", door="start")
+        self._audit.did("first administrator", caller, [user.name], details={"superuser": True})
 
     def refused(self, what: str, door: str, host: str, reason: str, principal: str = "") -> None:
         """Note a refusal in the audit log. `principal`: "" if it is not known who the client is."""
@@ -180,6 +184,10 @@ def _first_password(settings: Settings, environment: Mapping[str, str]) -> str:
     path = settings.admin_password_file
     if not path:
         return environment.get(ADMIN_PASSWORD, "")
+    try:
+        secret_files.check(path)
+    except InvalidError as error:
+        raise FatalError(error.reason, error.message) from error
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(PASSWORD_BYTES_MAX).strip()

@@ -1,10 +1,10 @@
 """The audit log: one JSON line for each administrative act, each refusal and each filled gate.
 
 A line says who did what to what, from where, and how it ended. It never holds a value of a setting, a password, a verifier, a token
-or a record. Lines go to `audit_file`, or without one to the broker's log, and also to the topic `audit_topic` if there is one.
+or a record. Lines go to `audit_file`, or without one to the broker's log.
 
-Acts are never left out. Refusals are bounded, because any client can cause them: REFUSALS_MAX a second, and the number of the
-others.
+Acts are never left out. Refusals are bounded, because any client can cause them: REFUSALS_MAX a second for each user, and as many
+for all clients without a login together; then the number of the others. So a stranger's flood hides no user's refusals.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from headgate.broker.cluster.acl import ANONYMOUS
+
 REFUSALS_MAX = 50
-"""Lines about refusals in a second: a client that repeats a refused request must not fill the disk."""
+"""Lines about refusals of one user in a second: a client that repeats a refused request must not fill the disk."""
+USERS_MAX = 50
+"""Users with a bound of their own in a second; further ones share one."""
+STRANGERS, OTHERS = "", "other users"
+"""Who shares a bound: clients that are not known, and the users beyond USERS_MAX."""
 TARGETS_MAX = 20
 """Names in one line."""
 CHARS_MAX = 500
@@ -45,10 +51,10 @@ class Audit:
     def __init__(self, broker_id: int, now_ms: Callable[[], int], sink: Sink) -> None:
         self._broker_id = broker_id
         self._now_ms = now_ms
-        self.sinks: list[Sink] = [sink]
+        self._sink = sink
         self._second = 0
-        self._refusals = 0
-        """Refusals in this second."""
+        self._refusals: dict[str, int] = {STRANGERS: 0}
+        """Refusals in this second, by user or by who shares a bound."""
         self.acts = 0
         self.refusals = 0
         """Lines, and refusals with those that were only counted, since the start."""
@@ -67,20 +73,31 @@ class Audit:
         if refused:
             self.refused(act, caller, targets, error)
             return
+        self.tell_left_out()
         self.acts += 1
         self._write("failed" if error else "done", act, caller, targets, error, details or {})
 
     def refused(self, act: str, caller: Caller, targets: Sequence[str], reason: str) -> None:
         """Note a refusal: of a login, or of something that the client may not do."""
-        second = self._now_ms() // 1000
-        if second != self._second:
-            left_out, self._second, self._refusals = self._refusals - REFUSALS_MAX, second, 0
-            if left_out > 0:
-                self._emit({"outcome": "refused", "left_out": left_out})
-        self._refusals += 1
+        self.tell_left_out()
+        who = STRANGERS if caller.who in ("", ANONYMOUS) else caller.who
+        if who not in self._refusals and len(self._refusals) >= USERS_MAX:
+            who = OTHERS
+        count = self._refusals[who] = self._refusals.get(who, 0) + 1
         self.refusals += 1
-        if self._refusals <= REFUSALS_MAX:
+        if count <= REFUSALS_MAX:
             self._write("refused", act, caller, targets, reason, {})
+
+    def tell_left_out(self) -> None:
+        """Write the numbers of refusals without a line, once their second is over. The Kafka listener calls it in every sweep."""
+        second = self._now_ms() // 1000
+        if second == self._second:
+            return
+        self._second, counted = second, self._refusals
+        self._refusals = {STRANGERS: 0}
+        for who, count in counted.items():
+            if count > REFUSALS_MAX:
+                self._emit({"outcome": "refused", "who": _cut(who), "left_out": count - REFUSALS_MAX})
 
     def _write(
         self, outcome: str, act: str, caller: Caller, targets: Sequence[str], reason: str, details: dict[str, object]
@@ -104,9 +121,7 @@ class Audit:
     def _emit(self, row: dict[str, object]) -> None:
         at = datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
         row = {"time": at.replace("+00:00", "Z"), "broker": self._broker_id, **row}
-        line = json.dumps(row)
-        for sink in self.sinks:
-            sink(row, line)
+        self._sink(row, json.dumps(row))
 
 
 def _cut(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Where audit lines go besides the topic: a file of their own, or the broker's log."""
+"""Where audit lines go: a file of their own, or the broker's log."""
 
 from __future__ import annotations
 

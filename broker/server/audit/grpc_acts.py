@@ -117,6 +117,11 @@ def details(response: Message | None) -> dict[str, object]:
     }
 
 
+def traits(request: Message) -> dict[str, object]:
+    """What the line of an act says besides names: that a user may do everything."""
+    return {"superuser": True} if getattr(request, "superuser", False) else {}
+
+
 def sources(request: Message) -> dict[str, object]:
     """The places of the files that fill a gate."""
     files = getattr(request, "files", ())

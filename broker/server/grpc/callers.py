@@ -94,13 +94,14 @@ class Callers:
         who, host = (ANONYMOUS, host_of(context.peer())) if rights is None else (rights.identity.principal, rights.identity.host)
         error = ""
         details: dict[str, object] = {}
+        traits = grpc_acts.traits(request)
         if isinstance(result, Exception):
             error = result.message if isinstance(result, HeadgateError) else context.details() or type(result).__name__
         else:
             details = grpc_acts.details(method.response.FromString(result) if isinstance(result, bytes) else result)
             if details:
                 details |= grpc_acts.sources(request)
-        self.audit.did(method.short, Caller(who=who, host=host, door="grpc"), names(request), error=error, details=details)
+        self.audit.did(method.short, Caller(who=who, host=host, door="grpc"), names(request), error=error, details=traits | details)
 
     def trim(self, method: Method, response: Message | bytes) -> Message | bytes:
         """Take out of an answer what the caller may not see."""

@@ -293,6 +293,8 @@ class KafkaServer:
         self._sweep = self._loop.call_later(SWEEP_S, self._on_sweep)
         self._out_of_descriptors = False
         self._tell_rest()
+        if self.common.audit is not None:
+            self.common.audit.tell_left_out()
         engine, now = self.common.engine, self.common.now()
         if engine is not None:
             self.common.note_batches(engine.wal_batches[0])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from headgate.broker.runtime.errors import FatalError
 from headgate.broker.server.audit import grpc_acts, kafka_acts
-from headgate.broker.server.audit.audit import CHARS_MAX, REFUSALS_MAX, TARGETS_MAX, Audit, Caller
+from headgate.broker.server.audit.audit import CHARS_MAX, REFUSALS_MAX, TARGETS_MAX, USERS_MAX, Audit, Caller
 from headgate.broker.server.audit.file import AuditFile
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2, control_pb2, gates_pb2
@@ -96,8 +98,38 @@ def test_refusals_are_bounded_and_acts_are_not() -> None:
     assert outcomes.count("refused") == REFUSALS_MAX and outcomes.count("done") == REFUSALS_MAX + 30
     world.now_ms += 1000
     world.audit.refused("Fetch", CALLER, ["closed"], "no permission")
-    assert world.lines[-2] == {"time": "2023-11-14T22:13:21.000Z", "broker": 7, "outcome": "refused", "left_out": 30}
+    assert world.lines[-2] == {
+        "time": "2023-11-14T22:13:21.000Z",
+        "broker": 7,
+        "outcome": "refused",
+        "who": "User:alice",
+        "left_out": 30,
+    }
     assert world.audit.refusals == REFUSALS_MAX + 31
+
+
+def test_a_strangers_flood_hides_no_users_refusals_and_its_size_is_told() -> None:
+    world = World()
+    for number in range(1000):
+        world.audit.refused("login", Caller(who="", host=f"10.0.{number % 250}.1", door="http"), [], "wrong")
+        world.audit.refused("Fetch", Caller(who="User:ANONYMOUS", host="10.0.0.9", door="grpc"), [], "no permission")
+    for number in range(3 * USERS_MAX):
+        world.audit.refused("Fetch", replace(CALLER, who=f"User:{number}"), ["closed"], "no permission")
+        world.audit.refused("Produce", replace(CALLER, who="User:0"), ["closed"], "no permission")
+    whos = Counter(line["who"] for line in world.lines)
+    assert whos[""] + whos["User:ANONYMOUS"] == REFUSALS_MAX and whos["User:0"] == REFUSALS_MAX
+    assert all(whos[f"User:{number}"] for number in range(USERS_MAX - 1)) and len(world.lines) < 6 * REFUSALS_MAX
+    before = len(world.lines)
+    world.now_ms += 1000
+    world.audit.tell_left_out()
+    told = {line["who"]: line["left_out"] for line in world.lines[before:]}
+    assert told[""] == 2000 - REFUSALS_MAX and told["User:0"] == 3 * USERS_MAX + 1 - REFUSALS_MAX and "other users" in told
+
+
+def test_a_new_super_user_is_told() -> None:
+    assert grpc_acts.traits(access_pb2.CreateUserRequest(name="a", superuser=True)) == {"superuser": True}
+    assert grpc_acts.traits(access_pb2.CreateUserRequest(name="a")) == {}
+    assert grpc_acts.traits(gates_pb2.FillGateRequest()) == {}
 
 
 def test_a_line_is_bounded_whatever_a_client_sends() -> None:
