@@ -41,6 +41,7 @@ from headgate.broker.engine.upkeep.offline_process import LoopWorker, Worker
 from headgate.broker.engine.write.path import WritePath
 from headgate.broker.engine.write.replicas import Replicas, Replicator
 from headgate.broker.log.buffers import BufferPool
+from headgate.broker.log.claims import ProducerClaims
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.tail import TailMemory
 from headgate.broker.runtime.clock import SteadyClock
@@ -101,6 +102,7 @@ class Engine:
             fail=self._life.fail,
         )
         """Proves that no other broker leads this broker's partitions."""
+        self.claims = ProducerClaims()
         self.pool = BufferPool(settings.tail_bytes // 4)
         """Large buffers, for tails and for frames that may become part of a tail."""
         self.tail_memory = TailMemory(self.pool, settings.tail_bytes)

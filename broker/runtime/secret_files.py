@@ -1,5 +1,4 @@
-"""Secrets on this machine. Files with passwords, tokens and keys are refused while every user may read them. A process leaves no core
-file."""
+"""Secrets on this machine: files with passwords, tokens and keys, which other users may not read, and core files."""
 
 from __future__ import annotations
 

@@ -66,6 +66,26 @@ HIDDEN_TRANSACTION: list[PartitionLog | None] = []
 """Stands for the partitions of any topic in a request whose transactional id the client may not use."""
 
 
+class Claim:
+    """The claims of one request's client to producer ids (`log/claims.py`)."""
+
+    __slots__ = ("_claims", "_transactional_id", "_user")
+
+    def __init__(self, engine: Engine, rights: Rights, transactional_id: str | None) -> None:
+        self._claims, self._user, self._transactional_id = engine.claims, rights.identity.principal, transactional_id
+
+    def check(self, header: tuple[int, ...]) -> None:
+        """Raise HeadgateError if a batch has the producer id of another client."""
+        if header[9] >= 0:
+            is_transactional = bool(header[5] & TRANSACTIONAL)
+            self._claims.check(header[9], self._user, self._transactional_id, is_transactional=is_transactional)
+
+    def use(self, header: tuple[int, ...]) -> None:
+        """A batch was appended."""
+        if header[9] >= 0:
+            self._claims.use(header[9], self._user)
+
+
 class Answer:
     """The answer to a request with refused partitions.
 
@@ -192,6 +212,8 @@ def produce_again(
         return None
     try:
         header = unpack_header(buffer, position)
+        if shape.producer_id is not None and header[9] != shape.producer_id:
+            return None
         appended = engine.append_parsed(shape.log, header, buffer, position, size, now_ms, adopt, trust)
     except HeadgateError as error:
         return _refused_alone(shape, correlation_id, error)
@@ -230,6 +252,7 @@ def produce(
         part that will not be acknowledged.
     """
     transacts = may_transact(frame, position, version, rights)
+    claim = None if rights is None else Claim(engine, rights, read_transactional_id(frame, position, version))
     acks, topics, position = read_head(frame, position, version)
     if topics == 1:
         topic, partitions, rows_at = read_topic(frame, position, version)
@@ -243,13 +266,20 @@ def produce(
             shape = Shape(log, version, topic, number, bytes(frame[key_at:length_at]), acks, records_at - length_at)
             try:
                 header = parse(frame, records_at, end - records_at)
+                if claim is not None:
+                    claim.check(header)
+                    shape.producer_id = header[9]
                 appended = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, adopt, trust)
+                if claim is not None:
+                    claim.use(header)
             except HeadgateError as error:
                 return acks, _refused_alone(shape, correlation_id, error), shape
             return acks, shape.respond(correlation_id, appended), shape
     return (
         acks,
-        finish(_append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, trust, rights, transacts)),
+        finish(
+            _append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, trust, rights, transacts, claim)
+        ),
         None,
     )
 
@@ -266,9 +296,10 @@ def produce_large(
 ) -> Steps[tuple[int, bytes | Answer]]:
     """Append every batch of a large request in steps, without a shape. `frame` must not change meanwhile."""
     transacts = may_transact(frame, position, version, rights)
+    claim = None if rights is None else Claim(engine, rights, read_transactional_id(frame, position, version))
     acks, topics, position = read_head(frame, position, version)
     answer = yield from _append_all(
-        engine, frame, position, version, correlation_id, topics, acks, now_ms, trust, rights, transacts
+        engine, frame, position, version, correlation_id, topics, acks, now_ms, trust, rights, transacts, claim
     )
     return acks, answer
 
@@ -285,6 +316,7 @@ def _append_all(
     trust: SenderTrust | None,
     rights: Rights | None,
     transacts: bool,
+    claim: Claim | None,
 ) -> Steps[bytes | Answer]:
     """Append the batches of all topics."""
     flexible = version >= FLEXIBLE
@@ -307,7 +339,11 @@ def _append_all(
             else:
                 try:
                     header = parse(frame, records_at, end - records_at)
+                    if claim is not None:
+                        claim.check(header)
                     done = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, None, trust)
+                    if claim is not None:
+                        claim.use(header)
                     rows.append(appended_row(version, number, done))
                 except HeadgateError as error:
                     rows.append(_judged(log, error))
@@ -354,7 +390,8 @@ async def verify(
                 header, log = unpack_header(frame, records_at), logs[number]
                 if log is not None and header[5] & TRANSACTIONAL and header[9] >= 0:
                     transactions = log.producers_state.transactions
-                    if not transactions.is_allowed(header[9], header[10]):
+                    is_claimed = rights is None or engine.claims.is_confirmed(header[9], transactional_id or "")
+                    if not (is_claimed and transactions.is_allowed(header[9], header[10])):
                         wanted.setdefault((header[9], header[10]), []).append(log)
             if version >= FLEXIBLE:
                 position = skip_tags(frame, position)
@@ -363,6 +400,8 @@ async def verify(
     refusal: tuple[int, str] | None = None
     for (producer_id, epoch), theirs in wanted.items():
         reply = await exchange.verify(transactional_id or "", producer_id, epoch, theirs, add=version >= ADDS)
+        if reply.error is None and rights is not None:
+            engine.claims.confirm(producer_id, transactional_id or "", rights.identity.principal)
         if reply.error is not None:
             refusal = _unverified_code(reply.error, version), f"the transaction's coordinator does not agree: {reply.error.value}"
     return refusal

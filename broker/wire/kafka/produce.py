@@ -186,6 +186,7 @@ class Shape(Generic[Log]):
         "last_bytes",
         "log",
         "number",
+        "producer_id",
         "topic",
         "unpack",
         "version",
@@ -202,6 +203,8 @@ class Shape(Generic[Log]):
         """API key and version, as encoded in a request."""
         self.key = key
         self.acks = acks
+        self.producer_id: int | None = None
+        """The only producer id that batches may have without being judged anew; None: any."""
         self.last = b""
         self.last_bytes = -1
         """The bytes of the last request up to its batch, and the length of its records."""
