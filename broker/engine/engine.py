@@ -102,9 +102,8 @@ class Engine:
             fail=self._life.fail,
         )
         """Proves that no other broker leads this broker's partitions."""
-        self.claims = ProducerClaims()
-        self.pool = BufferPool(settings.tail_bytes // 4)
-        """Large buffers, for tails and for frames that may become part of a tail."""
+        self.claims, self.pool = ProducerClaims(), BufferPool(settings.tail_bytes // 4)
+        """`pool`: large buffers, for tails and for frames that may become part of a tail."""
         self.tail_memory = TailMemory(self.pool, settings.tail_bytes)
         self.replicator = Replicator(lambda: self.running.wal)
         """Sends copies to this broker's follower."""

@@ -251,8 +251,7 @@ def produce(
         DecodeError, struct.error, IndexError, UnicodeDecodeError: not a produce request. Nothing of it was appended, or only a
         part that will not be acknowledged.
     """
-    transacts = may_transact(frame, position, version, rights)
-    claim = None if rights is None else Claim(engine, rights, read_transactional_id(frame, position, version))
+    transacts, claim = may_transact(frame, position, version, rights), claim_of(engine, frame, position, version, rights)
     acks, topics, position = read_head(frame, position, version)
     if topics == 1:
         topic, partitions, rows_at = read_topic(frame, position, version)
@@ -266,12 +265,8 @@ def produce(
             shape = Shape(log, version, topic, number, bytes(frame[key_at:length_at]), acks, records_at - length_at)
             try:
                 header = parse(frame, records_at, end - records_at)
-                if claim is not None:
-                    claim.check(header)
-                    shape.producer_id = header[9]
-                appended = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, adopt, trust)
-                if claim is not None:
-                    claim.use(header)
+                shape.producer_id = None if claim is None else header[9]
+                appended = _append(engine, claim, log, header, frame, records_at, end - records_at, now_ms, adopt, trust)
             except HeadgateError as error:
                 return acks, _refused_alone(shape, correlation_id, error), shape
             return acks, shape.respond(correlation_id, appended), shape
@@ -295,13 +290,33 @@ def produce_large(
     rights: Rights | None = None,
 ) -> Steps[tuple[int, bytes | Answer]]:
     """Append every batch of a large request in steps, without a shape. `frame` must not change meanwhile."""
-    transacts = may_transact(frame, position, version, rights)
-    claim = None if rights is None else Claim(engine, rights, read_transactional_id(frame, position, version))
+    transacts, claim = may_transact(frame, position, version, rights), claim_of(engine, frame, position, version, rights)
     acks, topics, position = read_head(frame, position, version)
     answer = yield from _append_all(
         engine, frame, position, version, correlation_id, topics, acks, now_ms, trust, rights, transacts, claim
     )
     return acks, answer
+
+
+def _append(
+    engine: Engine,
+    claim: Claim | None,
+    log: PartitionLog,
+    header: tuple[int, ...],
+    frame: memoryview,
+    position: int,
+    size: int,
+    now_ms: int,
+    adopt: bytearray | None,
+    trust: SenderTrust | None,
+) -> tuple[int, int, int]:
+    """Append one batch, if its producer id is the client's. See `WritePath.append_parsed`."""
+    if claim is not None:
+        claim.check(header)
+    appended = engine.append_parsed(log, header, frame, position, size, now_ms, adopt, trust)
+    if claim is not None:
+        claim.use(header)
+    return appended
 
 
 def _append_all(
@@ -339,11 +354,7 @@ def _append_all(
             else:
                 try:
                     header = parse(frame, records_at, end - records_at)
-                    if claim is not None:
-                        claim.check(header)
-                    done = engine.append_parsed(log, header, frame, records_at, end - records_at, now_ms, None, trust)
-                    if claim is not None:
-                        claim.use(header)
+                    done = _append(engine, claim, log, header, frame, records_at, end - records_at, now_ms, None, trust)
                     rows.append(appended_row(version, number, done))
                 except HeadgateError as error:
                     rows.append(_judged(log, error))
@@ -425,6 +436,11 @@ def _unverified_code(reason: Reason, version: int) -> int:
             return reason_code(reason)
         case _:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # retriable for all versions
+
+
+def claim_of(engine: Engine, frame: memoryview, position: int, version: int, rights: Rights | None) -> Claim | None:
+    """The claims of a request's client; None: it may use every producer id."""
+    return None if rights is None else Claim(engine, rights, read_transactional_id(frame, position, version))
 
 
 def may_transact(frame: memoryview, position: int, version: int, rights: Rights | None) -> bool:
