@@ -34,9 +34,10 @@ from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.late import Loaded, missing
 from headgate.pipelines.murmur2 import has_jvm
-from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, rows_of, spark_errors
+from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
+from headgate.pipelines.rows import rows_of
 from headgate.pipelines.session import activate, while_ending
 
 if TYPE_CHECKING:

@@ -1,17 +1,16 @@
 """An Iceberg table as the source of a flood: one snapshot of it, as Parquet files that columns and Spark can read.
 
-The catalog and the metadata are read with PyIceberg. The data files are read like any other Parquet source, so a snapshot whose
-rows are not simply those of its files is refused: one with delete files, one with files of another format, and one whose files call
-a column by another name than the table does.
+The catalog and the metadata are read with PyIceberg. The data files are read by columns or by Spark, each as its `Reading` says
+(`iceberg_columns.py`). A snapshot whose rows are not those of Parquet files is refused: one with delete files, and one with files
+of another format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from headgate.broker.runtime.extras import require
 
@@ -22,26 +21,43 @@ import pyarrow.parquet as pq  # noqa: E402
 from pyiceberg.catalog import load_catalog  # noqa: E402
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError, ValidationError  # noqa: E402
 from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow  # noqa: E402
+from pyiceberg.schema import Schema  # noqa: E402
 from pyiceberg.table import StaticTable, Table  # noqa: E402
 
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError  # noqa: E402
+from headgate.pipelines.iceberg_columns import Reading, as_text, id_of, reading_of  # noqa: E402
 
 OWN = ("catalog", "snapshot-id", "tag", "branch")
 """Options that are ours. All others are properties of the catalog."""
-FIELD_ID = b"PARQUET:field_id"
+PINS = frozenset(("snapshot-id", "tag"))
+"""Those of them that name a state of the past; a branch has a state of now."""
 THREADS = 16
 FILES_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file of a table. `path`: on this machine, or its URL, with the characters that the table's metadata have for it."""
+
+    path: str
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A pinned snapshot of a table. `files`: the URLs or local paths of its data files, by path. `name`: for certificates."""
+    """A pinned snapshot of a table. `schema`: its columns, with ids. `files`: its data files, by path. `name`: for certificates."""
 
     name: str
     schema: pa.Schema
-    files: tuple[str, ...]
+    files: tuple[TableFile, ...]
     rows: int
     size_bytes: int
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns as a flood has them: UUIDs are text."""
+        arrow: Any = pa
+        return pa.schema([arrow.field(one.name, as_text(one.type)) for one in self.schema])
 
 
 def read_snapshot(source: str, options: Mapping[str, str]) -> Snapshot:
@@ -59,8 +75,10 @@ def read_snapshot(source: str, options: Mapping[str, str]) -> Snapshot:
     try:
         table = _table(source, options)
         named, snapshot_id = _snapshot_id(table, source, options)
+        schema = _reading_schema(table, snapshot_id, is_pinned=bool(options.keys() & PINS))
+        columns = schema_to_pyarrow(schema, include_field_ids=True)
         if snapshot_id is None:
-            return Snapshot(f"{source} without a snapshot", _arrow_schema(table, None), (), 0, 0)
+            return Snapshot(f"{source} without a snapshot", columns, (), 0, 0)
         tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
     except (NoSuchTableError, NoSuchNamespaceError) as error:
         raise InvalidError(Reason.NOT_FOUND, f"table does not exist. source=`{source}` error=`{_line(error)}`") from error
@@ -70,24 +88,27 @@ def read_snapshot(source: str, options: Mapping[str, str]) -> Snapshot:
         ) from error
     except (ValueError, ValidationError) as error:
         raise InvalidError(Reason.INVALID_CONFIG, f"the table cannot be read. source=`{source}` error=`{_line(error)}`") from error
-    schema = _arrow_schema(table, snapshot_id)
     name = f"{source} snapshot {snapshot_id}{named}"
     check_tasks(name, tasks)
     files = sorted((task.file for task in tasks), key=lambda one: str(one.file_path))
-    _check_names(name, table, schema, [str(one.file_path) for one in files])
     return Snapshot(
         name,
-        pa.schema([field.remove_metadata() for field in schema]),
-        tuple(local_or_url(str(one.file_path)) for one in files),
+        columns,
+        tuple(_readings(name, table, schema, columns, files)),
         sum(one.record_count for one in files),
         sum(one.file_size_in_bytes for one in files),
     )
 
 
 def local_or_url(path: str) -> str:
-    """The path of a file on this machine, or the URL of any other."""
-    parts = urlsplit(path)
-    return unquote(parts.path) if parts.scheme == "file" else path
+    """The path of a file on this machine, or the URL of any other.
+
+    Iceberg's locations are not encoded: ``%C3%B6`` in one is six characters of a directory's name.
+    """
+    if not path.startswith("file:"):
+        return path
+    path = path.removeprefix("file:")
+    return "/" + path.removeprefix("//").partition("/")[2] if path.startswith("//") else path
 
 
 def _table(source: str, options: Mapping[str, str]) -> Table:
@@ -122,9 +143,10 @@ def _snapshot_id(table: Table, source: str, options: Mapping[str, str]) -> tuple
     return "" if kind == "snapshot-id" else f" ({kind} {text})", found.snapshot_id
 
 
-def _arrow_schema(table: Table, snapshot_id: int | None) -> pa.Schema:
-    schema = table.schema() if snapshot_id is None else table.scan(snapshot_id=snapshot_id).projection()
-    return schema_to_pyarrow(schema, include_field_ids=True)
+def _reading_schema(table: Table, snapshot_id: int | None, *, is_pinned: bool) -> Schema:
+    """The schema that rows are read with: the snapshot's own for a tag or an id, and the table's for its current state and for a
+    branch, as in Spark. A column that was dropped is not in the table's, even if no snapshot followed."""
+    return table.scan(snapshot_id=snapshot_id).projection() if is_pinned and snapshot_id is not None else table.schema()
 
 
 def check_tasks(name: str, tasks: Iterable[Any]) -> None:
@@ -142,45 +164,41 @@ def check_tasks(name: str, tasks: Iterable[Any]) -> None:
             raise InvalidError(Reason.UNSUPPORTED, f"the snapshot has too many files. table=`{name}` max=`{FILES_MAX}`")
 
 
-def _check_names(name: str, table: Table, schema: pa.Schema, files: list[str]) -> None:
-    """Raise InvalidError unless each file has the table's columns under their names. A column that was added later may be missing.
-
-    Iceberg knows columns by their ids, and Parquet readers by name.
-    """
-    ids = _ids(schema)
+def _readings(name: str, table: Table, schema: Schema, columns: pa.Schema, files: Iterable[Any]) -> Iterator[TableFile]:
+    """The files, with how each is read: by its footer. Raises InvalidError, RetryError."""
     io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
-    identities = {
-        ids.get(field.source_id) for spec in table.specs().values() for field in spec.fields if str(field.transform) == "identity"
-    }
+    mapping = table.name_mapping() or schema.name_mapping
+    mapped = {name: field.field_id for field in mapping for name in field.names if field.field_id is not None}
+    specs = table.specs()
+    kinds = {id_of(one): one.type for one in columns}
+    defaults = {one.field_id: pa.scalar(one.initial_default, kinds[one.field_id]) for one in schema.fields}
 
-    def look(path: str) -> str | None:
-        file: Any = io.new_input(path).open()
-        with file:
-            found = pq.read_schema(file)
-        known = _ids(found)
-        for number, column in ids.items():
-            if known.get(number, column) != column:
-                return f"column `{column}` is `{known[number]}`"
-            if number not in known and known and column in found.names:
-                return f"column `{column}` is another column of that name"
-            if column not in found.names and column in identities:
-                return f"column `{column}` is in the table's partitions only"
-        return None
+    def look(file: Any) -> TableFile:
+        path = str(file.file_path)
+        given = {
+            field.source_id: pa.scalar(file.partition[place], kinds[field.source_id])
+            for place, field in enumerate(specs[file.spec_id].fields)
+            if str(field.transform) == "identity" and field.source_id in kinds
+        }
+        try:
+            handle: Any = io.new_input(path).open()
+            with handle:
+                found = pq.read_schema(handle)
+            return TableFile(local_or_url(path), reading_of(found, columns, given, defaults, mapped))
+        except InvalidError as error:
+            raise InvalidError(error.reason, f"{error.message} table=`{name}` file=`{path}`") from error
+        except pa.ArrowInvalid as error:
+            raise InvalidError(
+                Reason.INVALID_CONFIG, f"a data file is not Parquet: {_line(error)} table=`{name}` file=`{path}`"
+            ) from error
+        except FileNotFoundError as error:
+            raise InvalidError(Reason.NOT_FOUND, f"a data file of the table is not there. table=`{name}` file=`{path}`") from error
+        except OSError as error:
+            text = f"a data file cannot be read now: {_line(error)} table=`{name}` file=`{path}`"
+            raise RetryError(Reason.STORE_UNAVAILABLE, text) from error
 
     with ThreadPoolExecutor(THREADS, "headgate-iceberg") as pool:
-        for path, problem in zip(files, pool.map(look, files), strict=True):
-            if problem is not None:
-                raise InvalidError(
-                    Reason.UNSUPPORTED,
-                    f"a data file has other columns than the table: {problem} there. Rewrite the data files, or read the table "
-                    f"with Spark's Iceberg runtime and the format query. table=`{name}` file=`{path}`",
-                )
-
-
-def _ids(schema: pa.Schema) -> dict[int, str]:
-    """The names of columns by Iceberg's ids."""
-    marked = [(field.metadata or {}, field.name) for field in schema]
-    return {int(metadata[FIELD_ID]): name for metadata, name in marked if FIELD_ID in metadata}
+        yield from pool.map(look, files)
 
 
 def _line(error: BaseException) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.stand_ins import Bucket, bucket_of, stand_in, stand_in_files
+from headgate.pipelines.columns.stand_ins import Bucket
 from headgate.pipelines.session import is_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from headgate.pipelines.iceberg_columns import Reading
 
 ARROW = "arrow"
 SPARK = "spark"
@@ -60,7 +61,9 @@ class Rows:
     snapshot: str = ""
     """The snapshot of an Iceberg table that the rows are of."""
     by_spark: Callable[[str], Rows] | None = None
-    """The same rows from the bucket, given the reason why columns cannot have them. Raises InvalidError."""
+    """The same rows as Spark itself reads them, given the reason why columns cannot have them. Raises InvalidError."""
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    """How each file of an Iceberg table is read, by its path; by its URL with ``s3:`` on S3. Empty for other sources."""
 
     def for_spark(self, why: str) -> Rows:
         """The rows for Spark to read. `why`: the reason. Raises InvalidError when Spark lacks a package for their place."""
@@ -104,72 +107,6 @@ def load(spark: SparkSession, source: str | DataFrame, format: str, options: Map
                 Reason.INVALID_REQUEST, f"no row of the source can be parsed: {way_out}. source=`{source[:200]}` format=`{format}`"
             )
         return frame
-
-
-def rows_of(
-    spark: SparkSession, source: str | DataFrame, format: str, options: Mapping[str, str], made: Callable[[DataFrame], Rows]
-) -> Rows:
-    """The rows of a source. Those of a source on S3 show Spark files that stand for its objects, as far as columns can read it: so
-    Spark needs no package.
-
-    Args:
-        made: makes the rows of a frame.
-
-    Raises as `load` and `made` do.
-    """
-    if isinstance(source, str) and format.lower() == ICEBERG:
-        return _rows_of_table(spark, source, options, made)
-    if not isinstance(source, str) or not bucket_of(source) or not hasattr(spark, "_jsparkSession"):
-        return made(load(spark, source, format, options))
-
-    def by_spark(why: str) -> Rows:
-        try:
-            return made(load(spark, source, format, options))
-        except InvalidError as error:
-            if error.reason is not Reason.UNSUPPORTED:
-                raise
-            raise InvalidError(error.reason, f"{error.message} why=`not on columns: {why}`") from error
-
-    bucket = None
-    try:
-        with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
-            path, bucket = stand_in(spark, source, format, options)
-            return replace(made(load(spark, path, format, options)), bucket=bucket, by_spark=by_spark)
-    except UnlikeError as error:
-        return by_spark(str(error))
-    except HeadgateError as error:
-        if bucket is None:
-            raise
-        raise type(error)(error.reason, bucket.in_words(error.message)) from error
-
-
-def _rows_of_table(spark: SparkSession, source: str, options: Mapping[str, str], made: Callable[[DataFrame], Rows]) -> Rows:
-    """The rows of a snapshot of an Iceberg table, from its files. Raises as `read_snapshot`, `load` and `made` do."""
-    from headgate.pipelines.iceberg_table import read_snapshot
-
-    snapshot = read_snapshot(source, options)
-
-    def rows(paths: Sequence[str]) -> Rows:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        with spark_errors(f"source cannot be read. source=`{snapshot.name}`"):
-            schema = from_arrow_schema(snapshot.schema, prefer_timestamp_ntz=True)
-            # Without the option Spark would add the columns that it reads from the names of directories.
-            reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
-            frame = reader.parquet(*paths) if paths else spark.createDataFrame([], schema)
-            return replace(made(frame), snapshot=snapshot.name)
-
-    if not snapshot.files or not bucket_of(snapshot.files[0]) or not hasattr(spark, "_jsparkSession"):
-        return rows(snapshot.files)
-
-    def by_spark(why: str) -> Rows:
-        return rows([re.sub("^s3n?:", "s3a:", one) for one in snapshot.files])
-
-    try:
-        paths, bucket = stand_in_files(spark, snapshot.files)
-    except UnlikeError as error:
-        return by_spark(str(error))
-    return replace(rows(paths), bucket=bucket, by_spark=by_spark)
 
 
 def records(

@@ -20,7 +20,9 @@ from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
 from headgate.pipelines.columns.files import Access, local_path
+from headgate.pipelines.columns.headers import fields_of
 from headgate.pipelines.columns.kept import KeptCount, digest
+from headgate.pipelines.columns.kinds import of_kind
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
@@ -40,6 +42,7 @@ from headgate.pipelines.columns.stand_ins import SCHEMES, Bucket, access, hadoop
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
+from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
 from headgate.pipelines.session import is_local
 
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-_LISTING = frozenset(("path", "paths", "recursivefilelookup", "pathglobfilter", "basepath"))
+_LISTING = frozenset(("path", "paths", "recursivefilelookup", "pathglobfilter", "basepath", "__globpaths__"))
 """Options of Spark's readers that only choose the files."""
 _SETTINGS = {
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -109,6 +112,8 @@ def read_source(rows: Rows) -> Source:
         raise UnlikeError(f"a text is a time in the session's zone: {zone}")
     _check_floats(frame.sparkSession, query)
     files = _listed(frame.sparkSession, relation, query, partial(_place, frame.sparkSession, bucket=rows.bucket))
+    if rows.readings:
+        files = [_as_read(one, rows.readings[one.path], query) for one in files]
     if relation.fileFormat().getClass().getSimpleName() == _ORC:
         _check_orc(frame.sparkSession)
         return Source(query, rows.has_key, tuple(read_stripes(files, query, limits.task_bytes)), limits, is_orc=True)
@@ -186,6 +191,22 @@ def _listed(spark: SparkSession, relation: Any, query: Query, place: Callable[[s
             path, how = place(file.getPath().toUri().toString())
             found.append(Listed(path, tuple(values), how))
     return found
+
+
+def _as_read(listed: Listed, reading: Reading, query: Query) -> Listed:
+    """A file of an Iceberg table, with the columns that it has under other names, and the values of those that it lacks."""
+    wanted = set(query.columns(*query.outputs))
+    if nested := sorted(wanted & reading.nested):
+        raise UnlikeError(
+            f"the parts of a column are others in a file than in the table. column=`{nested[0]}` file=`{listed.path}`"
+        )
+    values = []
+    for name in sorted(wanted & reading.values.keys()):
+        value, kind = reading.values[name], arrow_type(query.source[name])
+        if kind is None or fields_of(query.source[name]):
+            raise UnlikeError(f"a column of several parts is not in a file. column=`{name}` file=`{listed.path}`")
+        values.append((name, of_kind(pa.array([value], value.type), query.source[name])[0]))
+    return replace(listed, values=tuple(values), names=tuple((name, own) for name, own in reading.names if name in wanted))
 
 
 def _value(row: Any, place: int, kind: Any, name: str) -> Any:

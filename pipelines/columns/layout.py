@@ -19,6 +19,7 @@ from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import INTEGERS, KINDS, ROW, Node, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.files import Access, State, footer_of, opened, refused, state_of
+from headgate.pipelines.iceberg_columns import is_uuid
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
 
 LINES_SAMPLE_BYTES = 64 << 10
@@ -43,11 +44,12 @@ _UNIT_US: dict[Unit | None, int] = {"ms": 1000, "us": 1}
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file as Spark lists it. `values`, `access`: see `SourceFile`."""
+    """A file as Spark lists it. `values`, `access`, `names`: see `SourceFile`."""
 
     path: str
     values: tuple[tuple[str, Any], ...] = ()
     access: Access | None = None
+    names: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,11 @@ class SourceFile:
     footer_crc32c: int
     """Of a file of lines: the checksum of its last bytes."""
     values: tuple[tuple[str, Any], ...] = ()
-    """The columns in the file's path, and their values as Arrow scalars."""
+    """The columns that the file does not have inside, such as those in its path, and their values as Arrow scalars."""
     access: Access | None = None
     """How to reach the bucket of a file on S3; its `path` is ``bucket/key``."""
+    names: tuple[tuple[str, str], ...] = ()
+    """(column, its name in the file) of the columns that are read. Empty: the file has the same names."""
 
     def check(self) -> None:
         """Raise RetryError if the file has changed."""
@@ -242,9 +246,10 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
         schema = metadata.schema.to_arrow_schema()
     except (OSError, InvalidError, pa.ArrowException) as error:
         raise unreadable(error, listed, "a footer") from error
+    schema = pa.schema([field.with_name(_renamed(listed, field.name)) for field in schema])
     _check_file(path, metadata.metadata, schema, columns)
-    file = SourceFile(path, state, crc32c(footer), listed.values, listed.access)
-    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    file = SourceFile(path, state, crc32c(footer), listed.values, listed.access, listed.names)
+    paths = [_renamed(listed, metadata.schema.column(index).path) for index in range(metadata.num_columns)]
     read = [index for index, name in enumerate(paths) if name.partition(".")[0] in columns]
     if any(metadata.schema.column(index).physical_type == "INT96" for index in read):
         raise UnlikeError(f"a column has times of 96 bits. file=`{path}`")
@@ -267,6 +272,17 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
     return pieces
 
 
+def _renamed(listed: Listed, path: str) -> str:
+    """The path of a column in a file, with the source's name of the column; with no name that the source has for another column."""
+    if not listed.names:
+        return path
+    own = {inside: name for name, inside in listed.names}
+    if dotted := next((inside for inside in own if "." in inside), None):
+        raise UnlikeError(f"a column has a dot in its name. column=`{dotted}` file=`{listed.path}`")
+    column, dot, rest = path.partition(".")
+    return f"{own.get(column, chr(0))}{dot}{rest}"
+
+
 def _check_file(path: str, notes: Mapping[bytes, bytes] | None, schema: pa.Schema, columns: Mapping[str, str]) -> None:
     if has_julian_times(notes):
         raise UnlikeError(f"a file has times in an old calendar. file=`{path}`")
@@ -287,13 +303,14 @@ def _is_kind(found: Any, kind: str) -> bool:
     if pa.types.is_dictionary(found):
         found = found.value_type
     if kind == "string":
-        return pa.types.is_string(found) or pa.types.is_large_string(found)
+        return pa.types.is_string(found) or pa.types.is_large_string(found) or is_uuid(found)
     if kind == "binary":
         return pa.types.is_binary(found) or pa.types.is_large_binary(found) or type(found) is pa.FixedSizeBinaryType
     if kind in ("timestamp", "timestamp_ntz"):
         zoned = pa.types.is_timestamp(found) and found.tz is not None
         return pa.types.is_timestamp(found) and found.unit in ("ms", "us") and zoned == (kind == "timestamp")
-    return bool(found == arrow_type(kind))
+    # Columns of Iceberg tables may have grown to these types.
+    return bool(found == arrow_type(kind)) or (kind, str(found)) in (("long", "int32"), ("double", "float"))
 
 
 def span_of(time: Node, kinds: Mapping[str, str], listed: Listed, ends: Mapping[str, tuple[int, int]]) -> tuple[int, int]:

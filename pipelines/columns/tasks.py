@@ -22,6 +22,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns import headers, orc
 from headgate.pipelines.columns.batches import joined
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, arrow_type, passes
+from headgate.pipelines.columns.kinds import of_kind
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.plan import Limits
@@ -193,31 +194,27 @@ def _of_group(file: Any, piece: Piece, columns: list[str], chunk_bytes: int) -> 
 def _batches(file: Any, piece: Piece, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
     """The rows of one piece, `rows` at a time."""
     inside = [name for name in columns if name != ROW and name not in dict(piece.file.values)]
+    own = dict(piece.file.names)
     first = piece.first_row
     # A batch without columns would not know its rows.
     if isinstance(file, pq.ParquetFile):
-        some = inside or file.schema_arrow.names[:1]
+        some = [own.get(name, name) for name in inside] or file.schema_arrow.names[:1]
         found = file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False)
     else:
         found = orc.batches(file, piece, inside or file.schema.names[:1], rows)
     for batch in found:
-        yield _with_given(piece, columns, {name: batch.column(name) for name in inside}, first, batch.num_rows)
+        yield _with_given(piece, columns, {name: batch.column(own.get(name, name)) for name in inside}, first, batch.num_rows)
         first += batch.num_rows
 
 
 def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
     """The columns of the rows that pass the filters, and the number of these rows."""
-    found: dict[str, Any] = {name: _of_kind(batch.column(name), spec.query.source[name]) for name in batch.schema.names}
+    found: dict[str, Any] = {name: of_kind(batch.column(name), spec.query.source[name]) for name in batch.schema.names}
     passed = passes(spec.query.filters, found)
     if passed is None:
         return found, batch.num_rows
     passed = passed.fill_null(False)
     return {name: column.filter(passed) for name, column in found.items()}, passed.true_count
-
-
-def _of_kind(column: Any, kind: str) -> Any:
-    """The column in the Arrow type of Spark's. Pairs keep theirs: the expressions read them by their fields."""
-    return column if headers.fields_of(kind) else column.cast(arrow_type(kind))
 
 
 def _made(spec: Spec, names: Iterable[str], place: Place, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:

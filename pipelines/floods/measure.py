@@ -226,10 +226,13 @@ def _parquet(
     elsewhere = 0.0
     for info in found.files:
         with found.system.open_input_file(info.path) as handle, pq.ParquetFile(handle) as file:
-            columns = of_schema(file.schema_arrow, found.path if flood.source.is_table else info.path, info.columns)
+            schema = file.schema_arrow if found.columns is None else found.columns
+            columns = of_schema(schema, found.path if flood.source.is_table else info.path, info.columns)
             see(columns)
             column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
-            column = next((name for name in file.schema_arrow.names if name.casefold() == column.casefold()), "")
+            column = next((name for name in schema.names if name.casefold() == column.casefold()), "")
+            if (reading := found.readings.get(info.path)) is not None:
+                column = reading.fields[column].name if column in reading.fields else ""
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
                 per_row = group.total_byte_size / max(group.num_rows, 1)

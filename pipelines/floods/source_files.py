@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -13,6 +14,7 @@ from headgate.pipelines.columns.files import access_of, system
 from headgate.pipelines.floods.columns import nearest
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX
+from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.listing import FILES_MAX, DataFile, Listing, list_files
 from headgate.pipelines.spark_paths import bucket_of, key_of, local_path
 
@@ -30,6 +32,10 @@ class SourceFiles:
     left_out: tuple[str, ...] = ()
     named: tuple[str, ...] | None = None
     """The data files of a table; None for a path."""
+    columns: Any = None
+    """The columns of a table, `pa.Schema`; None for a path, whose files have them."""
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    """How each file of a table is read, by its path."""
     base: str = ""
     options: tuple[tuple[str, str], ...] = ()
 
@@ -104,10 +110,11 @@ def _of_table(flood: Flood, source: str) -> SourceFiles:
     snapshot = read_snapshot(source, flood.source.options)
     if not snapshot.files:
         return SourceFiles(pafs.LocalFileSystem(), snapshot.name, (), named=())
-    urls = [one.replace("s3a://", "s3://", 1) for one in snapshot.files]
+    urls = [one.path.replace("s3a://", "s3://", 1) for one in snapshot.files]
     try:
         remote = "://" in urls[0]
-        files: Any = pafs.FileSystem.from_uri(urls[0])[0] if remote else pafs.LocalFileSystem()
+        # Of the bucket alone: the rest of a location is not encoded, as that of a URL would be.
+        files: Any = pafs.FileSystem.from_uri("/".join(urls[0].split("/", 3)[:3]))[0] if remote else pafs.LocalFileSystem()
         paths = tuple(one.partition("://")[2] for one in urls) if remote else tuple(urls)
         found = _stated(files, paths)
     except OSError as error:
@@ -117,7 +124,8 @@ def _of_table(flood: Flood, source: str) -> SourceFiles:
             Reason.NOT_FOUND,
             f"data files of the table are not there. table=`{snapshot.name}` file=`{missing[0]}` files=`{len(missing)}`",
         )
-    return SourceFiles(files, snapshot.name, found, named=paths)
+    readings = {path: one.reading for path, one in zip(paths, snapshot.files, strict=True)}
+    return SourceFiles(files, snapshot.name, found, named=paths, columns=snapshot.columns, readings=readings)
 
 
 def _stated(files: Any, paths: tuple[str, ...]) -> tuple[DataFile, ...]:

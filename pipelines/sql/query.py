@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -73,13 +73,15 @@ class SqlResult:
         # Times look the same on every machine, and the order of records without ORDER BY is not promised.
         self._duck.execute("SET TimeZone = 'UTC'; SET preserve_insertion_order = false")
         topics = self._connection.call(self._connection.admin.list_topics())
-        named = named_topics(query, topics)
+        named = named_topics(query, topics, _tables(self._duck, query))
         self.cuts = self._connection.call(take_cuts(self._connection.admin, named, as_of))
         for name, cut in self.cuts.items():
             self._duck.register(name, TopicTable(partial(self._begin, cut)))
         if LISTING.match(query):
+            listed = {topic.name.lower() for topic in named}
             for topic in topics:
-                if topic not in named and not topic.is_internal:
+                if topic.name.lower() not in listed and not topic.is_internal:
+                    listed.add(topic.name.lower())
                     self._duck.register(topic.name, TopicTable(partial(self._begin_later, topic, as_of)))
 
     def _begin(self, cut: Cut, columns: Sequence[str], filter: Any) -> Scan:
@@ -200,27 +202,47 @@ def sql(query: str, *, cluster: str = DEFAULT_CLUSTER, as_of: AsOf = None, memor
     return result
 
 
-def named_topics(query: str, topics: Sequence[Topic]) -> list[Topic]:
+def named_topics(query: str, topics: Sequence[Topic], tables: Set[str] | None = None) -> list[Topic]:
     """The topics that a query names; perhaps others whose name is another word of it. DuckDB's names have no case.
 
+    Args:
+        tables: the tables of the query, as it spells them; None if that is not known.
+
     Raises:
-        InvalidError: two topics have the same name but for the case.
+        InvalidError: the query names two topics whose names differ in case only, or spells their name in a third way.
     """
-    words = {word.lower() for word in NAMES.findall(query)}
+    words = frozenset(NAMES.findall(query))
     # In `orders.value`, the table is a part of a word.
     words |= {part for word in words for part in word.split(".")}
-    found: dict[str, Topic] = {}
+    folded = {word.lower() for word in words}
+    found: dict[str, list[Topic]] = {}
     for topic in topics:
-        name = topic.name.lower()
-        if name not in words:
-            continue
-        if name in found:
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"names of tables have no case, so these two topics have the same name. topics=`{found[name].name}, {topic.name}`",
-            )
-        found[name] = topic
-    return list(found.values())
+        if topic.name.lower() in folded:
+            found.setdefault(topic.name.lower(), []).append(topic)
+    return [one for name, some in found.items() for one in _spelled(name, some, words if tables is None else tables)]
+
+
+def _spelled(name: str, topics: list[Topic], tables: Set[str]) -> list[Topic]:
+    """Of some topics whose names differ in case only, the one that a query names, if any. Raises InvalidError."""
+    if len(topics) == 1:
+        return topics
+    spellings = {one for one in tables if one.lower() == name}
+    chosen = [one for one in topics if spellings == {one.name}]
+    if spellings and not chosen:
+        names = ", ".join(one.name for one in topics)
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"names of tables have no case, so these topics have the same name: spell that of one of them. topics=`{names}`",
+        )
+    return chosen
+
+
+def _tables(duck: Any, query: str) -> frozenset[str] | None:
+    """The tables of a query, as it spells them; None if DuckDB cannot tell."""
+    try:
+        return frozenset(duck.get_table_names(query))
+    except duckdb.Error:
+        return None
 
 
 def one_line(text: str) -> str:

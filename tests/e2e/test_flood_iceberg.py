@@ -7,8 +7,12 @@ mismatch means that a flood takes rows of another snapshot, or loses some.
 from __future__ import annotations
 
 import datetime
+import json
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,18 +20,38 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+    UUIDType,
+)
 
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.job import read_source
+from headgate.pipelines.columns.tasks import Spec
+from headgate.pipelines.columns.tasks import records as records_of
 from headgate.pipelines.floods.measure import look
 from headgate.pipelines.floods.parse import parse_all
 from headgate.pipelines.floods.spans import span_of
 from headgate.pipelines.iceberg_table import check_tasks, read_snapshot
-from headgate.pipelines.plan import ARROW
+from headgate.pipelines.plan import ARROW, Rows, records
+from headgate.pipelines.rows import rows_of
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 
@@ -148,12 +172,132 @@ def test_snapshots_that_cannot_be_read_as_files_are_refused_in_the_terms_of_the_
     table.append(rows(0, 5))
     with table.update_schema() as update:
         update.add_column("later", StringType())
-    found = read_snapshot("web.renamed", lake.options)
-    assert found.rows == 5 and len(found.files) == 1 and found.schema.names == ["n", "user", "at", "kind"]
-    table.append(rows(5, 5).append_column("later", pa.array(["x"] * 5)))
-    assert read_snapshot("web.renamed", lake.options).schema.names[-1] == "later"
+        update.delete_column("kind")
+    names = {text: read_snapshot("web.renamed", {**lake.options, **pin}).schema.names for text, pin in (
+        ("now", {}), ("branch", {"branch": "main"}), ("snapshot", {"snapshot-id": str(table.current_snapshot().snapshot_id)}),
+    )}  # fmt: skip
+    now = ["n", "user", "at", "later"]
+    assert names == {"now": now, "branch": now, "snapshot": ["n", "user", "at", "kind"]}
+
+
+PLACES = ("ö", "a/b", "a:b", "50%", "a b", "#?", "[x]", "{y}", "*z", "%41", "+", "k")
+"""Values of a partition, each of which is a directory."""
+
+
+def evolved(lake: Lake) -> tuple[str, Any]:
+    """The URL of a table in which everything has changed since its first files, and the table as PyIceberg reads it."""
+    first = Schema(
+        NestedField(1, "n", IntegerType()), NestedField(2, "user", StringType()), NestedField(3, "at", TimestamptzType()),
+        NestedField(4, "kind", StringType()), NestedField(5, "secret", StringType()), NestedField(6, "old", StringType()),
+        NestedField(7, "id", UUIDType()), NestedField(8, "share", FloatType()),
+        NestedField(9, "parts", StructType(NestedField(10, "a", IntegerType()), NestedField(11, "b", StringType()))),
+        NestedField(12, "list", ListType(13, StructType(NestedField(14, "x", IntegerType())))),
+    )  # fmt: skip
+    spec = PartitionSpec(PartitionField(4, 1000, IdentityTransform(), "kind"))
+    table: Any = lake.catalog.create_table("web.evolved", first, partition_spec=spec)
+    table = lake.catalog.load_table("web.evolved")
+
+    def add(number: int, **changed: Any) -> None:
+        count = len(PLACES)
+        columns = {
+            "n": range(number, number + count), "user": [f"u{one}" for one in range(count)],
+            "at": [DAY + datetime.timedelta(minutes=number + one) for one in range(count)], "kind": PLACES,
+            "secret": ["secret"] * count, "old": ["old"] * count, "id": [uuid.UUID(int=number + one).bytes for one in range(count)],
+            "share": [0.5] * count, "parts": [{"a": one, "b": "b"} for one in range(count)],
+            "list": [[{"x": one}, {"x": None}] for one in range(count)], **changed,
+        }  # fmt: skip
+        schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        table.append(pa.table([pa.array(columns[one.name], one.type) for one in schema], schema=schema))
+
+    add(0)
     with table.update_schema() as update:
         update.rename_column("user", "person")
-    table.append(rows(10, 5).rename_columns(["n", "person", "at", "kind"]).append_column("later", pa.array(["x"] * 5)))
-    with pytest.raises(InvalidError, match="column `person` is `user` there"):
-        read_snapshot("web.renamed", lake.options)
+        update.update_column("n", LongType())
+        update.update_column("share", DoubleType())
+        update.delete_column("old")
+    with table.update_schema() as update:
+        update.add_column("old", LongType())  # another column of that name
+        update.add_column(("parts", "c"), LongType())
+        update.rename_column(("parts", "a"), "aa")
+        update.delete_column(("parts", "b"))
+        update.rename_column("list.element.x", "y")
+        for name, kind in (("later", StringType()), ("price", DecimalType(9, 2)), ("day", DateType()), ("other", UUIDType())):
+            update.add_column(name, kind)
+    count = len(PLACES)
+    add(
+        100, person=["p"] * count, old=[7] * count, parts=[{"aa": 1, "c": 2}] * count, list=[[{"y": 1}]] * count,
+        later=["l"] * count, price=[None] * count, day=[datetime.date(2026, 5, 5)] * count, other=[None] * count,
+    )  # fmt: skip
+    with table.update_schema() as update:
+        update.delete_column("secret")
+    metadata = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    defaults = {"later": "then", "price": "1.50", "day": "2026-02-03", "other": str(uuid.UUID(int=9))}
+    for schema in metadata["schemas"]:
+        for field in schema["fields"]:
+            if field["name"] in defaults:
+                field["initial-default"] = defaults[field["name"]]
+    third = Path(table.metadata_location.removeprefix("file://")).with_name("v3.metadata.json")
+    third.write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
+    return str(third), StaticTable.from_metadata(str(third))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it, without nulls in rows."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    return float(value) if isinstance(value, Decimal) else str(value) if isinstance(value, uuid.UUID | datetime.date) else value
+
+
+def test_rows_are_those_of_the_table_by_the_ids_of_its_columns(spark: SparkSession, lake: Lake) -> None:
+    url, table = evolved(lake)
+
+    def read(value: str | None, key: str = "person", where: str | None = None) -> Rows:
+        made = partial(records, key=key, value=value, event_time="at", headers=None, order_by=(), where=where, now_ms=0, options={})
+        return rows_of(spark, url, "iceberg", {}, made)
+
+    def on_columns(rows: Rows) -> list[bytes]:
+        source = read_source(rows)
+        spec = Spec(source.query, 1, (), 1, limits=source.limits)
+        return sorted(one for batch in records_of(spec, source.pieces) for one in batch.column("value").to_pylist())
+
+    flat = [one for one in table.schema().column_names if one not in ("parts", "list", "share") and "." not in one]
+    value = f"to_json(struct({', '.join(flat)}))"
+    wanted = [plain(one) for one in table.scan().to_arrow().to_pylist()]
+    assert len(wanted) == 2 * len(PLACES) and any(one.keys() >= {"other", "price", "day"} for one in wanted)
+    found = [json.loads(one) for one in on_columns(read(value))]
+    assert sorted(found, key=lambda one: int(one["n"])) == sorted(
+        ({name: one[name] for name in flat if name in one} for one in wanted), key=lambda one: int(one["n"])
+    )
+    # A filter on a column that some files lack, and the event time of one file's directory.
+    assert on_columns(read("later", where="later = 'then' and kind in ('ö', '%41')")) == [b"then"] * 2
+    with pytest.raises(UnlikeError, match="nested column"):
+        read_source(read("to_json(parts)"))
+    with pytest.raises(InvalidError, match=r"Spark reads no columns of UUIDs.*columns=`id, other`"):
+        read(None).for_spark("why")
+    with pytest.raises(InvalidError, match="UNRESOLVED_COLUMN"):
+        read(None, key="secret || ''")
+    with lake.catalog.load_table("web.evolved").update_schema() as update:
+        update.delete_column("id")
+        update.delete_column("other")
+    table = lake.catalog.load_table("web.evolved")
+    url = table.metadata_location
+    plan = (
+        "floods:\n- name: web\n  topic: web\n  source: {path: web.evolved, format: iceberg, options: {"
+        + ", ".join(f"{name}: '{value}'" for name, value in lake.options.items())
+        + "}}\n  key: person\n  event_time: at\n  partitions: {by: day, start: 2026-03-01}\n"
+    )
+    (flood,) = parse_all([(plan, "floods.yaml")])
+    spans = [span_of(flood.partitions, "2026-03-01")]
+    (size,) = look(flood, spans, DAY + datetime.timedelta(days=1)).sizes
+    assert (size.rows, size.exact) == (2 * len(PLACES), True)
+    assert look(replace(flood, key="later"), spans, DAY + datetime.timedelta(days=1)).sizes == (size,)
+    for gone in ("secret", "user", "id"):
+        with pytest.raises(InvalidError, match=f"no such column.*key=`{gone}`"):
+            look(replace(flood, key=gone), spans, DAY + datetime.timedelta(days=1))
+    wanted = [plain(one) for one in table.scan().to_arrow().to_pylist()]
+    moved = [json.loads(one["value"]) for one in read(None).for_spark("why").frame.select("value").collect()]
+    assert sorted(moved, key=lambda one: int(one["n"])) == sorted(wanted, key=lambda one: int(one["n"]))

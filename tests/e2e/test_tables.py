@@ -233,3 +233,11 @@ def test_what_is_not_there_is_said_in_the_clients_terms(make_broker: BrokerFacto
     ):
         status, body = get(broker, path)
         assert (status, body["error"]["type"], body["error"]["code"]) == (404, kind, 404)
+    topic = create_topic(broker.bootstrap, "there", 1)
+    connection = http.client.HTTPConnection(HOST, broker.http_port, timeout=30)
+    heads = {"": 204, "/tables/none": 404, f"/tables/{topic}": 204}
+    for path, status in heads.items():
+        connection.request("HEAD", f"/iceberg/v1/namespaces/headgate{path}")
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (status, b""), path
+    connection.close()

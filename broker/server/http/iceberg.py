@@ -51,7 +51,7 @@ class Catalog:
         return json({"namespaces": [] if request.query_params.get("parent") else [[NAMESPACE]]})
 
     async def namespace(self, request: Request) -> Response:
-        return self._no_namespace(request) or json({"namespace": [NAMESPACE], "properties": {}})
+        return self._no_namespace(request) or _exists(request) or json({"namespace": [NAMESPACE], "properties": {}})
 
     async def tables(self, request: Request) -> Response:
         engine = self._find_engine()
@@ -71,7 +71,7 @@ class Catalog:
             return self._no_namespace(request) or _error(
                 404, "NoSuchTableException", f"Table does not exist: {NAMESPACE}.{name[:300]}"
             )
-        return self._no_namespace(request) or await self._load(engine, topic)
+        return self._no_namespace(request) or _exists(request) or await self._load(engine, topic)
 
     async def _load(self, engine: Engine, topic: Topic) -> Response:
         try:
@@ -103,6 +103,11 @@ def catalog_paths(catalog: Catalog) -> list[tuple[str, Answer, str]]:
         (tables, catalog.tables, "the topics, as tables"),
         (f"{tables}/{{table}}", catalog.table, "the newest metadata of a topic's table"),
     ]
+
+
+def _exists(request: Request) -> Response | None:
+    """The answer to HEAD for what exists; None for GET."""
+    return Response(status_code=204) if request.method == "HEAD" else None
 
 
 def _file_settings(store_url: str) -> dict[str, str]:

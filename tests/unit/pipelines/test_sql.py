@@ -102,8 +102,15 @@ def test_the_topics_that_a_query_names() -> None:
     assert named('SELECT * FROM clicks JOIN "web.clicks-1" USING (key)') == ["clicks", "web.clicks-1"]
     assert named("select ORDERS.value from orders") == ["Orders"]
     assert named("SELECT * FROM myclicks") == []
-    with pytest.raises(InvalidError, match="topics=`Orders, ORDERS`"):
-        named_topics("SELECT * FROM orders", [*topics, topic("ORDERS")])
+    topics.append(topic("ORDERS"))
+    assert named("SELECT * FROM clicks") == ["clicks"]
+    assert named("SELECT * FROM Orders") == ["Orders"]
+    for query in ("SELECT * FROM orders", "SELECT * FROM Orders JOIN ORDERS USING (key)"):
+        with pytest.raises(InvalidError, match="topics=`Orders, ORDERS`"):
+            named(query)
+    query = "SELECT orders.key, 'ORDERS' FROM clicks AS orders"
+    assert [one.name for one in named_topics(query, topics, {"clicks"})] == ["clicks"]
+    assert [one.name for one in named_topics(query, topics, {"ORDERS"})] == ["clicks", "ORDERS"]
 
 
 def test_one_line_of_a_message_of_duckdb() -> None:
