@@ -39,6 +39,9 @@ The leader answers a report with a *promise*: the broker is not lost for a whole
 The only exception is a refusal: it proves that the process is gone, so it relies on no promise (`engine/proof.py`). So if a
 broker's stream ended and its address is not reached, the broker is lost when its promise ends.
 
+A *long way* explains some silence, too: a member tells the seconds of a round trip when it joins and with each report. They are
+added to each time-out, several times if the member must open a new connection.
+
 On a quiet machine the stretched time-out equals the time-out: a broker that hangs is replaced after `cluster_member_timeout_ms`.
 On a starved machine it is replaced after up to `STRETCHED_MAX` times that, of the leader's attention.
 """
@@ -70,6 +73,9 @@ KNOWN_S = 10.0
 """Seconds for which a process must measure its lateness before it knows whether its machine is quiet."""
 GAP_S_MAX = 1.0
 """Largest number of seconds that a gap between two ticks counts. In the rest of the gap, this process did not run either."""
+JOIN_ROUND_TRIPS = 4.0
+"""Round trips until a broker without a stream has joined again: those of TCP, TLS and HTTP/2, and half of one each until it learns
+of the end of its stream and until its request is here."""
 ASK_AGAIN_S = 0.2
 """Pause, in seconds, between two probes of one suspect's address."""
 PAUSE_S_MAX = 60.0
@@ -249,12 +255,16 @@ class _Peer:
     answer: Answer | None = None
     """The last result for its address since it became a suspect. None: not known yet."""
     asked_s: float = field(default=float("-inf"))
+    round_trip_s: float | None = None
+    """Seconds of a round trip to it, from its last report. None: it has not reported any."""
     promised_s: float = float("-inf")
     """The monotonic time, in seconds, until which it is promised not to be lost, unless its process is gone."""
     gone: str = ""
     """The reason why it is certainly gone. Empty: it is not certain."""
     is_known: bool = False
     """True if it has reported in this term."""
+    has_spoken: bool = False
+    """True if a message came over its present stream."""
     is_waited_for: bool = False
     """True if it is silent for longer than the time-out, and not lost yet."""
 
@@ -282,12 +292,14 @@ class Detector:
     Args:
         timeout_s: seconds of silence after which a broker is lost, on a quiet machine.
         interval_s: pause in seconds between two reports of a broker.
+        round_trip_s: seconds of a round trip to other brokers, until they report theirs.
     """
 
-    def __init__(self, attention: Attention, timeout_s: float, interval_s: float, now_s: float) -> None:
+    def __init__(self, attention: Attention, timeout_s: float, interval_s: float, now_s: float, round_trip_s: float = 0.0) -> None:
         self._attention = attention
         self._timeout_s = timeout_s
         self._interval_s = interval_s
+        self._round_trip_s = round_trip_s
         self._begin_s = attention.at(now_s)
         """Attention at which the silence of brokers that never joined begins."""
         self._peers: dict[str, _Peer] = {}
@@ -303,13 +315,15 @@ class Detector:
         """Note that a broker has already been silent for this many seconds."""
         self._peer(incarnation_id).heard.at_s = self._attention.at(now_s) - silent_s
 
-    def admitting(self, incarnation_id: str, *, is_new: bool) -> None:
+    def admitting(self, incarnation_id: str, *, is_new: bool, round_trip_s: float = 0.0) -> None:
         """Called when a broker asks to join. It waits for this leader meanwhile.
 
         Args:
             is_new: the manifest does not contain it yet, so its port has never been open.
+            round_trip_s: seconds of a round trip to it at most.
         """
         peer = self._peer(incarnation_id)
+        peer.round_trip_s = round_trip_s
         peer.heard.at_s, peer.is_asking, peer.answer = float("inf"), True, None
         if is_new:
             peer.serves = False
@@ -322,13 +336,27 @@ class Detector:
     def joined(self, incarnation_id: str, now_s: float) -> None:
         """Called when a broker's stream begins."""
         peer = self._peer(incarnation_id)
-        peer.is_connected, peer.has_left, peer.gone = True, False, ""
+        peer.is_connected, peer.has_left, peer.gone, peer.has_spoken = True, False, "", False
         peer.lives(self._attention.at(now_s))
 
-    def heard(self, incarnation_id: str, now_s: float, *, late_s: float | None = None, serves: bool | None = None) -> None:
-        """Called for each message of a broker. With a report: its timers' lateness in seconds, and whether its port is open."""
+    def heard(
+        self,
+        incarnation_id: str,
+        now_s: float,
+        *,
+        late_s: float | None = None,
+        serves: bool | None = None,
+        round_trip_s: float | None = None,
+    ) -> None:
+        """Called for each message of a broker. With a report: its timers' lateness and a round trip in seconds, and whether its
+        port is open."""
         peer = self._peer(incarnation_id)
+        if not peer.has_spoken:
+            # How late the first message is says how long the way is, and nothing about the broker's timers.
+            peer.heard.at_s, peer.has_spoken = self._attention.at(now_s), True
         peer.heard.spoke(self._attention.at(now_s), now_s)
+        if round_trip_s is not None:
+            peer.round_trip_s = round_trip_s
         if late_s is not None:
             peer.told_late_s = late_s
         if serves is not None:
@@ -393,7 +421,7 @@ class Detector:
             if found is not None:
                 peer.gone = found[1]
                 lost.append(Lost(incarnation_id, *found))
-            elif peer.answer is not None and peer.heard.silent_s(at_s) > self._timeout_s:
+            elif peer.answer is not None and peer.heard.silent_s(at_s) > self._timeout_s + self._way_s(peer):
                 over_s = peer.heard.silent_s(at_s) - self._allowed_s(peer, now_s)
                 if over_s > 0 and now_s >= peer.promised_s and self._pace.allows(at_s):
                     silent.append((over_s, incarnation_id))
@@ -423,6 +451,10 @@ class Detector:
         """Seconds of silence after which a broker is replaced."""
         return self._allowed_s(self._peer(incarnation_id), now_s)
 
+    def round_trip_s(self, incarnation_id: str) -> float:
+        """Seconds of a round trip to a broker, as far as they are known."""
+        return self._known_round_trip_s(self._peer(incarnation_id))
+
     def forget(self, but: Set[str]) -> None:
         """Forget all brokers except these and those that ask to join."""
         for incarnation_id in self._peers.keys() - but:
@@ -442,7 +474,7 @@ class Detector:
             if peer.has_left:
                 return Evidence.UNREACHED, "its stream ended and its address is not reached"
             silent_s = peer.heard.silent_s(self._attention.at(now_s))
-            if silent_s > self._timeout_s:
+            if silent_s > self._timeout_s + self._way_s(peer):
                 return Evidence.UNREACHED, f"it was silent for {silent_s:.1f} s and its address is not reached"
         return None
 
@@ -452,12 +484,20 @@ class Detector:
         return not peer.is_connected or peer.heard.silent_s(self._attention.at(now_s)) > self._timeout_s / 2
 
     def _limit_s(self, peer: _Peer, now_s: float) -> float:
-        return self._timeout_s if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s)
+        return self._timeout_s + self._way_s(peer) if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s)
 
     def _allowed_s(self, peer: _Peer, now_s: float) -> float:
         if not peer.is_known and self._attention.is_new(now_s):
-            return STRETCHED_MAX * self._timeout_s  # neither the broker nor this process knows its lateness yet
-        return stretched(self._timeout_s, max(self._attention.late_s(now_s), peer.late_s(now_s)))
+            return STRETCHED_MAX * self._timeout_s + self._way_s(peer)  # neither it nor this process knows its lateness yet
+        return stretched(self._timeout_s, max(self._attention.late_s(now_s), peer.late_s(now_s))) + self._way_s(peer)
+
+    def _way_s(self, peer: _Peer) -> float:
+        """Seconds of silence that the length of the way to a broker explains."""
+        round_trip_s = self._known_round_trip_s(peer)
+        return round_trip_s if peer.is_connected else JOIN_ROUND_TRIPS * round_trip_s
+
+    def _known_round_trip_s(self, peer: _Peer) -> float:
+        return self._round_trip_s if peer.round_trip_s is None else peer.round_trip_s
 
     def _numbers(self, peer: _Peer, now_s: float) -> str:
         silent_s = peer.heard.silent_s(self._attention.at(now_s))

@@ -118,6 +118,7 @@ class Term:
         mine: this broker's incarnation.
         attention: of this process.
         timeout_s: seconds of silence after which a member is lost, on a quiet machine.
+        round_trip_s: seconds of a round trip to other brokers, until they report theirs.
         predecessor: the incarnation that let the lease run out, and the seconds of its silence. "" if the lease was given up.
         is_draining: this broker must lose its segments and get no new ones.
         yields: give the lease back when all members fall silent together.
@@ -132,6 +133,7 @@ class Term:
         now_s: float,
         *,
         timeout_s: float,
+        round_trip_s: float = 0.0,
         predecessor: tuple[str, float] = ("", 0.0),
         is_draining: bool = False,
         yields: bool = False,
@@ -146,7 +148,7 @@ class Term:
         """Incarnations that were lost in this term. The leader commits none of their edits."""
         self.orders = OrderBook()
         self.planner = planner
-        self.detector = Detector(attention, timeout_s, MEMBER_REPORT_S, now_s)
+        self.detector = Detector(attention, timeout_s, MEMBER_REPORT_S, now_s, round_trip_s)
         """Observes all other brokers."""
         if predecessor[0]:
             self.detector.silent_since(*predecessor, now_s)
@@ -280,7 +282,9 @@ class Term:
             member.trouble_since_s = now_s
         if event.clock_ahead_ms is not None:
             member.clock_ahead_ms = event.clock_ahead_ms
-        self.detector.heard(event.load.incarnation_id, now_s, late_s=event.late_s, serves=event.serves)
+        self.detector.heard(
+            event.load.incarnation_id, now_s, late_s=event.late_s, serves=event.serves, round_trip_s=event.round_trip_s
+        )
         return self._drain_soon(event.load.incarnation_id) if event.load.draining else []
 
     def _drain_soon(self, incarnation_id: str) -> list[Effect]:
@@ -504,12 +508,15 @@ class Term:
                     f"address=`{other.host}:{other.kafka_port}`",
                 )
 
-    def admit(self, incarnation: Incarnation, *, was_member: bool) -> Callable[[Manifest], Sequence[Edit]]:
+    def admit(
+        self, incarnation: Incarnation, *, was_member: bool, round_trip_s: float = 0.0
+    ) -> Callable[[Manifest], Sequence[Edit]]:
         """Decide about a broker that asks to be a member. It waits for this leader until `Admitted`.
 
         Args:
             was_member: the broker was a member before, or it is fenced. If the manifest does not contain it any more, it was
                 replaced.
+            round_trip_s: seconds of a round trip to it at most.
 
         Returns:
             The commit that admits it, made from the manifest to which it is applied. It proves that this broker still leads: a
@@ -525,7 +532,7 @@ class Term:
         for other in self.others():
             if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
                 self.detector.over(other.id, "another process runs in its place")
-        self.detector.admitting(incarnation.id, is_new=known is None)
+        self.detector.admitting(incarnation.id, is_new=known is None, round_trip_s=round_trip_s)
         if known is not None:
             return lambda _: [self.confirmation]
         return lambda now: [OpenIncarnation(_with_epoch(incarnation, now))]

@@ -44,7 +44,8 @@ class Reported:
     """A member has sent a report.
 
     `late_s`: seconds by which its timers are late. `serves`: its gRPC port is open. `clock_ahead_ms`: milliseconds by which the
-    leader's clock is ahead of the member's machine; None: the report does not say.
+    leader's clock is ahead of the member's machine; None: the report does not say. `round_trip_s`: seconds from a
+    report until the answer.
     """
 
     load: BrokerLoad
@@ -52,6 +53,7 @@ class Reported:
     late_s: float
     serves: bool
     clock_ahead_ms: int | None
+    round_trip_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ DRAIN_TOGETHER_S = 0.2
 """Pause, in seconds, before the plan for a broker that leaves. Several brokers may leave one after the other; none of them
 should receive the segments of another."""
 PROBE_S = 0.5
-"""Time, in seconds, in which the address of a suspect must accept or refuse a connection."""
+"""Time, in seconds, in which the address of a near suspect must accept or refuse a connection."""
 LOAD_TRIES = 10
 FLOOD_EVENTS = {"done": "is done", "failed": "failed"}
 
@@ -104,6 +104,7 @@ class Leader:
         predecessor: the incarnation that let the lease run out, and the seconds of its silence. "" if the lease was given up.
         attention: of this process.
         replaced: counts the replaced brokers, by evidence.
+        round_trip_s: seconds of a round trip to other brokers, as far as this broker knows.
         timings: receives how long hand-overs and fills take.
         noted_ms: `Lease.at_ms` of the previous version; 0: there was none.
         surrender: asks the follower of a lost lead for its copies (`Surrenders.ask`).
@@ -126,6 +127,7 @@ class Leader:
         timings: Timings,
         noted_ms: int,
         member_timeout_ms: int,
+        round_trip_s: float,
         draining: asyncio.Event,
         planner: LoadPlanner,
         surrender: Callable[[Incarnation, Follower], Awaitable[list[Copy]]],
@@ -140,6 +142,7 @@ class Leader:
             attention,
             self.clock.monotonic(),
             timeout_s=member_timeout_ms / 1000,
+            round_trip_s=round_trip_s,
             predecessor=predecessor,
             is_draining=draining.is_set(),
             yields=yields,
@@ -320,7 +323,8 @@ class Leader:
             self.take(Ticked())
 
     async def _probe(self, incarnation: Incarnation) -> None:
-        answer = await ask(incarnation.host, incarnation.grpc_port, PROBE_S, self.clock)
+        timeout_s = PROBE_S + self.term.detector.round_trip_s(incarnation.id)
+        answer = await ask(incarnation.host, incarnation.grpc_port, timeout_s, self.clock)
         self.take(Probed(incarnation.id, answer))
 
     async def _fail_over(self, why: Mapping[str, str]) -> None:

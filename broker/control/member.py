@@ -14,10 +14,11 @@ import grpc
 
 from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
 from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
+from headgate.broker.cluster.patience import Patience
 from headgate.broker.control.load import LoadMeter
 from headgate.broker.control.quota_wire import shares_of, use_message
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.control.stream import Connect, Stream
+from headgate.broker.control.stream import Connect, Stream, connected
 from headgate.broker.control.wire import error_of, member_message
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -32,9 +33,8 @@ REPORTS_MAX = 64
 """Reports that are remembered until the leader answers them: those of half a minute. A leader of an older release answers none."""
 JOIN_TIMEOUT_S = 15.0
 """Time, in seconds, for the answer to a join. The leader commits before it answers, which takes as long as the store takes."""
-CONNECT_TIMEOUT_S = 5.0
-"""Time, in seconds, for a connection. Then a new one is made, because a connection that a cut network swallowed is never
-answered."""
+CALL_TIMEOUT_S = 5.0
+"""Time, in seconds, in which an open connection must take the first message."""
 COMMIT_TIMEOUT_S = 12.0
 """Time, in seconds, for the answer to a commit. Longer than the leader itself tries."""
 
@@ -50,6 +50,7 @@ class Membership:
         draining: set when this broker must lose its segments and get no new ones. Then it reports that at once.
         connections: returns the number of connected clients.
         serves: returns True if this broker's gRPC port is open.
+        patience: the limit for a connection, which lives longer than one membership.
     """
 
     def __init__(
@@ -65,8 +66,11 @@ class Membership:
         draining: asyncio.Event,
         connections: Callable[[], int],
         serves: Callable[[], bool],
+        patience: Patience,
     ) -> None:
         self.address = address
+        self.round_trip_s = 0.0
+        """Seconds from the last report that was answered until its answer; at first, those in which the connection opened."""
         self.leader_broker_id = -1
         self._draining = draining
         self._engine = engine
@@ -77,6 +81,7 @@ class Membership:
         self._meter = LoadMeter(engine)
         self._connections = connections
         self._serves = serves
+        self._patience = patience
         self._leader = Heard(LEADER_REPORT_S, 0.0)
         self._channel = connect(address)
         self._stream: Stream | None = None
@@ -95,15 +100,17 @@ class Membership:
             RetryError: no leader is there, or it does not answer. FencedError: this broker was replaced. InvalidError: the
                 leader refuses this broker.
         """
+        self.round_trip_s = await connected(self._channel, self.address, self._patience, self._engine.clock)
         self._stream = Stream(self._channel, METHODS["Join"].path, self.address)
         hello = control_pb2.Hello(
             incarnation_id=self._mine.id,
             member=member_message(self._mine),
             version=self.version,
             cluster_id=self._engine.cluster_id,
+            round_trip_ms=round(self.round_trip_s * 1000),
         )
-        await self._send(control_pb2.JoinRequest(hello=hello), CONNECT_TIMEOUT_S)
-        welcome = (await self._read(JOIN_TIMEOUT_S)).welcome
+        await self._send(control_pb2.JoinRequest(hello=hello), CALL_TIMEOUT_S)
+        welcome = (await self._read(JOIN_TIMEOUT_S + self.round_trip_s)).welcome
         self.leader_broker_id = welcome.leader_broker_id
         self._take_time(welcome.clock_ms)
         if welcome.snapshot:
@@ -197,7 +204,10 @@ class Membership:
         """
         while self._reported and self._reported[0][0] <= promise.number:
             number, asked_s = self._reported.popleft()
-            if number == promise.number and self._serves():
+            if number != promise.number:
+                continue
+            self.round_trip_s = self._engine.clock.monotonic() - asked_s
+            if self._serves():
                 self._engine.proof.extend(asked_s, promise.span_ms)
 
     async def _report(self) -> None:
@@ -221,6 +231,7 @@ class Membership:
         report = self._meter.report(self.version, self._connections())
         report.clock_ms = self._engine.clock.system_ms()
         report.late_ms = round(self._attention.late_s(self._engine.clock.monotonic()) * 1000)
+        report.round_trip_ms = round(self.round_trip_s * 1000)
         report.serving = self._serves()
         del report.quotas[:]
         report.quotas.extend(map(use_message, self._engine.meters.report()))
@@ -298,7 +309,7 @@ class Membership:
         request = control_pb2.CommitRequest(incarnation_id=self._mine.id, number=number, edits=encode_edits(list(edits)))
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(METHODS["Commit"].path)
         try:
-            data = await call(request.SerializeToString(), timeout=COMMIT_TIMEOUT_S)
+            data = await call(request.SerializeToString(), timeout=COMMIT_TIMEOUT_S + self.round_trip_s)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
         except asyncio.CancelledError:

@@ -20,6 +20,7 @@ from headgate.broker.cluster.lease import Contender, Lease
 from headgate.broker.cluster.liveness import Answer, Attention, Evidence
 from headgate.broker.cluster.load_history import Targets
 from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.cluster.patience import Patience
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.control.leader import Leader
 from headgate.broker.control.leader_capacity import BrokerCapacity
@@ -48,6 +49,9 @@ PROBE_S = 0.5
 REREAD_S = 0.3
 """Pause, in seconds, between two reads of the lease while the leader does not answer. The leader may have been replaced."""
 DRAIN_LOOK_S = 0.05
+CONNECT_TIMEOUT_S = 5.0
+"""Time, in seconds, for a connection to a near leader. Then a new one is made, because a connection that a cut network swallowed is
+never answered."""
 
 
 class Participant:
@@ -91,6 +95,10 @@ class Participant:
         """How long this broker's works took while it led."""
         self._register = LeaseRegister(engine.store, engine.clock)
         self._contender = Contender(self._address)
+        self._patience = Patience(CONNECT_TIMEOUT_S)
+        """For connections to leaders."""
+        self._round_trip_s = 0.0
+        """Seconds of a round trip to the last leader."""
         self._not_joined = ""
         """The error of the last attempt to join the cluster."""
         self._draining = asyncio.Event()
@@ -255,6 +263,7 @@ class Participant:
             timings=self.timings,
             noted_ms=noted_ms,
             member_timeout_ms=self._timeout_ms,
+            round_trip_s=self._round_trip_s,
             draining=self._draining,
             planner=_planner(self.engine.settings),
             surrender=self._surrender,
@@ -301,6 +310,7 @@ class Participant:
             draining=self._draining,
             connections=self._connections,
             serves=lambda: self._serving,
+            patience=self._patience,
         )
         try:
             await self._join(membership, lease)
@@ -322,6 +332,8 @@ class Participant:
                 self._not_joined = error.message
                 logger.info("leader_not_joined", address=lease.address, error=error.message)
         finally:
+            if self.membership is not None:
+                self._round_trip_s = membership.round_trip_s
             self.membership = None
             self.engine.proof.lapse()
             self._catalog.leave(membership)
@@ -364,7 +376,8 @@ class Participant:
         if self._surrenders is None:
             _, surrenders = await load(_replication)
             self._surrenders = surrenders(self.engine, self._connect)
-        return await self._surrenders.ask(lead, follower)
+        known = self._round_trip_s if self.leader is None else self.leader.term.detector.round_trip_s(follower.incarnation_id)
+        return await self._surrenders.ask(lead, follower, known)
 
     def _replicate_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.cluster.liveness import Answer, Attention, Heard, stretched
+from headgate.broker.cluster.liveness import JOIN_ROUND_TRIPS, Answer, Attention, Heard, stretched
 from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.cluster.patience import Patience
 from headgate.broker.control.probe import ask
-from headgate.broker.control.stream import Connect, Stream
+from headgate.broker.control.stream import Connect, Stream, connected
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.write.replicas import Copy
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
@@ -51,6 +52,7 @@ class Replication:
         self._connect = connect
         self._attention = attention
         self._avoided: dict[str, float] = {}
+        self._patience = Patience(ASK_S)
 
     async def run(self) -> None:
         """Never returns. Raises an error that ends this broker."""
@@ -85,15 +87,13 @@ class Replication:
         tasks: list[asyncio.Task[None]] = []
         try:
             hello = control_pb2.ReplicaHello(incarnation_id=self._engine.incarnation_id, stream=number)
-            now_s = self._engine.clock.monotonic()
-            await stream.write(
-                control_pb2.ReplicateRequest(hello=hello).SerializeToString(), stretched(SILENCE_S, self._attention.late_s(now_s))
-            )
+            round_trip_s = await connected(channel, address, self._patience, self._engine.clock)
+            await stream.write(control_pb2.ReplicateRequest(hello=hello).SerializeToString(), ASK_S)
             follower = Heard(IDLE_S, self._attention.at(self._engine.clock.monotonic()))
             sending = asyncio.create_task(self._send(stream, peer), name="replicate")
             hearing = asyncio.create_task(self._hear(stream, follower), name="replicated")
             registering = asyncio.create_task(self._register(number, peer), name="register-follower")
-            watching = asyncio.create_task(self._watch(stream, follower), name="watch-follower")
+            watching = asyncio.create_task(self._watch(stream, follower, round_trip_s), name="watch-follower")
             tasks = [sending, hearing, registering, watching]
             await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -135,14 +135,14 @@ class Replication:
             follower.spoke(self._attention.at(now_s), now_s)
             self._engine.replicator.held(message.held)
 
-    async def _watch(self, stream: Stream, follower: Heard) -> None:
+    async def _watch(self, stream: Stream, follower: Heard, round_trip_s: float) -> None:
         """End the stream if the follower is silent for too long. Then `_hear` raises RetryError."""
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = self._engine.clock.monotonic()
             silent_s = follower.silent_s(self._attention.at(now_s))
             late_s = max(self._attention.late_s(now_s), follower.late.peak_s(now_s))
-            if silent_s > stretched(SILENCE_S, late_s):
+            if silent_s > stretched(SILENCE_S, late_s) + round_trip_s:
                 stream.give_up(f"the follower is silent. seconds=`{silent_s:.1f}` late_s=`{late_s:.1f}`")
                 return
 
@@ -156,22 +156,25 @@ class Surrenders:
         self._asked_s: dict[str, float] = {}
         """For each lead with a silent follower, the monotonic time in seconds of the first request."""
 
-    async def ask(self, lead: Incarnation, follower: Follower) -> list[Copy]:
+    async def ask(self, lead: Incarnation, follower: Follower, round_trip_s: float = 0.0) -> list[Copy]:
         """The copies of a lost lead's follower, which takes no further ones from the lead. [] if the follower is lost too, with
         its copies.
+
+        Args:
+            round_trip_s: seconds of a round trip to the follower. A far one gets more time.
 
         Raises RetryError: the follower may be alive and does not answer. The caller must ask again.
         """
         if follower.incarnation_id == self._engine.incarnation_id:
             return self._engine.replicas.surrender(lead.id, follower.stream)
         try:
-            copies = await self._ask(lead.id, follower)
+            copies = await self._ask(lead.id, follower, ASK_S + JOIN_ROUND_TRIPS * round_trip_s)
         except (RetryError, InvalidError) as error:
             now_s = self._engine.clock.monotonic()
             waited_s = now_s - self._asked_s.setdefault(lead.id, now_s)
             # If another run of the process answers, it says so itself.
-            is_gone = isinstance(error, InvalidError) or await self._refuses(follower)
-            if not is_gone and waited_s < PATIENCE_S:
+            is_gone = isinstance(error, InvalidError) or await self._refuses(follower, PROBE_S + round_trip_s)
+            if not is_gone and waited_s < PATIENCE_S + 2 * JOIN_ROUND_TRIPS * round_trip_s:
                 raise RetryError(
                     Reason.NOT_READY,
                     f"the follower of a lost broker does not answer. broker=`{lead.broker_id}` waited_s=`{waited_s:.1f}`",
@@ -181,10 +184,10 @@ class Surrenders:
         self._asked_s.pop(lead.id, None)
         return copies
 
-    async def _refuses(self, follower: Follower) -> bool:
-        return await ask(follower.host, follower.grpc_port, PROBE_S, self._engine.clock) is Answer.REFUSED
+    async def _refuses(self, follower: Follower, timeout_s: float) -> bool:
+        return await ask(follower.host, follower.grpc_port, timeout_s, self._engine.clock) is Answer.REFUSED
 
-    async def _ask(self, lead: str, follower: Follower) -> list[Copy]:
+    async def _ask(self, lead: str, follower: Follower, timeout_s: float) -> list[Copy]:
         address = f"{follower.host}:{follower.grpc_port}"
         channel = self._connect(address)
         stream = Stream(channel, METHODS["Surrender"].path, address)
@@ -193,9 +196,9 @@ class Surrenders:
         )
         copies: list[Copy] = []
         try:
-            await stream.write(request.SerializeToString(), ASK_S)
+            await stream.write(request.SerializeToString(), timeout_s)
             # An empty message ends the answer.
-            while more := control_pb2.SurrenderResponse.FromString(await stream.read(ASK_S)).copies:
+            while more := control_pb2.SurrenderResponse.FromString(await stream.read(timeout_s)).copies:
                 copies += map(copy_of, more)
         finally:
             stream.cancel()

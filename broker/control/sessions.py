@@ -90,11 +90,12 @@ class Sessions:
 
     # -- called by a member's stream
 
-    async def admit(self, incarnation: Incarnation, version: int) -> None:
+    async def admit(self, incarnation: Incarnation, version: int, round_trip_s: float = 0.0) -> None:
         """Admit a broker that asks to be a member. If its incarnation is new, the manifest gets it.
 
         Args:
             version: of the broker's copy of the manifest; 0: it has none yet.
+            round_trip_s: seconds of a round trip to it at most.
 
         Raises:
             FencedError: the incarnation was replaced. InvalidError: another broker has its broker id.
@@ -102,7 +103,7 @@ class Sessions:
         self._term.check_id(incarnation)
         is_fenced = await self._was_fenced(incarnation.id)
         # A broker with a copy of the manifest was a member before.
-        make = self._term.admit(incarnation, was_member=version > 0 or is_fenced)
+        make = self._term.admit(incarnation, was_member=version > 0 or is_fenced, round_trip_s=round_trip_s)
         try:
             await self._journal.commit_made(make)
         finally:

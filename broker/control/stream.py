@@ -8,20 +8,27 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from headgate.broker.cluster.patience import LONGEST_S, Patience
 from headgate.broker.control.wire import error_of
+from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 
 Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
 """From ``host:port`` of another broker to a channel whose first call opens the connection."""
+_SETTLED = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+CONNECT_MS = round(LONGEST_S * 1000)
+"""Longest time for one attempt of gRPC to connect, in ms: also TCP's and TLS's round trips over a long way."""
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    # Pauses between attempts to connect: 0.1 to 1 s. A broker that restarts is back within seconds.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # In spite of its name, this option limits the time of an attempt, not the pause.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
 ]
 
 
@@ -30,6 +37,25 @@ def connect(address: str, credentials: grpc.ChannelCredentials | None = None) ->
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=OPTIONS)
     return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+
+
+async def connected(channel: grpc.aio.Channel, address: str, patience: Patience, clock: Clock) -> float:
+    """Wait until a channel is open, or could not be opened: then its first call raises the reason.
+
+    Returns the seconds that it took. Raises RetryError(TIMED_OUT) after the limit of `patience`, which learns from the result.
+    """
+    asked_s = clock.monotonic()
+    try:
+        async with asyncio.timeout(patience.limit_s):
+            while (state := channel.get_state(try_to_connect=True)) not in _SETTLED:
+                await channel.wait_for_state_change(state)
+    except TimeoutError as error:
+        patience.ran_out()
+        raise RetryError(Reason.TIMED_OUT, f"the other broker is not reached. address=`{address}`") from error
+    took_s = clock.monotonic() - asked_s
+    if state is grpc.ChannelConnectivity.READY:
+        patience.answered(took_s)
+    return took_s
 
 
 class Stream:
@@ -47,7 +73,7 @@ class Stream:
         self._given_up = ""
 
     async def write(self, message: bytes, timeout_s: float | None = None) -> None:
-        """Send a message. Returns when the transport took it. The first call waits for the connection, which may never come."""
+        """Send a message. Returns when the transport took it. The first call waits for the connection, unless `connected` did."""
         async with self._sending:
             try:
                 async with asyncio.timeout(timeout_s):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
+from headgate.broker.cluster.patience import Patiences
 from headgate.broker.control.wire import error_of
 from headgate.broker.groups.coordinator import TOPIC as OFFSETS_TOPIC
 from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from headgate.broker.transactions.coordinator import TransactionCoordinator
 
 TIMEOUT_S = 2.0
-"""Longest wait for another broker. One that is silent for this long is being replaced."""
+"""Wait for a near broker. One that is silent for this long is being replaced, or far away (`Patience`)."""
 ASK_TRIES = 5
 """Attempts to reach a coordinator for one batch. Then the client gets a retriable error."""
 ASK_PAUSE_S = 0.1
@@ -63,6 +64,7 @@ class Exchange:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: Counter[str] = Counter()
         """Calls in progress, by address."""
+        self._patiences = Patiences(TIMEOUT_S)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -242,10 +244,15 @@ class Exchange:
         if channel is None:
             channel = self._channels[address] = self._connect(address)
         self._calls[address] += 1
+        patience = self._patiences.of(broker.id, (one.id for one in self._engine.brokers()))
+        asked_s = asyncio.get_running_loop().time()
         call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(path)
         try:
-            data: bytes = await call(request.SerializeToString(), timeout=TIMEOUT_S)
+            data: bytes = await call(request.SerializeToString(), timeout=patience.limit_s)
+            patience.answered(asyncio.get_running_loop().time() - asked_s)
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                patience.ran_out()
             if error.code() is grpc.StatusCode.UNAVAILABLE and self._channels.get(address) is channel:
                 # The broker may come back at the same address, but gRPC waits longer and longer before it connects again.
                 # So the next call has a new channel.

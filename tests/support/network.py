@@ -3,7 +3,8 @@
 A *door* is a port that forwards everything to another port. When a party is cut off, its connections stay open but carry no
 bytes in either direction, and new connections are accepted and stay silent, as with a broken switch. After healing, all bytes
 that were held back arrive in order, as with TCP. A door can also be shut: it refuses connections, as a machine does after the end
-of its process.
+of its process. A delayed door passes every byte later, in both directions, and a new connection through it opens one round trip
+later, as on a long way.
 
 Doors run in a separate process, so that a busy test does not delay them. The process identifies the connecting party by the
 owner of the connection's other end: a process with a party's door in its command line is that party.
@@ -19,12 +20,15 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 HOST = "127.0.0.1"
 PIECE_BYTES = 1 << 16
+PIECES_MAX = 1024
+"""Pieces on their way through a delayed door."""
 ESTABLISHED = 1
 ERROR = 2
 SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST = 4, 20, 1
@@ -73,6 +77,10 @@ class Network:
         """End every cut."""
         self._ask({"cut": []})
 
+    def delay(self, seconds: Mapping[str, float]) -> None:
+        """Set the delay of each way through the doors of these parties, in seconds. The doors of all others have none."""
+        self._ask({"delay": dict(seconds)})
+
     def _ask(self, question: dict[str, Any]) -> Any:
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
@@ -80,7 +88,7 @@ class Network:
         return json.loads(self._process.stdout.readline())
 
 
-class _Doors:
+class Doors:
     """The forwarding process."""
 
     def __init__(self) -> None:
@@ -89,6 +97,8 @@ class _Doors:
         self._parties: dict[int, str] = {}
         """By process id: the party that the process is known to be."""
         self._cut: set[tuple[str, str]] = set()
+        self.delays_s: dict[str, float] = {}
+        """By party, the delay of each way through its doors, in seconds."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -100,21 +110,31 @@ class _Doors:
 
     async def _obey(self, question: dict[str, Any]) -> int:
         if "door" in question:
-            name, port, user = question["door"]
-            number = await self._open(name, port, user, 0)
-            self._doors[number] = (name, port, user)
-            return number
+            return await self.door(*question["door"])
         for number, (name, port, user) in self._doors.items():
             if question.get("open") == name and number not in self._servers:
                 await self._open(name, port, user, number)
             elif question.get("shut") == name and number in self._servers:
                 self._servers.pop(number).close()
+        if "delay" in question:
+            self.delays_s = question["delay"]
         if "cut" not in question:
             return 0
         self._cut = {(one, other) for one, other in question["cut"]}
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return 0
+
+    async def door(self, name: str, port: int, user: str = "") -> int:
+        """Open a door; as `Network.door`."""
+        number = await self._open(name, port, user, 0)
+        self._doors[number] = (name, port, user)
+        return number
+
+    def close(self) -> None:
+        """Refuse connections at all doors."""
+        for server in self._servers.values():
+            server.close()
 
     async def _open(self, name: str, port: int, user: str, number: int) -> int:
         server = await asyncio.start_server(lambda reader, writer: self._serve(name, port, user, reader, writer), HOST, number)
@@ -130,6 +150,7 @@ class _Doors:
         onward: asyncio.StreamWriter | None = None
         with contextlib.suppress(OSError, asyncio.CancelledError):
             link = (user or self._party(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]), name)
+            await asyncio.sleep(2 * self.delays_s.get(name, 0.0))
             await self._passes(link)
             back, onward = await asyncio.open_connection(HOST, port)
             pumps = [asyncio.ensure_future(self._pump(link, *ends)) for ends in ((reader, onward), (back, writer))]
@@ -142,14 +163,33 @@ class _Doors:
                 end.close()
 
     async def _pump(self, link: tuple[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                data = await reader.read(PIECE_BYTES)
-                await self._passes(link)
-                if not data:
-                    return
-                writer.write(data)
-                await writer.drain()
+        """Forward until one side ends. Bytes on the way are those of one delay, and leave in order."""
+        loop = asyncio.get_running_loop()
+        way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES_MAX)
+
+        async def read() -> None:
+            data = b"?"
+            while data:
+                try:
+                    data = await reader.read(PIECE_BYTES)
+                except OSError:
+                    data = b""
+                await way.put((loop.time() + self.delays_s.get(link[1], 0.0), data))
+
+        reading = asyncio.create_task(read())
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    due_s, data = await way.get()
+                    if due_s > loop.time():
+                        await asyncio.sleep(due_s - loop.time())
+                    await self._passes(link)
+                    if not data:
+                        return
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            reading.cancel()
 
     def _party(self, port: int, door: int) -> str:
         """The party that connects from this port to this door; "" for a process without a door in its command line.
@@ -210,4 +250,4 @@ def _inode(port: int, other: int) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(_Doors().run())
+    asyncio.run(Doors().run())

@@ -54,6 +54,8 @@ class MemberSession:
         self._clock = clock
         self._orders: dict[int, asyncio.Future[control_pb2.OrderResult]] = {}
         self._order_id = 0
+        self._round_trip_s = 0.0
+        """Seconds of a round trip to the member."""
 
     # -- the methods of `control.sessions.Session`
 
@@ -78,7 +80,8 @@ class MemberSession:
             term_epoch=term,
         )
         message = control_pb2.JoinResponse(hold=order)
-        result = await self._order(order.order_id, message, HOLD_TIMEOUT_S, "the broker did not keep offsets free in time")
+        timeout_s = HOLD_TIMEOUT_S + self._round_trip_s
+        result = await self._order(order.order_id, message, timeout_s, "the broker did not keep offsets free in time")
         return [Held(row.partition, row.base_offset, row.segment_id, row.leader_epoch, row.live) for row in result.windows]
 
     def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
@@ -155,7 +158,9 @@ class MemberSession:
                     late_s=message.report.late_ms / 1000,
                     serves=message.report.serving,
                     clock_ahead_ms=clock.now_ms() - message.report.clock_ms if message.report.clock_ms else None,
+                    round_trip_s=message.report.round_trip_ms / 1000,
                 )
+                self._round_trip_s = report.round_trip_s
                 self._sessions.used_quotas(self, uses_of(message.report.quotas))
                 span_ms = self._sessions.reported(self, report)
                 if span_ms:
@@ -194,7 +199,7 @@ class ControlService:
                 f"the broker is of another cluster. cluster=`{hello.cluster_id}` expected=`{self._participant.engine.cluster_id}`",
             )
         incarnation = incarnation_of(hello, leader.clock.now_ms())
-        await leader.sessions.admit(incarnation, hello.version)
+        await leader.sessions.admit(incarnation, hello.version, hello.round_trip_ms / 1000)
         session = MemberSession(leader.sessions, leader.clock, incarnation)
         # No await from here to `joined`: so every commit after the snapshot goes into the queue behind it.
         missed = leader.journal.since(hello.version) if hello.version else None

@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.message import Message
 
 from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.patience import Patiences
 from headgate.broker.control.stream import Connect, connect
 from headgate.broker.control.wire import error_of
 from headgate.broker.engine.engine import Engine
@@ -26,9 +27,10 @@ from headgate.broker.server.ports import shown
 from headgate.broker.wire.grpc.methods import Method
 
 TIMEOUT_S = 2.0
-"""Longest wait for facts that a broker already knows. A broker that is silent for this long is being replaced."""
+"""Wait for facts that a near broker already knows. A broker that is silent for this long is being replaced, or far away: then the
+next wait is longer (`Patience`)."""
 CHANGE_TIMEOUT_S = 15.0
-"""Longest wait for a change that must become durable."""
+"""Wait for a change that must become durable, at a near broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Peers:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: Counter[str] = Counter()
         """Calls in progress, by address."""
+        self._patiences = Patiences(TIMEOUT_S)
 
     def others(self) -> list[Incarnation]:
         """The other live brokers, by id."""
@@ -74,15 +77,21 @@ class Peers:
         request."""
         address = peer_address(broker)
         self._calls[address] += 1
+        patience = self._patiences.of(broker.id, (one.id for one in self._engine.brokers()))
+        asked_s = asyncio.get_running_loop().time()
+        timeout_s += patience.limit_s - TIMEOUT_S
         try:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = (await self._channel(address)).unary_unary(method.path)
             data = await call(request.SerializeToString(), timeout=timeout_s, metadata=((FORWARDED_KEY, "1"),))
+            patience.answered(asyncio.get_running_loop().time() - asked_s)
         except grpc.aio.AioRpcError as error:
             if reason_of(error) is not None:
                 raise error_of(error, address) from error
             if error.code() is grpc.StatusCode.UNAVAILABLE and self._calls[address] == 1:
                 await self._forget(address)  # the certificates may have changed
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            if late:
+                patience.ran_out()
             raise RetryError(
                 Reason.TIMED_OUT if late else Reason.CLOSED,
                 f"a broker does not answer another. broker=`{broker.broker_id}` address=`{address}`",

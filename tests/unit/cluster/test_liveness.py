@@ -132,6 +132,23 @@ def test_on_a_quiet_machine_silence_is_judged_by_the_time_out(answer: Answer, ev
     assert machine.lost["a"][1] is evidence
 
 
+@pytest.mark.parametrize("answer", [Answer.ACCEPTED, Answer.UNREACHED])
+def test_a_far_broker_has_the_time_of_a_round_trip_more(answer: Answer) -> None:
+    """Its first report comes a round trip after it was admitted; later silences are judged with that time added."""
+    machine, round_trip_s = Machine().run(15), 10.0
+    machine.detector.admitting("a", is_new=False, round_trip_s=round_trip_s)
+    machine.silence("a", answer=answer)
+    machine.detector.admitted("a", machine.now_s)
+    machine.detector.joined("a", machine.now_s)
+    machine.run(round_trip_s)
+    assert not machine.lost
+    machine.report("a")
+    assert machine.detector.late_s("a", machine.now_s) < MEMBER_REPORT_S, "a long way is no lateness"
+    began_s = machine.now_s
+    machine.run(TIMEOUT_S + round_trip_s + 1)
+    assert TIMEOUT_S + round_trip_s <= machine.took("a", began_s) <= TIMEOUT_S + round_trip_s + 3 * TICK_S
+
+
 def test_a_silent_broker_whose_address_refuses_is_not_waited_for() -> None:
     """The machine lost power and is back: its kernel does not know the stream."""
     machine = Machine().run(5)

@@ -17,16 +17,18 @@ class JoinRequest(_message.Message):
     def __init__(self, hello: _Optional[Hello] = ..., report: _Optional[LoadReport] = ..., result: _Optional[OrderResult] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("incarnation_id", "member", "version", "cluster_id")
+    __slots__ = ("incarnation_id", "member", "version", "cluster_id", "round_trip_ms")
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_MS_FIELD_NUMBER: _ClassVar[int]
     incarnation_id: str
     member: BrokerMember
     version: int
     cluster_id: str
-    def __init__(self, incarnation_id: _Optional[str] = ..., member: _Optional[BrokerMember] = ..., version: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    round_trip_ms: int
+    def __init__(self, incarnation_id: _Optional[str] = ..., member: _Optional[BrokerMember] = ..., version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., round_trip_ms: _Optional[int] = ...) -> None: ...
 
 class BrokerMember(_message.Message):
     __slots__ = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack", "grpc_mtls_port", "listeners")
@@ -56,7 +58,7 @@ class BrokerMember(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ..., grpc_mtls_port: _Optional[int] = ..., listeners: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms", "number", "quotas")
+    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms", "number", "quotas", "round_trip_ms")
     WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +72,7 @@ class LoadReport(_message.Message):
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_MS_FIELD_NUMBER: _ClassVar[int]
     window_ms: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentReport]
     cpu_share: float
@@ -83,7 +86,8 @@ class LoadReport(_message.Message):
     clock_ms: int
     number: int
     quotas: _containers.RepeatedCompositeFieldContainer[QuotaUse]
-    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ..., number: _Optional[int] = ..., quotas: _Optional[_Iterable[QuotaUse]] = ...) -> None: ...
+    round_trip_ms: int
+    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ..., number: _Optional[int] = ..., quotas: _Optional[_Iterable[QuotaUse]] = ..., round_trip_ms: _Optional[int] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
     __slots__ = ("user", "client_id", "ip", "kind", "limit", "share", "rate", "throttled", "waited_s", "broker_id")
