@@ -23,9 +23,12 @@ _T = TypeVar("_T")
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-CONNECT_S = 3.0
-SILENCE_S = 5.0
-"""Longest wait for an answer: a broker may be busy for a moment, but a stopped one never answers."""
+CONNECT_S = 12.0
+"""Longest wait for a connection: one round trip of TCP, with up to 5 s of delay each way."""
+ANSWER_S = 3.0
+"""Wait for the first answer, before the user is told that the command waits `SILENCE_S` more."""
+SILENCE_S = 20.0
+"""Longest wait for an answer then: a broker may be busy or far away, but a stopped one never answers."""
 WIDE_COLUMNS = 100_000
 """Width of a terminal on which any table fits: a console measures no table as wider than itself."""
 HTTP2_SETTINGS = b"\x04"
@@ -116,12 +119,19 @@ def check_reachable(cluster: str) -> None:
             try:
                 if parsed.security is not None:
                     connection = opened.enter_context(_with_tls(connection, host.strip("[]"), parsed.security, address))
+                connection.settimeout(ANSWER_S)
                 answer = _first_answer(connection)
             except TimeoutError:
                 silent[connection] = address
                 continue
             if answer[:2] == TLS_ALERT:
                 raise InvalidError(Reason.INVALID_REQUEST, f"what listens there speaks TLS: write tls://. cluster=`{cluster}`")
+            if not answer:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    "what listens there closes the connection without an answer: a broker that starts, ends or has too many "
+                    f"connections, or no gRPC port, which is 9095 unless you chose another. cluster=`{cluster}`",
+                )
             if answer[3:4] != HTTP2_SETTINGS:
                 raise InvalidError(
                     Reason.INVALID_REQUEST,

@@ -17,6 +17,7 @@ from headgate.broker.client.address import Security, parse
 from headgate.broker.client.backoff import Backoff
 from headgate.broker.client.errors import from_call, from_message
 from headgate.broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, Timestamp, TopicPartition
+from headgate.broker.cluster.patience import LONGEST_S, Patience
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks, looked_at, outlast
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
@@ -30,19 +31,24 @@ RECEIVE_BYTES_MAX = 128 << 20
 METADATA_AGE_S_MAX = 60.0
 """Age after which a topic's metadata are requested again, to learn of new partitions."""
 ATTEMPT_S = 3.0
-"""Longest wait for one of several brokers before another one is asked: a hanging broker accepts calls and answers none."""
+"""Wait for one of several near brokers before another one is asked: a hanging broker accepts calls and answers none. If none
+answers, all may be far away, and the next waits are longer (`Patience`)."""
 CHANGE_ATTEMPT_S = 10.0
 """The same for calls whose effect must become durable."""
+CONNECT_MS = round(LONGEST_S * 1000)
+"""Longest time for one attempt of gRPC to connect, in ms: also TCP's and TLS's round trips over a long way."""
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
-    # A broker that restarts is back within seconds; gRPC's own backoff grows to two minutes.
+    # Pauses between attempts to connect. A broker that restarts is back within seconds; gRPC's own pauses grow to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # In spite of its name, this option limits the time of an attempt, not the pause.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
     ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # As long as the broker waits for the answer to its own ping: with 5 s of delay each way, an answer takes 10 s.
+    ("grpc.keepalive_timeout_ms", 20_000),
     # This module retries by itself: only it knows which calls may be sent twice.
     ("grpc.enable_retries", 0),
     # Without this option, one client's failed attempts delay another client's.
@@ -193,6 +199,8 @@ class Cluster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_outage = on_outage
         self._is_out = False
+        self.patience = Patience(ATTEMPT_S)
+        """The limit for the answer of one of several brokers."""
         self._closed = False
 
     async def close(self) -> None:
@@ -248,15 +256,17 @@ class Cluster:
         failed: set[str] = set()
         doubt = False
         while True:
-            address, left_s = self._first, max(deadline - loop.time(), 0.01)
+            asked_s = loop.time()
+            address, left_s = self._first, max(deadline - asked_s, 0.01)
+            more_s = self.patience.limit_s - ATTEMPT_S
             link = self._link(address)
             alone = len(self._addresses()) == 1
             try:
                 if attempt_s is None and not alone:
                     # A call that was sent cannot be sent to another broker.
-                    await link.connected(min(left_s, ATTEMPT_S))
+                    await link.connected(min(left_s, self.patience.limit_s))
                 response = await link.call(
-                    method, request, left_s + extra_s if alone or attempt_s is None else min(left_s, attempt_s)
+                    method, request, left_s + extra_s if alone or attempt_s is None else min(left_s, attempt_s + more_s)
                 )
             except HeadgateError as error:
                 if doubt and error.reason is already:
@@ -269,6 +279,8 @@ class Cluster:
                 fresh = [other for other in self._addresses() if other not in failed]
                 if not fresh:
                     failed.clear()
+                    if error.reason is Reason.TIMED_OUT:
+                        self.patience.ran_out()
                     self._note_outage(error)
                 self._first = fresh[0] if fresh else self._behind(address)
                 # Another broker, which may answer at once, is asked without a pause.
@@ -278,6 +290,8 @@ class Cluster:
                 await asyncio.sleep(pause_s)
             else:
                 self._first = address
+                if attempt_s == ATTEMPT_S:  # other calls take time of their own
+                    self.patience.answered(loop.time() - asked_s)
                 self._note_outage(None)
                 return response, address
 
@@ -397,7 +411,7 @@ class Cluster:
     async def _row(self, link: Link, request: admin_pb2.DescribeTopicsRequest) -> admin_pb2.TopicDescription | None:
         """One broker's metadata of the topic; None when it knows no such topic, or does not answer."""
         try:
-            response: admin_pb2.DescribeTopicsResponse = await link.call(ADMIN["DescribeTopics"], request, ATTEMPT_S)
+            response: admin_pb2.DescribeTopicsResponse = await link.call(ADMIN["DescribeTopics"], request, self.patience.limit_s)
         except RetryError:
             return None
         return None if response.topics[0].HasField("error") else response.topics[0]

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from headgate.broker.client.address import parse
 from headgate.broker.client.backoff import Backoff
-from headgate.broker.client.cluster import ATTEMPT_S, ClusterClient, Link
+from headgate.broker.client.cluster import ClusterClient, Link
 from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
@@ -19,7 +19,7 @@ from headgate.broker.wire.grpc.optional import given
 
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 LOOK_S = 2.0
-"""Longest time for one search for more brokers."""
+"""Longest time for one search for more brokers, if they are near."""
 CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
 
 
@@ -224,9 +224,8 @@ class Control(ClusterClient):
                 try:
                     left_s = max(deadline - loop.time(), 0.01)
                     # A broker that hangs accepts the call and does not answer, and another broker may be the leader by now.
-                    answer = await link.call(
-                        method, request, min(left_s, ATTEMPT_S) if retry and len(self._addresses) > 1 else left_s
-                    )
+                    limited = retry and len(self._addresses) > 1
+                    answer = await link.call(method, request, min(left_s, self._cluster.patience.limit_s) if limited else left_s)
                 except RetryError as error:
                     if not retry and error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY):
                         raise
@@ -237,6 +236,8 @@ class Control(ClusterClient):
                     self._addresses.insert(0, address)
                     return answer
             assert last is not None
+            if last.reason is Reason.TIMED_OUT:
+                self._cluster.patience.ran_out()
             pause_s = backoff.pause_s()
             if loop.time() + pause_s >= deadline:
                 raise last
@@ -246,7 +247,7 @@ class Control(ClusterClient):
     async def _look_around(self) -> bool:
         """Ask for further brokers. Returns whether there are new ones."""
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(max(LOOK_S, self._cluster.patience.limit_s)):
                 found = await self._cluster.brokers()
         except (RetryError, TimeoutError):
             return False

@@ -19,8 +19,8 @@ its own fence marker. A successor creates the marker before it opens the partiti
 ack came before the request was sent, then the marker existed before the request arrived. A read of the marker that begins after
 the arrival finds it, because the store is linearizable for a key. So "no marker" proves the answer for all requests that arrived
 before the read began, and for no later request. All waiting requests share one read, and at most one read runs at a time: a
-request that arrives during a read waits for the next one. A look that takes more than `LOOK_TIMEOUT_S` proves nothing. The
-broker then refuses the request with an error that makes the client look for the lead again.
+request that arrives during a read waits for the next one. A look that takes too long (`LOOK_TIMEOUT_S`) proves nothing.
+The broker then refuses the request with an error that makes the client look for the lead again.
 
 When a stopped process (SIGSTOP) continues, its promise has ended, because the monotonic clock did not stop. There are two
 exceptions. If a machine was suspended together with its clocks, its answers may be stale until the promise ends, at most
@@ -36,6 +36,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headgate.broker.cluster.patience import Patience
 from headgate.broker.engine import keys
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
@@ -45,8 +46,8 @@ from headgate.broker.store.interface import Store
 SAFE_SHARE = 0.9
 """Share of a promised span that this broker relies on. The rest allows for clocks that run at different rates."""
 LOOK_TIMEOUT_S = 1.0
-"""Longest time, in seconds, for a look at the fence marker. Clients wait 30 s for an answer, and look for another lead earlier
-than that."""
+"""Time, in seconds, for a look at the fence marker in a store that is near. Clients wait 30 s for an answer, and look for another
+lead earlier than that. If the store is far away or slow, all looks take longer, and the next limits are longer (`Patience`)."""
 
 
 class LeadProof:
@@ -78,6 +79,7 @@ class LeadProof:
         self._fenced = fenced
         self._fail = fail
         self._over = False
+        self._patience = Patience(LOOK_TIMEOUT_S)
         self._looking: asyncio.Task[None] | None = None
         self._next: asyncio.Future[HeadgateError | None] | None = None
         """Result of the look that begins after the current one. None: no request waits for it."""
@@ -126,13 +128,14 @@ class LeadProof:
             if self._looking is None:
                 self._begin()
         try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
+            async with asyncio.timeout(limit_s := self._patience.limit_s):
                 error = await outlast(result)
         except TimeoutError as timeout:
+            if limit_s == self._patience.limit_s:  # not every request that waited for the same look
+                self._patience.ran_out()
             raise RetryError(
                 Reason.NOT_LEADER,
-                "this broker cannot find out in time whether it still leads: the store does not answer. "
-                f"seconds=`{LOOK_TIMEOUT_S:g}`",
+                f"this broker cannot find out in time whether it still leads: the store does not answer. seconds=`{limit_s:g}`",
             ) from timeout
         if error is not None:
             raise RetryError(Reason.NOT_LEADER, f"this broker cannot find out whether it still leads: {error.message}") from error
@@ -152,8 +155,11 @@ class LeadProof:
         watch(self._looking, "look at the fence", self._fail)
 
     async def _look(self, result: asyncio.Future[HeadgateError | None]) -> None:
+        began_s = self._clock.monotonic()
         try:
             error = await self._find_marker()
+            # A request waits for the look before, too.
+            self._patience.answered(2 * (self._clock.monotonic() - began_s))
             if not result.done():
                 result.set_result(error)
         finally:

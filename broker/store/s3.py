@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX = 16
 """Threads and sockets; further requests wait. 16 fill 10 Gbit/s with chunks of 8 MiB."""
-CONNECT_TIMEOUT_S = 3.0
-READ_TIMEOUT_S = 15.0
-"""Bound for the silence on a socket, not for a whole transfer."""
+CONNECT_TIMEOUT_S = 11.0
+"""One round trip with up to 5 s of delay each way."""
+READ_TIMEOUT_S = 25.0
+"""Bound for the silence on a socket, not for a whole transfer: two such round trips, and 5 s for the server."""
 READ_UNIT_BYTES = 512 << 10
 """Unit of reads, in bytes: a connection of 50 MB/s transfers it in the 10 ms that a request waits for its first byte."""
 PREFIX_BYTES_MAX = 200

@@ -345,9 +345,9 @@ class FinalReader(Reading):
 class Member(Reading):
     """A group member: reads its assigned places, commits its positions, leaves and rejoins."""
 
-    def __init__(self, world: World, name: str, group: str) -> None:
+    def __init__(self, world: World, name: str, group: str, protocol: str = "classic") -> None:
         super().__init__(world, name)
-        self.group = group
+        self.group, self.protocol = group, protocol
         self._draw = random.Random(name)
         self._sessions: dict[Place, Session] = {}
         self._positions: dict[Place, int] = {}
@@ -366,7 +366,9 @@ class Member(Reading):
                 enable_auto_offset_store=False,
                 auto_offset_reset="earliest",
                 isolation_level="read_uncommitted",
-                session_timeout_ms=10_000,
+                group_protocol=self.protocol,
+                # A group of KIP-848 has the broker's session time.
+                **({"session_timeout_ms": 10_000} if self.protocol == "classic" else {}),
             )
         )
         ends_at = time.monotonic() + self._draw.uniform(*MEMBER_LIFE_S)

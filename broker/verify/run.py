@@ -73,6 +73,7 @@ class Plan:
     producers: int = 4
     readers: int = 2
     groups: int = 1
+    group_protocol: str = "classic"
     members: int = 2
     value_bytes: int = 200
     acks: str = "all"
@@ -159,7 +160,11 @@ class Verification:
             for number in range(plan.producers)
         ]
         readers = [LiveReader(world, f"reader-{number}") for number in range(plan.readers)]
-        members = [Member(world, f"{group[-1]}-member-{number}", group) for group in groups for number in range(plan.members)]
+        members = [
+            Member(world, f"{group[-1]}-member-{number}", group, _protocol(plan, at))
+            for at, group in enumerate(groups)
+            for number in range(plan.members)
+        ]
         askers: list[Client] = [Asker(world, f"asker-{number}", groups, fresh=number % 2 == 1) for number in range(2)]
         clients: list[Client] = [*writers, *readers, *members, *askers]
         for client in clients:
@@ -262,6 +267,11 @@ def _end(world: World, clients: Sequence[Client], patience_s: float) -> None:
     for client in clients:
         if not client.join(deadline):
             world.error(client.name, "does not end; it is left alone")
+
+
+def _protocol(plan: Plan, number: int) -> str:
+    """The protocol of a group."""
+    return ("classic", "consumer")[number % 2] if plan.group_protocol == "both" else plan.group_protocol
 
 
 def _ask_last_positions(world: World, groups: Sequence[str], deadline: float) -> None:

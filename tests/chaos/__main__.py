@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.faults import ALL, ON_DEVICE, WITH_FLOODS
+from tests.chaos.faults import ALL, ON_DEVICE, ON_S3, WITH_FLOODS
 from tests.chaos.life import live
 from tests.support.loop_device import refused
 
@@ -36,13 +36,9 @@ def main() -> int:
     place = given.directory or Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
     draw = random.Random(given.seed)
     _say(f"seed {given.seed}, {given.rounds} rounds of {', '.join(faults)}; in {place}")
-    order: list[str] = []
-    while len(order) < given.rounds:
-        # Every fault occurs once, in a random order, before any is repeated.
-        order += draw.sample(faults, len(faults))
     rounds = wrong = acked = 0
-    lives = [order[at : min(at + given.rounds_per_life, given.rounds)] for at in range(0, given.rounds, given.rounds_per_life)]
-    for number, of_life in enumerate(lives):
+    lives = _lives(faults, given.rounds, given.rounds_per_life, draw)
+    for number, (on_s3, of_life) in enumerate(lives):
         directory = place / f"life-{number}"
 
         def told(line: str) -> None:
@@ -51,13 +47,16 @@ def main() -> int:
             _say(f"round {rounds} of {given.rounds}, {line}")
 
         began = rounds
+        _say(f"life {number} on {'S3' if on_s3 else 'a directory'}: {', '.join(of_life)}")
         try:
             page = live(
                 directory,
                 of_life,
                 random.Random(f"{given.seed}-{number}"),
                 told,
-                on_device=reason is None,
+                on_device=reason is None and not on_s3,
+                on_s3=on_s3,
+                with_transactions=True,
                 with_floods=given.floods,
             )
         except (AssertionError, OSError) as error:
@@ -72,6 +71,8 @@ def main() -> int:
         allowed = ", ".join(f"{count:,} {kind}" for kind, count in page["counts"].items() if count and kind not in page["errors"])
         silence_s = page["longest_without_ack_ms"] / 1000
         _say(f"life {number} {page['summary']}{deleted} Longest time without an acknowledgement {silence_s:.1f} s")
+        if page["transactions"]:
+            _say(f"  {page['transactions']}")
         if allowed:
             _say(f"  allowed: {allowed}")
         if is_right:
@@ -80,6 +81,25 @@ def main() -> int:
             _say(f"  kept in {directory}: `headgate verify judge {directory / 'history'}`")
     _say(f"{rounds} rounds, {len(lives)} lives, {acked:,} acknowledged records, {wrong} lives WRONG; seed {given.seed}")
     return 1 if wrong else 0
+
+
+def _lives(faults: list[str], rounds: int, rounds_per_life: int, draw: random.Random) -> list[tuple[bool, list[str]]]:
+    """The faults of each life, and whether its store is S3: every second one, if that store has any of the faults.
+
+    Every fault of a kind of store occurs once there, in a random order, before any is repeated.
+    """
+    pools = {False: [name for name in faults if name not in ON_S3], True: [name for name in faults if name not in ON_DEVICE]}
+    kinds = [on_s3 for on_s3, pool in pools.items() if pool]
+    order: dict[bool, list[str]] = {False: [], True: []}
+    lives = []
+    for number, at in enumerate(range(0, rounds, rounds_per_life)):
+        on_s3 = kinds[number % len(kinds)]
+        count = min(rounds_per_life, rounds - at)
+        while len(order[on_s3]) < count:
+            order[on_s3] += draw.sample(pools[on_s3], len(pools[on_s3]))
+        lives.append((on_s3, order[on_s3][:count]))
+        del order[on_s3][:count]
+    return lives
 
 
 def _say(line: str) -> None:

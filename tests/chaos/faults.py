@@ -31,8 +31,13 @@ CAP_ROOM_BYTES = (0, 1 << 20, 16 << 20)
 HOLD_S = 4.0
 """Longest time for which a device freezes, or is full, seconds."""
 JUMPS_S = tuple(sign * span for sign in (1, -1) for span in (30.0, 3_600.0, 2 * 86_400.0, 30 * 86_400.0))
+OUTAGE_S = (60.0, 150.0)
+"""Shortest and longest outage of S3, seconds."""
+DELAY_S_MAX = 5.0
+"""Longest delay of each way between two brokers, or between a broker and S3, seconds."""
 ON_DEVICE = ("power", "freeze", "full")
-ALL = ("kill", "drain", "pause", "peers", "starve", "clock", "memory", *ON_DEVICE)
+ON_S3 = ("outage", "far-store")
+ALL = ("kill", "drain", "pause", "peers", "starve", "clock", "memory", "far", *ON_DEVICE, *ON_S3)
 WITH_FLOODS = (*ALL, "spark")
 _BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end:\n    pass\n"
 
@@ -58,6 +63,7 @@ class Faults:
     ) -> None:
         self._brokers, self._clients, self._draw, self._clocks, self._device = brokers, clients, draw, clocks, device
         self._floods = floods
+        self._network = network
         self._trouble = Trouble(brokers, clients, draw, network)
 
     def apply(self, how: str) -> str:
@@ -76,7 +82,7 @@ class Faults:
             self._trouble.round(how, on_leader=on_leader, seconds=self._draw.uniform(1, 8))
             return "the leader" if on_leader else "any broker"
         victim = self._brokers.leader() if on_leader else self._draw.choice(self._brokers.all)
-        act: Callable[[BrokerProcess], str] = getattr(self, f"_{how}")
+        act: Callable[[BrokerProcess], str] = getattr(self, f"_{how.replace('-', '_')}")
         done = act(victim)
         self._trouble.recover()
         return done
@@ -119,6 +125,41 @@ class Faults:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(victim.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, hard))
         return f"{room >> 20} MiB more for {CAP_S:.0f} s"
+
+    def _far(self, victim: BrokerProcess) -> str:
+        """Brokers are far from each other. All of them are members and acknowledge, while the delays last."""
+        delays_s = {str(self._brokers.number(one)): self._delay_s() for one in self._brokers.all}
+        return self._apart(delays_s, "between brokers")
+
+    def _far_store(self, victim: BrokerProcess) -> str:
+        """The leader, or all brokers, are far from S3. All are members and acknowledge, while the delays last."""
+        delay_s = round(self._draw.choice([self._draw.uniform(0.1, 1), self._draw.uniform(1, DELAY_S_MAX)]), 2)
+        one = f"store-{self._brokers.number(victim)}"
+        return self._apart({self._draw.choice([one, "store"]): delay_s}, "to S3")
+
+    def _delay_s(self) -> float:
+        return round(self._draw.choice([0.0, self._draw.uniform(0, 1), self._draw.uniform(1, DELAY_S_MAX)]), 2)
+
+    def _apart(self, delays_s: dict[str, float], where: str) -> str:
+        self._network.delay(delays_s)
+        began = time.monotonic()
+        try:
+            self._hold(HOLD_S)
+            self._trouble.recover()
+            took_s = time.monotonic() - began
+        finally:
+            self._network.delay({})
+        return f"delays of {delays_s} s each way {where}, all was well after {took_s:.1f} s"
+
+    def _outage(self, victim: BrokerProcess) -> str:
+        """No broker reaches S3."""
+        seconds = self._draw.uniform(*OUTAGE_S)
+        self._network.cut(*((str(self._brokers.number(one)), "store") for one in self._brokers.all))
+        try:
+            self._hold(seconds)
+        finally:
+            self._network.heal()
+        return f"of S3 for {seconds:.0f} s"
 
     def _spark(self, victim: BrokerProcess) -> str:
         assert self._floods is not None

@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
@@ -35,6 +34,7 @@ from tests.support.transactors import (
     AiokafkaTransactor,
     ConfluentTransactor,
     ProcessTransactor,
+    Source,
     Transactor,
     committed,
 )
@@ -45,23 +45,6 @@ PARTITIONS = 3
 KAFKA_VERSION = "4.1.0"
 ROOT = Path(__file__).parents[2]
 RECORDS_PER_ROUND = 150
-
-
-class Source:
-    """Writes numbered records."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
-        self._topic = topic
-        self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-
-    def write(self, count: int) -> None:
-        for _ in range(count):
-            for number, values in enumerate(self.written):
-                value = b"%d-%d" % (number, len(values))
-                values.append(value)
-                self._producer.produce(self._topic, value, partition=number)
-        assert self._producer.flush(120) == 0
 
 
 def python_clients(bootstrap: str) -> list[Transactor]:
@@ -127,7 +110,7 @@ def test_rounds(
     transactors = clients(brokers.bootstrap)
     for topic in ("source", *(one.target for one in transactors)):
         create_topic(brokers.bootstrap, topic, PARTITIONS)
-    source = Source(brokers.bootstrap, "source")
+    source = Source(brokers.bootstrap, "source", PARTITIONS)
     for one in transactors:
         one.start()
     try:

@@ -78,7 +78,10 @@ class Network:
         self._ask({"cut": []})
 
     def delay(self, seconds: Mapping[str, float]) -> None:
-        """Set the delay of each way through the doors of these parties, in seconds. The doors of all others have none."""
+        """Set the delay of each way through the doors of these parties, in seconds. The doors of all others have none.
+
+        A key is a party, or a party and the one that connects to it: ``store-2``.
+        """
         self._ask({"delay": dict(seconds)})
 
     def _ask(self, question: dict[str, Any]) -> Any:
@@ -142,6 +145,10 @@ class Doors:
         self._servers[number] = server
         return number
 
+    def _delay_s(self, link: tuple[str, str]) -> float:
+        user, name = link
+        return self.delays_s.get(f"{name}-{user}", self.delays_s.get(name, 0.0))
+
     async def _passes(self, link: tuple[str, str]) -> None:
         while link in self._cut:
             await self._changed.wait()
@@ -150,7 +157,7 @@ class Doors:
         onward: asyncio.StreamWriter | None = None
         with contextlib.suppress(OSError, asyncio.CancelledError):
             link = (user or self._party(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]), name)
-            await asyncio.sleep(2 * self.delays_s.get(name, 0.0))
+            await asyncio.sleep(2 * self._delay_s(link))
             await self._passes(link)
             back, onward = await asyncio.open_connection(HOST, port)
             pumps = [asyncio.ensure_future(self._pump(link, *ends)) for ends in ((reader, onward), (back, writer))]
@@ -174,7 +181,7 @@ class Doors:
                     data = await reader.read(PIECE_BYTES)
                 except OSError:
                     data = b""
-                await way.put((loop.time() + self.delays_s.get(link[1], 0.0), data))
+                await way.put((loop.time() + self._delay_s(link), data))
 
         reading = asyncio.create_task(read())
         try:

@@ -22,9 +22,43 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 
 TIMEOUT_S = 60.0
 TRANSACTION_MS = 30_000
+DELIVERY_MS = 900_000
+"""Longest time for the delivery of a record: longer than any outage."""
 ABORTED = b"!"
 """Prefix of values in transactions that must not be seen."""
 BATCH = 20
+
+
+class Source:
+    """Writes numbered records."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "message.timeout.ms": DELIVERY_MS,
+                "log_level": 0,
+            }
+        )
+        self._topic = topic
+        self.written: list[list[bytes]] = [[] for _ in range(partitions)]
+
+    def produce(self, count: int) -> None:
+        """Hand more records to the producer: `count` for each partition."""
+        for _ in range(count):
+            for number, values in enumerate(self.written):
+                value = b"%d-%d" % (number, len(values))
+                values.append(value)
+                self._producer.produce(self._topic, value, partition=number)
+
+    def flush(self) -> None:
+        """Wait until all of them are acknowledged."""
+        assert self._producer.flush(2 * TIMEOUT_S) == 0
+
+    def write(self, count: int) -> None:
+        self.produce(count)
+        self.flush()
 
 
 class Transactor(ABC):

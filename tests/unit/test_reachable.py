@@ -47,7 +47,7 @@ def greet(listening: socket.socket, greeting: bytes, release: threading.Event | 
 def test_a_broker_that_was_stopped_is_told_of(
     listening: socket.socket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "CONNECT_S", 0.1)
+    monkeypatch.setattr(output, "ANSWER_S", 0.1)
     monkeypatch.setattr(output, "SILENCE_S", 0.1)
     with pytest.raises(RetryError, match="does not answer"):
         output.check_reachable(address(listening))
@@ -55,7 +55,7 @@ def test_a_broker_that_was_stopped_is_told_of(
 
 
 def test_one_that_only_was_busy_is_waited_for(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "CONNECT_S", 0.1)
+    monkeypatch.setattr(output, "ANSWER_S", 0.1)
     monkeypatch.setattr(output, "SILENCE_S", 600.0)
     said = threading.Event()
     monkeypatch.setattr(output, "fail", lambda text: said.set())
@@ -75,6 +75,14 @@ def test_another_one_that_answers_suffices(listening: socket.socket, capsys: pyt
 def test_something_else_listens(listening: socket.socket) -> None:
     thread = greet(listening, b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(InvalidError, match="no gRPC port"):
+        output.check_reachable(address(listening))
+    thread.join()
+
+
+def test_a_connection_that_is_closed_without_an_answer_is_no_proof_of_another_kind_of_port(listening: socket.socket) -> None:
+    """A broker that ends, or that takes no more connections, does that too."""
+    thread = greet(listening, b"")
+    with pytest.raises(InvalidError, match="closes the connection without an answer: a broker that starts, ends or"):
         output.check_reachable(address(listening))
     thread.join()
 

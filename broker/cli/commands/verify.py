@@ -34,6 +34,10 @@ Patience = Annotated[
 Settle = Annotated[
     str, typer.Option("--settle", metavar="DURATION", help="Longest wait until all acknowledged records can be read.")
 ]
+GroupProtocol = Annotated[
+    str,
+    typer.Option("--group-protocol", help="classic, consumer (KIP-848), or both: every second group with each."),
+]
 Interval = Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Pause between two lines of progress.")]
 History = Annotated[
     Path | None,
@@ -59,6 +63,7 @@ def verify(
     replication_factor: ReplicationFactor = -1,
     producers: Producers = 4,
     groups: Annotated[int, typer.Option("--groups", min=0, max=100, help="Consumer groups of two members each.")] = 1,
+    group_protocol: GroupProtocol = "classic",
     acks: Annotated[str, typer.Option("--acks", help="all or 1; with 1 no producer is idempotent.")] = "all",
     value_bytes: Annotated[int, typer.Option("--value-bytes", min=64, max=1_000_000, help="Size of a value.")] = 200,
     patience: Patience = "60s",
@@ -85,6 +90,8 @@ def verify(
         raise InvalidError(Reason.INVALID_REQUEST, "an endpoint is missing. option=`--bootstrap`")
     if acks not in ("all", "1"):
         raise bad_option("--acks", acks, "all or 1")
+    if group_protocol not in ("classic", "consumer", "both"):
+        raise bad_option("--group-protocol", group_protocol, "classic, consumer or both")
     plan = {
         "bootstrap": bootstrap,
         "duration_s": duration_ms("--duration", duration, high_ms=LONGEST_TTL_MS) / 1000,
@@ -94,6 +101,7 @@ def verify(
         "replication_factor": replication_factor,
         "producers": producers,
         "groups": groups,
+        "group_protocol": group_protocol,
         "acks": acks,
         "value_bytes": value_bytes,
         "patience_s": duration_ms("--patience", patience, high_ms=LONGEST_TTL_MS) / 1000,

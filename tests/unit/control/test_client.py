@@ -240,7 +240,7 @@ async def test_changes_whose_answers_are_lost_are_made_once(world: World, monkey
 
 
 async def test_a_broker_that_hangs_does_not_hide_the_leader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.client.control.ATTEMPT_S", 0.5)
+    monkeypatch.setattr("headgate.broker.client.cluster.ATTEMPT_S", 0.5)
     hanging = grpc.aio.server()
     never = asyncio.Event()
 
