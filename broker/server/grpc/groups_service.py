@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.groups.consumer_events import ConsumerDescription
+from headgate.broker.groups.consumer_member import Holding
 from headgate.broker.groups.coordinator import Coordinator
-from headgate.broker.groups.entry import GroupListing
-from headgate.broker.groups.events import State
+from headgate.broker.groups.entry import CONSUMER, GroupListing
+from headgate.broker.groups.group import Group
 from headgate.broker.groups.member import CONSUMER_PROTOCOL
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
@@ -123,8 +128,8 @@ class GroupsService:
             )
             return answer
         await self._groups.confirm()
-        group = self._groups.find(request.group)
-        if group is not None and group.state is not State.EMPTY:
+        shown = self._shown(request.group)
+        if shown is not None and shown.members:
             raise _has_members(request.group)
         bounds = await find_bounds(self._engine, self._peers, {row.topic for row in request.rows})
         response = groups_pb2.AlterPositionsResponse()
@@ -189,29 +194,21 @@ class GroupsService:
         try:
             if doubt is not None:
                 raise doubt
-            group = self._groups.find(group_id)
-            if group is None:
+            shown = self._shown(group_id)
+            if shown is None:
                 raise _unknown(group_id)
         except HeadgateError as error:
             return groups_pb2.GroupDescription(group=groups_pb2.Group(id=group_id), error=error_message(error))
-        shown = group.describe()
         committed = {(topic, partition): value for topic, partition, value in self._groups.positions(group_id)}
         description = groups_pb2.GroupDescription(
-            group=_summary(GroupListing(group_id, shown.protocol_type, shown.state, len(shown.members)), len(committed)),
-            protocol=shown.protocol,
-            generation=group.generation,
+            group=_summary(shown.listing, len(committed)), protocol=shown.protocol, generation=shown.generation
         )
         owners: dict[tuple[str, int], str] = {}
-        async for member in turn.each(shown.members):
-            owned = list(_owned(member.assignment)) if shown.protocol_type == CONSUMER_PROTOCOL else []
-            owners.update((place, member.member_id) for place in owned)
-            description.members.add(
-                id=member.member_id,
-                instance_id=member.instance_id or "",
-                client_id=member.client_id,
-                client_host=member.client_host.removeprefix("/"),
-                partitions=len(owned),
-            )
+        async for member, places in turn.each(shown.members):
+            owned = list(places())
+            owners.update((place, member.id) for place in owned)
+            member.partitions = len(owned)
+            description.members.append(member)
         async for topic, partition in turn.each(sorted(committed.keys() | owners.keys())):
             if not self._exists(topic, partition):
                 continue
@@ -228,6 +225,16 @@ class GroupsService:
                 row.offset, row.leader_epoch, row.metadata = value.offset, value.leader_epoch, value.metadata
                 row.committed_ms = value.commit_ms
         return description
+
+    def _shown(self, group_id: str) -> _Shown | None:
+        """A group of any protocol that this broker holds; None if there is none. Raises HeadgateError."""
+        shard = self._groups.look(group_id)
+        consumer = None if shard is None else shard.find_consumer(group_id)
+        if consumer is not None:
+            known = self._engine.manifest.topics_by_id
+            return _shown_consumer(group_id, consumer.describe(), {key: topic.name for key, topic in known.items()})
+        group = self._groups.find(group_id)
+        return None if group is None else _shown_classic(group_id, group)
 
     def _exists(self, topic: str, partition: int) -> bool:
         """Whether the partition exists: a garbled assignment may name any."""
@@ -256,6 +263,47 @@ class GroupsService:
             topic_id=topic.id,
             window_end=self._engine.manifest.window_end(topic.id, row.partition),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A group of any protocol. `members`: each with a function that returns its partitions."""
+
+    listing: GroupListing
+    protocol: str
+    generation: int
+    members: Sequence[tuple[groups_pb2.Member, Callable[[], Iterable[tuple[str, int]]]]]
+
+
+def _shown_classic(group_id: str, group: Group) -> _Shown:
+    shown = group.describe()
+    reads = shown.protocol_type == CONSUMER_PROTOCOL
+    members = [
+        (_member(one.member_id, one.instance_id, one.client_id, one.client_host), partial(_owned, one.assignment if reads else b""))
+        for one in shown.members
+    ]
+    listing = GroupListing(group_id, shown.protocol_type, shown.state, len(members))
+    return _Shown(listing, shown.protocol, group.generation, members)
+
+
+def _shown_consumer(group_id: str, shown: ConsumerDescription, names: Mapping[uuid.UUID, str]) -> _Shown:
+    """A group of KIP-848. Its generation is its epoch."""
+
+    def owned(holding: Holding) -> list[tuple[str, int]]:
+        return [(names[topic_id], partition) for topic_id, partition in holding.all if topic_id in names]
+
+    members = [
+        (_member(one.member_id, one.instance_id, one.client_id, one.client_host), partial(owned, holding))
+        for one, holding, _ in shown.members
+    ]
+    listing = GroupListing(group_id, CONSUMER_PROTOCOL, shown.state, len(members), CONSUMER)
+    return _Shown(listing, shown.assignor, shown.epoch, members)
+
+
+def _member(member_id: str, instance_id: str | None, client_id: str, client_host: str) -> groups_pb2.Member:
+    return groups_pb2.Member(
+        id=member_id, instance_id=instance_id or "", client_id=client_id, client_host=client_host.removeprefix("/")
+    )
 
 
 def _merged(parts: Iterable[groups_pb2.ListGroupsResponse]) -> groups_pb2.ListGroupsResponse:

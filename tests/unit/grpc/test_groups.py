@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.client import GroupAdmin, TopicPartition
+from headgate.broker.groups.consumer_events import ConsumerHeartbeat
 from headgate.broker.groups.events import Join, Leave, Leaving, Sync
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
@@ -67,6 +68,34 @@ async def broker(start: Start) -> Served:
 
 async def describe(served: Served, *ids: str) -> list[pb.GroupDescription]:
     return list((await served.call("Groups.DescribeGroups", pb.DescribeGroupsRequest(ids=ids))).groups)
+
+
+async def test_a_group_of_kip_848_is_described_as_a_classic_one_is(broker: Served) -> None:
+    await commit(broker, "new", ("t", 0, 1))
+    heartbeat = ConsumerHeartbeat(
+        token=broker.groups.token(),
+        member_id="",
+        fresh_member_id="m",
+        client_id="client",
+        client_host="/192.0.2.1",
+        epoch=0,
+        rebalance_timeout_ms=10_000,
+        topics=frozenset({"t"}),
+        owned=frozenset(),
+    )
+    assert (await broker.groups.consumer_heartbeat("new", heartbeat)).error is None
+    (found,) = await describe(broker, "new")
+    assert not found.HasField("error")
+    assert (found.group.state, found.group.protocol_type, found.group.members) == ("Stable", "consumer", 1)
+    assert (found.protocol, found.generation) == ("uniform", 1)
+    assert [(one.client_id, one.client_host, one.partitions) for one in found.members] == [("client", "192.0.2.1", 2)]
+    assert [(row.topic, row.partition, row.lag_records, row.member_id) for row in found.positions] == [
+        ("t", 0, 2, found.members[0].id),
+        ("t", 1, 0, found.members[0].id),
+    ]
+    row = pb.AlterPositionsRequest.Row(topic="t", partition=0, offset=0)
+    with pytest.raises(grpc.aio.AioRpcError, match="has members"):
+        await broker.call("Groups.AlterPositions", pb.AlterPositionsRequest(group="new", rows=[row], validate_only=True))
 
 
 async def test_groups_are_listed_with_their_lag(broker: Served) -> None:
