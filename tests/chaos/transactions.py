@@ -49,6 +49,7 @@ class Transactions:
         """Wait as long as transactions go on: what must not take long is the next one."""
 
         def is_done() -> bool:
+            assert not one.wrong, one.wrong
             return all(len(got) >= len(want) for got, want in zip(self._committed(one), self._source.written, strict=True))
 
         while not is_done():

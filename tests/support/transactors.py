@@ -96,6 +96,9 @@ class Transactor(ABC):
                 if "UNKNOWN_SERVER_ERROR" in str(error):
                     self.wrong.append(str(error))
                 self.restarts += 1
+            except BaseException as error:
+                self.wrong.append(f"{self.name} ended: {error!r}")
+                raise
 
     @abstractmethod
     def work(self) -> None:
@@ -196,12 +199,19 @@ class AiokafkaTransactor(Transactor):
             transaction_timeout_ms=TRANSACTION_MS,
             request_timeout_ms=10_000,
         )
-        async with asyncio.timeout(TIMEOUT_S):
-            await producer.start()
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await producer.start()
+        except BaseException:
+            await asyncio.gather(producer.stop(), return_exceptions=True)
+            raise
         return producer
 
     async def _work(self) -> None:
-        producer = await self._producer()
+        try:
+            producer = await self._producer()
+        except TimeoutError as error:
+            raise AioError(f"no producer id within {TIMEOUT_S} s") from error
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap.split(","),
             group_id=self.name,
@@ -210,8 +220,8 @@ class AiokafkaTransactor(Transactor):
             isolation_level="read_committed",
             request_timeout_ms=10_000,
         )
-        await consumer.start()
         try:
+            await consumer.start()
             consumer.subscribe([self.source])
             while not self.stopping:
                 found = await consumer.getmany(timeout_ms=500, max_records=BATCH)
