@@ -255,8 +255,8 @@ class _Peer:
     answer: Answer | None = None
     """The last result for its address since it became a suspect. None: not known yet."""
     asked_s: float = field(default=float("-inf"))
-    round_trip_s: float | None = None
-    """Seconds of a round trip to it, from its last report. None: it has not reported any."""
+    round_trip_s: float = 0.0
+    """Seconds of a round trip to it, from its last report."""
     promised_s: float = float("-inf")
     """The monotonic time, in seconds, until which it is promised not to be lost, unless its process is gone."""
     gone: str = ""
@@ -267,6 +267,11 @@ class _Peer:
     """True if a message came over its present stream."""
     is_waited_for: bool = False
     """True if it is silent for longer than the time-out, and not lost yet."""
+
+    @property
+    def way_s(self) -> float:
+        """Seconds of silence that the length of the way explains."""
+        return self.round_trip_s if self.is_connected else JOIN_ROUND_TRIPS * self.round_trip_s
 
     def lives(self, at_s: float) -> None:
         """Its silence begins anew, at this attention."""
@@ -421,7 +426,7 @@ class Detector:
             if found is not None:
                 peer.gone = found[1]
                 lost.append(Lost(incarnation_id, *found))
-            elif peer.answer is not None and peer.heard.silent_s(at_s) > self._timeout_s + self._way_s(peer):
+            elif peer.answer is not None and peer.heard.silent_s(at_s) > self._timeout_s + peer.way_s:
                 over_s = peer.heard.silent_s(at_s) - self._allowed_s(peer, now_s)
                 if over_s > 0 and now_s >= peer.promised_s and self._pace.allows(at_s):
                     silent.append((over_s, incarnation_id))
@@ -439,7 +444,12 @@ class Detector:
     def is_cut_off(self, now_s: float) -> bool:
         """True if all brokers with a stream, two or more, fell silent together. Then this broker is cut off."""
         at_s = self._attention.at(now_s)
-        parts = [peer.heard.silent_s(at_s) / self._limit_s(peer, now_s) for peer in self._peers.values() if peer.is_connected]
+        parts = [
+            peer.heard.silent_s(at_s)
+            / (self._timeout_s + peer.way_s if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s))
+            for peer in self._peers.values()
+            if peer.is_connected
+        ]
         return len(parts) > 1 and max(parts) > 1 and min(parts) > 0.5
 
     def late_s(self, incarnation_id: str, now_s: float) -> float:
@@ -453,7 +463,7 @@ class Detector:
 
     def round_trip_s(self, incarnation_id: str) -> float:
         """Seconds of a round trip to a broker, as far as they are known."""
-        return self._known_round_trip_s(self._peer(incarnation_id))
+        return self._peer(incarnation_id).round_trip_s
 
     def forget(self, but: Set[str]) -> None:
         """Forget all brokers except these and those that ask to join."""
@@ -474,7 +484,7 @@ class Detector:
             if peer.has_left:
                 return Evidence.UNREACHED, "its stream ended and its address is not reached"
             silent_s = peer.heard.silent_s(self._attention.at(now_s))
-            if silent_s > self._timeout_s + self._way_s(peer):
+            if silent_s > self._timeout_s + peer.way_s:
                 return Evidence.UNREACHED, f"it was silent for {silent_s:.1f} s and its address is not reached"
         return None
 
@@ -483,21 +493,10 @@ class Detector:
             return False
         return not peer.is_connected or peer.heard.silent_s(self._attention.at(now_s)) > self._timeout_s / 2
 
-    def _limit_s(self, peer: _Peer, now_s: float) -> float:
-        return self._timeout_s + self._way_s(peer) if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s)
-
     def _allowed_s(self, peer: _Peer, now_s: float) -> float:
         if not peer.is_known and self._attention.is_new(now_s):
-            return STRETCHED_MAX * self._timeout_s + self._way_s(peer)  # neither it nor this process knows its lateness yet
-        return stretched(self._timeout_s, max(self._attention.late_s(now_s), peer.late_s(now_s))) + self._way_s(peer)
-
-    def _way_s(self, peer: _Peer) -> float:
-        """Seconds of silence that the length of the way to a broker explains."""
-        round_trip_s = self._known_round_trip_s(peer)
-        return round_trip_s if peer.is_connected else JOIN_ROUND_TRIPS * round_trip_s
-
-    def _known_round_trip_s(self, peer: _Peer) -> float:
-        return self._round_trip_s if peer.round_trip_s is None else peer.round_trip_s
+            return STRETCHED_MAX * self._timeout_s + peer.way_s  # neither it nor this process knows its lateness yet
+        return stretched(self._timeout_s, max(self._attention.late_s(now_s), peer.late_s(now_s))) + peer.way_s
 
     def _numbers(self, peer: _Peer, now_s: float) -> str:
         silent_s = peer.heard.silent_s(self._attention.at(now_s))
@@ -509,5 +508,6 @@ class Detector:
     def _peer(self, incarnation_id: str) -> _Peer:
         peer = self._peers.get(incarnation_id)
         if peer is None:
-            peer = self._peers[incarnation_id] = _Peer(Heard(self._interval_s, self._begin_s))
+            heard = Heard(self._interval_s, self._begin_s)
+            peer = self._peers[incarnation_id] = _Peer(heard, round_trip_s=self._round_trip_s)
         return peer

@@ -231,16 +231,19 @@ class Participant:
         at_s = self.attention.at(self.engine.clock.monotonic())
         return self._contender.may_take(version, lease, at_s, refused=refused, late_s=self.late_s())
 
-    async def _lead(self, version: int, before: Lease | None) -> None:
-        noted_ms = 0 if before is None else before.at_ms
-        lease = Lease(
+    def _lease(self, at_ms: int) -> Lease:
+        return Lease(
             holder=self._mine.id,
             broker_id=self._mine.broker_id,
             address=self._address,
             ttl_ms=self._ttl_ms,
             serving=self._serving,
-            at_ms=self.engine.clock.now_ms() if self.engine.started else noted_ms,
+            at_ms=at_ms,
         )
+
+    async def _lead(self, version: int, before: Lease | None) -> None:
+        noted_ms = 0 if before is None else before.at_ms
+        lease = self._lease(self.engine.clock.now_ms() if self.engine.started else noted_ms)
         asked_s = self.engine.clock.monotonic()
         silent_s = self._contender.silent_s(self.attention.at(asked_s))
         try:
