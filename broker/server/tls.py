@@ -31,6 +31,8 @@ logger = get_logger(__name__)
 
 FILE_BYTES_MAX = 4 << 20
 """Largest file of certificates or revocation lists."""
+CLIENTS_REMEMBERED_MAX = 1000
+"""Clients' certificates whose serial numbers are remembered. Above it all are forgotten, and read again."""
 VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 Signature = tuple[tuple[int, int, int], ...]
@@ -67,6 +69,8 @@ class Certificates:
         if (doubt := self._out_of_date(self.current)) is not None:
             logger.warning("tls_certificate_doubtful", reason=doubt)
         self._task: asyncio.Task[None] | None = None
+        self._clients: dict[bytes, tuple[bytes, int]] = {}
+        """(issuer, serial number) of clients' certificates."""
 
     # -- use
 
@@ -89,6 +93,20 @@ class Certificates:
             return configuration()
 
         return grpc.dynamic_ssl_server_credentials(configuration(), newest, client_auth)  # type: ignore[arg-type]  # None: unchanged
+
+    def check_client(self, data: bytes) -> None:
+        """Raise InvalidError(NOT_AUTHENTICATED) if a client's certificate, PEM or DER, is revoked. gRPC's own TLS asks no lists."""
+        revoked = self.current.revoked
+        if not revoked:
+            return
+        if data not in self._clients:
+            if len(self._clients) >= CLIENTS_REMEMBERED_MAX:
+                self._clients.clear()
+            read = x509.load_pem_x509_certificate if data.startswith(b"-----") else x509.load_der_x509_certificate
+            certificate = read(data)
+            self._clients[data] = certificate.issuer.public_bytes(), certificate.serial_number
+        if self._clients[data] in revoked:
+            raise InvalidError(Reason.NOT_AUTHENTICATED, "the certificate is revoked")
 
     def connect(self, address: str) -> grpc.aio.Channel:
         """A channel to another broker, which proves by certificate that it is one, as this broker does."""

@@ -127,12 +127,17 @@ class Security:
         """The owner of a client certificate in DER or PEM, whose chain TLS has checked. Raises InvalidError(NOT_AUTHENTICATED)."""
         certificates = self._certificates
         assert certificates is not None, "there is TLS"
+        certificates.check_client(data)
         certificate = self._rules.certificate(data)
-        if (certificate.issuer.public_bytes(), certificate.serial_number) in certificates.current.revoked:
-            raise InvalidError(Reason.NOT_AUTHENTICATED, "the certificate is revoked")
         principal = self._rules.principal(certificate)
         own = self._rules.principal(certificates.current.certificate)
         return Identity(principal=principal, host=host, is_broker=principal == own or principal in self._brokers, mechanism="TLS")
+
+    def still_holds(self, identity: Identity) -> None:
+        """Raise InvalidError(NOT_AUTHENTICATED) if the user who logged in was deleted."""
+        access = self.access()
+        if identity.mechanism == "PLAIN" and access is not None and identity.principal.partition(":")[2] not in access.users:
+            raise InvalidError(Reason.NOT_AUTHENTICATED, "the user was deleted")
 
     async def by_header(self, header: str, host: str, door: str = "grpc") -> Identity:
         """The owner of an Authorization header: Basic, or Bearer.

@@ -12,7 +12,7 @@ from headgate.broker.cluster.acl import Acl, AclFilter, Operation, Pattern, Perm
 from headgate.broker.cluster.quotas import AlterQuotas, Entity
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2
 from headgate.broker.wire.grpc.optional import given
 

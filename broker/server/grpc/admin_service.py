@@ -16,9 +16,10 @@ from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import ADMIN, NAMES_MAX, Bound, Bounds, find_bounds, own_bounds
+from headgate.broker.server.grpc.callers import is_forwarded
 from headgate.broker.server.grpc.errors import error_message
-from headgate.broker.server.grpc.handlers import Context
-from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S, TIMEOUT_S, is_forwarded
+from headgate.broker.server.grpc.open_calls import Context
+from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S, TIMEOUT_S
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 

@@ -1,140 +1,240 @@
-"""Who makes a gRPC call, and what the call needs: the one place that every call passes."""
+"""The gate of the gRPC port: every call passes it, before its request is read and after.
+
+The order is that of the registry (`../access/grpc_rules.py`): who calls; whether this client may do such a thing at all; only then
+the request is read, within the method's bounds, and judged. Open calls are judged again when users, rules or revocations change.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import grpc
 from google.protobuf.message import Message
 
-from headgate.broker.cluster.acl import ANONYMOUS, Operation
+from headgate.broker.cluster.acl import ANONYMOUS, CLUSTER_NAME, Operation, Resource
 from headgate.broker.cluster.quotas import user_of
 from headgate.broker.runtime.addresses import plain
+from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.server.access import grpc_rules
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.access.grpc_rules import METHODS
 from headgate.broker.server.access.rights import refusal
 from headgate.broker.server.audit import grpc_acts
 from headgate.broker.server.audit.audit import Audit, Caller
+from headgate.broker.server.grpc.open_calls import Client, Context, OpenCall, OpenCalls
+from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.methods import Method
 
 if TYPE_CHECKING:
     from headgate.broker.server.access.rights import Identity, Rights
     from headgate.broker.server.access.security import Security
+    from headgate.broker.server.tls import Certificates
 
 FORWARDED_KEY = "headgate-forwarded"
 """Metadata of a call that a broker has passed on to the leader."""
-_RIGHTS: ContextVar[Rights | None] = ContextVar("rights", default=None)
-"""What the caller of the current call may do; None: everything."""
+_CLIENT: ContextVar[Client | None] = ContextVar("client", default=None)
+"""Who makes the current call; None: it does not come through the port."""
+_GATE: ContextVar[Callers | None] = ContextVar("gate", default=None)
+"""The gate that the current call came through."""
 
 
-@dataclass(frozen=True, slots=True)
 class Callers:
     """Lets calls in.
 
     Args:
         security: None: every client may do everything.
         audit: notes administrative acts; None: nothing is noted.
+        certificates: know which clients' certificates are revoked; None: without TLS.
+        settings: the limits of calls.
+        turns: shares the event loop among requests that are decoded.
     """
 
-    security: Security | None = None
-    audit: Audit | None = None
+    def __init__(
+        self,
+        security: Security | None = None,
+        audit: Audit | None = None,
+        certificates: Certificates | None = None,
+        settings: Settings | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        self.security, self.audit, self._certificates = security, audit, certificates
+        self._turns = turns or Turns(time.monotonic)
+        self.calls = OpenCalls(settings or Settings(), self._turns.now)
+        self._seen: object = None
+        """What decides about rights and proofs, at the last sweep."""
 
-    async def admit(self, path: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> float | None:
-        """Find out who makes a call. Returns the seconds until the proof ends; None: never. Raises InvalidError, RetryError."""
-        security = self.security
-        if security is None or not security.authority.is_on:
-            return None
-        try:
-            identity = await self._identify(security, context)
-        except HeadgateError as error:
-            security.refused(path, "grpc", host_of(context.peer()), error.message)
-            raise type(error)(error.reason, refusal(error)) from error
-        _RIGHTS.set(security.rights(identity))
-        return None if identity.expires_s == math.inf else max(identity.expires_s - security.now_s(), 0.0)
+    # -- before the request
 
-    async def _identify(self, security: Security, context: grpc.aio.ServicerContext[bytes, bytes]) -> Identity:
+    def begin(self, method: Method, context: Context) -> OpenCall:
+        """A call has begun. Raises RetryError(OVERLOADED)."""
+        call = OpenCall(self.calls, method, METHODS[method.short], context)
+        self.calls.begin(call)
+        context.add_done_callback(lambda _: self.calls.end(call))  # type: ignore[arg-type]  # the stub asks for a class
+        return call
+
+    async def admit(self, call: OpenCall) -> None:
+        """Find out who makes a call, and whether it may make such a call at all. Raises InvalidError, RetryError."""
+        client = await self._client(call)
+        self.calls.know(call, client)
+        _CLIENT.set(client)
+        _GATE.set(self)
+        self._ask(call, client, lambda rights: call.rule.ask_first(rights))
+
+    async def _client(self, call: OpenCall) -> Client:
+        context, security = call.context, self.security
         host = host_of(context.peer())
-        certificate = context.auth_context().get("x509_pem_cert")
+        shown = context.auth_context().get("x509_pem_cert")
+        certificate = next(iter(shown)) if shown else b""
+        try:
+            if security is None:
+                if certificate and self._certificates is not None:
+                    self._certificates.check_client(certificate)
+                return Client(host=host, certificate=certificate)
+            identity = await self._identify(security, context, certificate, host)
+        except HeadgateError as error:
+            self._refused(call.method.short, host, error.message)
+            raise type(error)(error.reason, refusal(error)) from error
+        return Client(host=host, identity=identity, rights=security.rights(identity), certificate=certificate)
+
+    @staticmethod
+    async def _identify(security: Security, context: Context, certificate: bytes, host: str) -> Identity:
         if certificate:
-            return security.by_certificate(next(iter(certificate)), host)
+            return security.by_certificate(certificate, host)
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
                 return await security.by_header(str(value), host)
-        return security.anonymous(host)
+        return security.without_proof(host)
 
-    def check(self, path: str, request: Any) -> None:
+    # -- the request
+
+    async def request(self, call: OpenCall) -> Any:
+        """The request of a call that has one, within its bounds, and judged. Raises InvalidError."""
+        data = await call.request()
+        request: Any = await self._turns.begin().run(decoding(call.method.request, data, call.rule.elements_max))
+        self.check(call, request)
+        return request
+
+    def check(self, call: OpenCall, request: Any) -> None:
         """Raise InvalidError(NOT_AUTHORIZED) unless the caller may make this call. `request`: None for a stream of requests."""
-        rights = _RIGHTS.get()
-        if rights is not None:
+        assert call.client is not None
+        self._ask(call, call.client, lambda rights: call.rule.ask(request, rights))
+
+    def _ask(self, call: OpenCall, client: Client, ask: Callable[[Rights], None]) -> None:
+        if client.rights is not None:
             try:
-                grpc_rules.RULES[path](request, rights)
+                ask(client.rights)
             except InvalidError as error:
-                assert self.security is not None
-                self.security.refused(path, "grpc", rights.identity.host, error.message, rights.identity.principal)
+                self._refused(call.method.short, client.host, error.message, client.rights.identity.principal)
                 raise
 
-    def note(self, method: Method, context: grpc.aio.ServicerContext[bytes, bytes], request: Any, result: Any) -> None:
+    def _refused(self, what: str, host: str, reason: str, principal: str = "") -> None:
+        if self.security is not None:
+            self.security.refused(what, "grpc", host, reason, principal)
+
+    # -- the answer
+
+    def note(self, call: OpenCall, request: Any, result: Any) -> None:
         """Note an administrative act in the audit log: its answer, or the error that it ended with. Of a call that was passed on,
         the broker that the client called has the line."""
-        names = grpc_acts.ACTS.get(method.short)
-        rights = _RIGHTS.get()
-        if self.audit is None or names is None:
+        names, client, context = call.rule.act, call.client, call.context
+        assert client is not None
+        if self.audit is None or names is None or (client.is_broker and _is_passed_on(context)):
             return
-        # A client could claim that its call was passed on, so only a proven broker is believed.
-        is_passed_on = any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
-        if is_passed_on and rights is not None and rights.identity.is_broker:
-            return
-        who, host = (ANONYMOUS, host_of(context.peer())) if rights is None else (rights.identity.principal, rights.identity.host)
         error = ""
         details: dict[str, object] = {}
         traits = grpc_acts.traits(request)
         if isinstance(result, Exception):
             error = result.message if isinstance(result, HeadgateError) else context.details() or type(result).__name__
         else:
-            details = grpc_acts.details(method.response.FromString(result) if isinstance(result, bytes) else result)
+            details = grpc_acts.details(call.method.response.FromString(result) if isinstance(result, bytes) else result)
             if details:
                 details |= grpc_acts.sources(request)
-        self.audit.did(method.short, Caller(who=who, host=host, door="grpc"), names(request), error=error, details=traits | details)
+        who = ANONYMOUS if client.identity is None else client.identity.principal
+        caller = Caller(who=who, host=client.host, door="grpc")
+        self.audit.did(call.method.short, caller, names(request), error=error, details=traits | details)
 
-    def trim(self, method: Method, response: Message | bytes) -> Message | bytes:
+    @staticmethod
+    def trim(call: OpenCall, response: Message | bytes) -> Message | bytes:
         """Take out of an answer what the caller may not see."""
-        rights = _RIGHTS.get()
-        trimming = grpc_rules.TRIMMED.get(method.short)
+        assert call.client is not None
+        rights, trimming = call.client.rights, call.rule.trim
         if rights is None or trimming is None:
             return response
-        answer = method.response.FromString(response) if isinstance(response, bytes) else response
+        answer = call.method.response.FromString(response) if isinstance(response, bytes) else response
         trimming(answer, rights)
         return answer
 
+    # -- open calls
 
-EVERYONE = Callers()
-"""Lets every client do everything."""
+    async def watch(self) -> None:
+        """End calls that take too long, and those whose client's proof or right is gone, until cancelled."""
+        while True:
+            await asyncio.sleep(self.calls.sweep_s)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """One look at all open calls."""
+        access = None if self.security is None else self.security.access()
+        bundle = None if self._certificates is None else self._certificates.current
+        seen = (access, 0 if access is None else access.version, bundle)
+        changed, self._seen = seen != self._seen, seen
+        self.calls.sweep(self._recheck if changed else None)
+
+    def _recheck(self, call: OpenCall) -> None:
+        client, security = call.client, self.security
+        assert client is not None
+        try:
+            if client.certificate and self._certificates is not None:
+                self._certificates.check_client(client.certificate)
+            if security is not None and client.identity is not None:
+                security.still_holds(client.identity)
+        except InvalidError as error:
+            self._refused(call.method.short, client.host, error.message)
+            raise InvalidError(error.reason, refusal(error)) from error
+        self._ask(call, client, lambda rights: call.rule.ask_first(rights))
 
 
-@asynccontextmanager
-async def until_expiry(left_s: float | None) -> AsyncIterator[None]:
-    """Bound a stream by its caller's proof. Raises InvalidError(NOT_AUTHENTICATED) when that ends."""
-    try:
-        async with asyncio.timeout(left_s) as limit:
-            yield
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise InvalidError(Reason.NOT_AUTHENTICATED, "the login has expired") from error
+def check_topic(operation: Operation, topic: str, what: str) -> None:
+    """Raise InvalidError(NOT_AUTHORIZED), and note it, unless the caller of the current call may do an operation on a topic.
+
+    Args:
+        what: the method, for the audit log.
+    """
+    client, gate = _CLIENT.get(), _GATE.get()
+    if client is None or client.rights is None or client.rights.on_topic(operation, topic):
+        return
+    text = f"no permission. operation=`{operation.name.lower()}` topic=`{topic[:250]}`"
+    if gate is not None:
+        gate._refused(what, client.host, text, client.rights.identity.principal)
+    raise InvalidError(Reason.NOT_AUTHORIZED, text)
 
 
-def check_topic(operation: Operation, topic: str) -> None:
-    """Raise InvalidError(NOT_AUTHORIZED) unless the caller of the current call may do an operation on a topic."""
-    rights = _RIGHTS.get()
-    if rights is not None and not rights.on_topic(operation, topic):
-        raise InvalidError(Reason.NOT_AUTHORIZED, f"no permission. operation=`{operation.name.lower()}` topic=`{topic[:250]}`")
+def may_topic(operation: Operation, topic: str) -> bool:
+    """Whether the caller of the current call may do an operation on a topic."""
+    client = _CLIENT.get()
+    return client is None or client.rights is None or client.rights.on_topic(operation, topic)
+
+
+def is_forwarded(context: Context) -> bool:
+    """Whether the call comes from another broker. Any client can say so: where clients have rights, only one that may act as a
+    broker is believed."""
+    if not _is_passed_on(context):
+        return False
+    client = _CLIENT.get()
+    return (
+        client is None
+        or client.rights is None
+        or client.is_broker
+        or client.rights.may(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+    )
+
+
+def _is_passed_on(context: Context) -> bool:
+    return any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
 
 
 def host_of(peer: str) -> str:
@@ -146,7 +246,13 @@ def host_of(peer: str) -> str:
 
 def user_of_call() -> str | None:
     """The name under which the caller of the current call has quotas; None: a broker, which has none."""
-    rights = _RIGHTS.get()
-    if rights is None:
+    client = _CLIENT.get()
+    if client is None or client.identity is None:
         return user_of(ANONYMOUS)
-    return None if rights.identity.is_broker else user_of(rights.identity.principal)
+    return None if client.is_broker else user_of(client.identity.principal)
+
+
+def budget_of_call() -> str | None:
+    """Whose share of the bytes in flight the current call uses; None: a broker's."""
+    client = _CLIENT.get()
+    return "" if client is None else client.key

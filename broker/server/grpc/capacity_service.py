@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.capacity import Desired, OpenReservation, Reservation, check_reservation, check_ttl
 from headgate.broker.server.grpc.forward import Forwarder
-from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
 from headgate.broker.wire.grpc.methods import methods

@@ -29,7 +29,8 @@ from headgate.broker.engine.topics import Held
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
-from headgate.broker.server.grpc.handlers import Call, Context, decode
+from headgate.broker.server.grpc.handlers import Call, decode
+from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.server.view.leader_view import LeaderViews
 from headgate.broker.server.view.model import TOPICS_MAX
 from headgate.broker.transactions.exchange import Exchange, error_reason, partitions_of

@@ -13,9 +13,9 @@ from google.protobuf.message import Message
 
 from headgate.broker.control.stream import Connect, connect
 from headgate.broker.runtime.errors import Reason, RetryError
-from headgate.broker.server.grpc.callers import FORWARDED_KEY
+from headgate.broker.server.grpc.callers import FORWARDED_KEY, is_forwarded
 from headgate.broker.server.grpc.errors import REASON_KEY
-from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.wire.grpc.methods import Method
 
 TIMEOUT_S = 30.0
@@ -73,7 +73,7 @@ class Forwarder:
             await channel.close()
 
     async def _to(self, address: str, context: Context) -> grpc.aio.Channel:
-        if any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ()):
+        if is_forwarded(context):
             raise RetryError(Reason.NOT_LEADER, f"this broker does not lead the cluster. leader=`{address}`")
         if self._channel is None or address != self._address:
             await self.close()

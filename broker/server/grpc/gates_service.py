@@ -13,8 +13,8 @@ from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.control.participant import Participant
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.forward import Forwarder
-from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.server.grpc.layout import STATES, file_ref, layout
+from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from headgate.broker.wire.grpc.methods import methods
 

@@ -14,34 +14,39 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeVar
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.metrics import Labels
 from headgate.broker.runtime.out_of_memory import left_half_done
-from headgate.broker.server.grpc.callers import EVERYONE, Callers, until_expiry
+from headgate.broker.runtime.steps import finish
+from headgate.broker.server.grpc.callers import Callers
 from headgate.broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
+from headgate.broker.server.grpc.open_calls import Context, OpenCall
+from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.methods import Method, methods
 
 logger = get_logger(__name__)
 
-
-class StalledError(RetryError):
-    """The client does not read its messages. The stream cannot continue, and even its status waits until the client reads."""
+T = TypeVar("T")
 
 
-Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
+MESSAGE_ELEMENTS_MAX = 100_000
+"""Most elements of one message of a stream between brokers."""
 
 
 class Call(Protocol):
-    """A bidirectional stream of raw messages: the used part of `ServicerContext`."""
+    """A bidirectional stream of raw messages: the used part of `OpenCall`."""
+
+    is_in_use: bool
+    """The client waits for something. A stream that is not in use for long is ended."""
 
     async def read(self) -> Any:
         """The next message, or `grpc.aio.EOF` after the client's last one."""
@@ -82,90 +87,89 @@ class CallCounts:
 
 
 def service_handler(
-    service: ServiceDescriptor, implementation: object, counts: CallCounts, callers: Callers = EVERYONE
+    service: ServiceDescriptor, implementation: object, counts: CallCounts, callers: Callers | None = None
 ) -> grpc.GenericRpcHandler:
-    """The handlers of a whole service. Raises AttributeError if `implementation` lacks one."""
+    """The handlers of a whole service. Raises AttributeError if `implementation` lacks one.
+
+    For gRPC every method takes a stream: so the server reads no request before the gate has asked who calls. The bytes on the
+    wire are the same.
+
+    Args:
+        callers: the gate; None: one that lets every client do everything.
+    """
+    gate = callers or Callers()
     table: dict[str, Any] = {}
     for method in methods(service).values():
-        call = getattr(implementation, _snake(method.name))
+        act = getattr(implementation, _snake(method.name))
         if method.client_streaming:
-            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call, counts, callers))
+            table[method.name] = grpc.stream_stream_rpc_method_handler(_Handler(method, act, counts, gate).stream)
         elif method.server_streaming:
-            table[method.name] = grpc.unary_stream_rpc_method_handler(_answers(method, call, counts, callers))
+            table[method.name] = grpc.stream_stream_rpc_method_handler(_Handler(method, act, counts, gate).answers)
         else:
-            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call, counts, callers))
+            table[method.name] = grpc.stream_unary_rpc_method_handler(_Handler(method, act, counts, gate).unary)
     return grpc.method_handlers_generic_handler(service.full_name, table)
 
 
-def decode(kind: type[Message], data: bytes) -> Any:
-    """A message of that type. Raises InvalidError(INVALID_REQUEST)."""
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise InvalidError(
-            Reason.INVALID_REQUEST, f"bytes are not a message of this type. type=`{kind.DESCRIPTOR.full_name}` bytes=`{len(data)}`"
-        ) from error
+def decode(kind: type[Message], data: bytes, elements_max: int = MESSAGE_ELEMENTS_MAX) -> Any:
+    """A message of that type, at once. Raises InvalidError(INVALID_REQUEST)."""
+    return finish(decoding(kind, data, elements_max))
 
 
-def _unary(
-    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]], counts: CallCounts, callers: Callers = EVERYONE
-) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    async def handle(data: bytes, context: Context) -> bytes:
+class _Handler:
+    """One method: what gRPC calls for it."""
+
+    def __init__(self, method: Method, act: Callable[..., Any], counts: CallCounts, gate: Callers) -> None:
+        self._method, self._act, self._counts, self._gate = method, act, counts, gate
+
+    async def unary(self, _requests: object, context: Context) -> bytes:
+        return await self._guarded(context, self._answer)
+
+    async def answers(self, _requests: object, context: Context) -> None:
+        await self._guarded(context, self._answers)
+
+    async def stream(self, _requests: object, context: Context) -> None:
+        await self._guarded(context, self._stream)
+
+    async def _guarded(self, context: Context, work: Callable[[OpenCall], Awaitable[T]]) -> T:
+        call: OpenCall | None = None
         try:
-            with counts.call(method):
-                await callers.admit(method.short, context)
-                request = decode(method.request, data)
-                callers.check(method.short, request)
+            with self._counts.call(self._method):
+                call = self._gate.begin(self._method, context)
                 try:
-                    response = await call(request, context)
-                except Exception as error:
-                    callers.note(method, context, request, error)
-                    raise
-                callers.note(method, context, request, response)
-                response = callers.trim(method, response)
+                    await self._gate.admit(call)
+                    return await work(call)
+                except asyncio.CancelledError as error:
+                    why = call.error_of(error)
+                    if why is error:
+                        raise
+                    raise why from error
         except Exception as error:  # every error becomes a status
-            await _abort(method, context, error)
+            if call is not None:
+                call.ends()
+            await _abort(self._method, context, error)
             raise
-        return response if isinstance(response, bytes) else response.SerializeToString()
 
-    return handle
-
-
-def _answers(
-    method: Method,
-    call: Callable[[Any, Context], AsyncGenerator[Message | bytes, None]],
-    counts: CallCounts,
-    callers: Callers = EVERYONE,
-) -> Callable[[bytes, Context], Awaitable[None]]:
-    async def handle(data: bytes, context: Context) -> None:
+    async def _answer(self, call: OpenCall) -> bytes:
+        request = await self._gate.request(call)
         try:
-            with counts.call(method):
-                left_s = await callers.admit(method.short, context)
-                request = decode(method.request, data)
-                callers.check(method.short, request)
-                async with until_expiry(left_s), aclosing(call(request, context)) as answers:
-                    async for answer in answers:
-                        await context.write(answer if isinstance(answer, bytes) else answer.SerializeToString())
-        except Exception as error:  # noqa: BLE001  # every error becomes a status
-            await _abort(method, context, error)
+            response = await self._act(request, call.context)
+        except Exception as error:
+            self._gate.note(call, request, error)
+            raise
+        self._gate.note(call, request, response)
+        response = self._gate.trim(call, response)
+        return call.answers(response if isinstance(response, bytes) else response.SerializeToString())
 
-    return handle
+    async def _answers(self, call: OpenCall) -> None:
+        request = await self._gate.request(call)
+        async with aclosing(self._act(request, call.context)) as answers:
+            async for answer in answers:
+                self._gate.check(call, request)
+                await call.write(answer if isinstance(answer, bytes) else answer.SerializeToString())
 
-
-def _stream(
-    method: Method, call: Callable[[Call], Awaitable[None]], counts: CallCounts, callers: Callers = EVERYONE
-) -> Callable[[object, Context], Awaitable[None]]:
-    async def handle(_requests: object, context: Context) -> None:
-        try:
-            with counts.call(method):
-                left_s = await callers.admit(method.short, context)
-                callers.check(method.short, None)
-                async with until_expiry(left_s):
-                    await call(context)
-        except Exception as error:  # noqa: BLE001  # every error becomes a status
-            await _abort(method, context, error)
-
-    return handle
+    async def _stream(self, call: OpenCall) -> None:
+        self._gate.check(call, None)
+        await self._act(call)
 
 
 async def _abort(method: Method, context: Context, error: Exception) -> None:

@@ -11,7 +11,8 @@ from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.committed import stable, visible
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.grpc.errors import error_message
-from headgate.broker.server.grpc.handlers import Call, Context
+from headgate.broker.server.grpc.handlers import Call
+from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.server.grpc.positions import resolve
 from headgate.broker.server.grpc.publish import Publisher
 from headgate.broker.server.grpc.quotas import CallQuota
@@ -42,7 +43,7 @@ class LogService:
         await Subscriber(self._server_state, call).run()
 
     async def fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
-        engine, settings, budget = self._engine, self._server_state.settings, self._server_state.budget
+        engine, settings, share = self._engine, self._server_state.settings, self._server_state.share()
         partition = self._server_state.partition(engine.topic(request.topic), request.partition)
         await engine.check_range(partition, request.offset)
         max_bytes = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
@@ -51,11 +52,11 @@ class LogService:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
         quota = CallQuota(engine.meters)
         await quota.fetch_room()
-        await budget.room()
+        await share.room()
         self._server_state.open(partition)
         # Reserved before the read, which may take time. Given back when the answer has been sent.
         reserved = max_bytes
-        budget.take(reserved)
+        share.take(reserved)
         try:
             batches = visible(partition, request.offset, await engine.read(partition, request.offset, max_bytes))
             if not batches:
@@ -64,11 +65,11 @@ class LogService:
             partition.fetched(size, requests=0)
             quota.fetched(size)
             head = log_pb2.FetchResponse(high_watermark=partition.stable_end, log_start=partition.log_start)
-            budget.take(size)
-            context.add_done_callback(lambda _: budget.give(size))  # type: ignore[arg-type]  # the stub asks for a class
+            share.take(size)
+            context.add_done_callback(lambda _: share.give(size))  # type: ignore[arg-type]  # the stub asks for a class
             return payload.join(head, batches)
         finally:
-            budget.give(reserved)
+            share.give(reserved)
 
     async def _wait(self, partition: PartitionLog, offset: int, min_bytes: int, wait_ms: int) -> None:
         """Wait until `min_bytes` can be read from `offset`, the time is over, or the broker stops."""

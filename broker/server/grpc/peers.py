@@ -22,7 +22,6 @@ from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.callers import FORWARDED_KEY
 from headgate.broker.server.grpc.forward import reason_of
-from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.server.ports import shown
 from headgate.broker.wire.grpc.methods import Method
 
@@ -40,11 +39,6 @@ class Answer:
     broker: Incarnation
     response: Any
     error: HeadgateError | None
-
-
-def is_forwarded(context: Context) -> bool:
-    """Whether the call comes from another broker."""
-    return any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
 
 
 def address_of(broker: Incarnation) -> str:

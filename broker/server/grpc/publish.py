@@ -28,13 +28,15 @@ from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.byte_budget import ByteBudget
 from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
-from headgate.broker.server.grpc.handlers import Call, StalledError, decode
+from headgate.broker.server.grpc.handlers import Call, decode
 from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 ACK_INTERVAL_MS_MAX = 10_000
+ACK_BATCHES_MAX = 10_000
+"""Batches that are acked although the client would wait for more: each one takes memory until then."""
 OVERHEAD_BYTES = 256
 """Memory of a batch in addition to its bytes."""
 KNOWN_PARTITIONS_MAX = 10_000
@@ -66,8 +68,8 @@ class Publisher:
         self._engine = server_state.engine
         self._call = call
         self._budget = ByteBudget(server_state.settings.connection_inflight_bytes_max)
+        self._share = server_state.share()
         self._quota = CallQuota(self._engine.meters)
-        self._timeout_s = server_state.settings.frame_timeout_ms / 1000
         self._trust = SenderTrust()
         self._sequence = 0
         self._undecided: deque[_Batch] = deque()
@@ -77,7 +79,7 @@ class Publisher:
         self._scratch = memoryview(bytearray())
         """Buffer in which small batches are stamped before the log copies them."""
         self._ack_batches = 1
-        self._ack_interval_s = 0.0
+        self._ack_interval_s = ACK_INTERVAL_MS_MAX / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
         self._no_more = False
@@ -114,14 +116,14 @@ class Publisher:
                 self._timer.cancel()
             await end_tasks(tasks)
             for batch in (*self._undecided, *self._decided):
-                self._server_state.budget.give(batch.shared_bytes)
+                self._share.give(batch.shared_bytes)
             self._undecided.clear()
             self._decided.clear()
 
     async def _read(self) -> None:
         while True:
             await self._budget.room()
-            await self._server_state.budget.room()
+            await self._share.room()
             await self._quota.produce_room()
             data = await self._call.read()
             if data is grpc.aio.EOF:
@@ -144,8 +146,9 @@ class Publisher:
             self._topic = request.topic
         entry = _Batch(self._sequence, len(data) + OVERHEAD_BYTES)
         self._budget.take(entry.cost_bytes)
-        self._server_state.budget.take(entry.cost_bytes)
+        self._share.take(entry.cost_bytes)
         self._undecided.append(entry)
+        self._call.is_in_use = True
         try:
             partition = self._partition(self._topic, request.partition)
             try:
@@ -178,15 +181,15 @@ class Publisher:
                 Reason.INVALID_REQUEST,
                 f"ack interval is too long. ack_interval_ms=`{options.ack_interval_ms}` max=`{ACK_INTERVAL_MS_MAX}`",
             )
-        self._ack_batches = max(options.ack_batches, 1)
-        self._ack_interval_s = options.ack_interval_ms / 1000
+        self._ack_batches = min(max(options.ack_batches, 1), ACK_BATCHES_MAX)
+        self._ack_interval_s = (options.ack_interval_ms or ACK_INTERVAL_MS_MAX) / 1000
 
     def _partition(self, topic: str, number: int) -> PartitionLog:
+        check_topic(Operation.WRITE, topic, "Log/Publish")  # for each batch: a right may end
         partition = self._known.get((topic, number))
         if partition is None or partition.closed is not None:
             if is_internal(topic):
                 raise InvalidError(Reason.INVALID_TOPIC, f"topic is the cluster's own and cannot be written to. topic=`{topic}`")
-            check_topic(Operation.WRITE, topic)
             partition = self._server_state.partition(self._engine.topic(topic), number)
             if len(self._known) >= KNOWN_PARTITIONS_MAX:
                 self._known.clear()
@@ -204,13 +207,13 @@ class Publisher:
         while undecided and (undecided[0].is_safe or undecided[0].error is not None):
             batch = undecided.popleft()
             decided.append(batch)
-            self._server_state.budget.give(batch.shared_bytes - OVERHEAD_BYTES)
+            self._share.give(batch.shared_bytes - OVERHEAD_BYTES)
             batch.shared_bytes = OVERHEAD_BYTES
         if not decided:
             return
         if self._ack_is_due():
             self._wake.set()
-        elif self._ack_interval_s and self._timer is None:
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._ack_interval_s, self._on_timer)
 
     def _ack_is_due(self) -> bool:
@@ -248,11 +251,9 @@ class Publisher:
             )
             if any(batch.append_time_ms >= 0 and batch.error is None for batch in batches):
                 response.append_times_ms.extend(-1 if batch.error is not None else batch.append_time_ms for batch in batches)
-            async with asyncio.timeout(self._timeout_s):
-                await self._call.write(response.SerializeToString())
-        except TimeoutError as error:
-            raise StalledError(Reason.TIMED_OUT, f"acks were not read in time. timeout_s=`{self._timeout_s:g}`") from error
+            await self._call.write(response.SerializeToString())
         finally:
             for batch in batches:
                 self._budget.give(batch.cost_bytes)
-                self._server_state.budget.give(batch.shared_bytes)
+                self._share.give(batch.shared_bytes)
+            self._call.is_in_use = bool(self._undecided or self._decided)

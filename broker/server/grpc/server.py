@@ -16,7 +16,7 @@ from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, Reason
 from headgate.broker.runtime.metrics import Metrics
-from headgate.broker.runtime.tasks import outlast
+from headgate.broker.runtime.tasks import end_tasks, outlast
 from headgate.broker.server.grpc.access_service import AccessService
 from headgate.broker.server.grpc.admin_service import Addresses, AdminService
 from headgate.broker.server.grpc.callers import Callers
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from headgate.broker.server.audit.audit import Audit
     from headgate.broker.server.tls import Certificates
 
-CONCURRENT_CALLS_MAX = 10_000
-"""Most calls and streams of all clients; further ones are answered RESOURCE_EXHAUSTED."""
 STREAMS_PER_CONNECTION_MAX = 1000
 KEEPALIVE_MS = 30_000
 """Silence after which the server pings a connection: half-open connections must not keep streams for ever."""
@@ -99,7 +97,8 @@ class GrpcServer:
         self._transactions = node.exchange
         self._forwarder = Forwarder(to_brokers)
         self._counts = CallCounts()
-        self._callers = Callers(security, audit)
+        self._callers = Callers(security, audit, certificates, settings, node.engine.turns)
+        self._watch: asyncio.Task[None] | None = None
         self._server: grpc.aio.Server | None = None
 
     def register(self, metrics: Metrics) -> None:
@@ -153,7 +152,6 @@ class GrpcServer:
                 # Clients may ping the server as often as the server pings them.
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
             ],
-            maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
         )
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
@@ -167,6 +165,7 @@ class GrpcServer:
         self._server = server
         # gRPC's own task fails if its start is cancelled, and nobody awaits that task.
         await outlast(asyncio.create_task(server.start(), name="gRPC starts"))
+        self._watch = asyncio.create_task(self._callers.watch(), name="gRPC calls")
         self._admin.addresses = replace(self._addresses, grpc_port=settings.advertised_grpc_port or port)
         return port
 
@@ -187,6 +186,8 @@ class GrpcServer:
             self._server_state.stop()
             await self.views.close()
             await self._server.stop(grace_s)
+            if self._watch is not None:
+                await end_tasks((self._watch,))
             await self._forwarder.close()
             await self._server_state.peers.close()
 

@@ -10,9 +10,10 @@ from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
-from headgate.broker.server.grpc.byte_budget import ByteBudget
+from headgate.broker.server.grpc.callers import budget_of_call
 from headgate.broker.server.grpc.errors import MovedError
 from headgate.broker.server.grpc.peers import Peers, address_of
+from headgate.broker.server.grpc.shares import Share, Shares
 
 
 class ServerState:
@@ -21,10 +22,14 @@ class ServerState:
     def __init__(self, engine: Engine, settings: Settings, connect: Connect = connect) -> None:
         self.engine = engine
         self.settings = settings
-        self.budget = ByteBudget(settings.inflight_bytes_max)
+        self.budget = Shares(settings.inflight_bytes_max)
         self.peers = Peers(engine, connect)
         self.stopping = False
         self._on_stop: set[Callable[[], None]] = set()
+
+    def share(self) -> Share:
+        """What the current call's client has in flight."""
+        return Share(self.budget, budget_of_call())
 
     def partition(self, topic: Topic, number: int) -> PartitionLog:
         """A partition that this broker leads. Raises InvalidError(UNKNOWN_TOPIC), MovedError."""

@@ -26,14 +26,18 @@ from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidEr
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
-from headgate.broker.server.grpc.handlers import Call, StalledError, decode
+from headgate.broker.server.grpc.handlers import Call
+from headgate.broker.server.grpc.open_calls import StalledError
 from headgate.broker.server.grpc.positions import resolve
 from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 SUBSCRIPTIONS_MAX = 10_000
+ELEMENTS_MAX = 2 * SUBSCRIPTIONS_MAX
+"""Most elements of one request: every subscription removed and added."""
 CREDIT_BYTES_MAX = 1 << 30
 RESPONSE_BYTES_DEFAULT = 1 << 20
 
@@ -66,8 +70,8 @@ class Subscriber:
         self._server_state = server_state
         self._engine = server_state.engine
         self._call = call
+        self._share = server_state.share()
         self._quota = CallQuota(self._engine.meters)
-        self._timeout_s = server_state.settings.frame_timeout_ms / 1000
         self._credit_bytes = 0
         self._response_bytes = min(RESPONSE_BYTES_DEFAULT, server_state.settings.fetch_bytes_max)
         self._subscriptions: dict[int, _Subscription] = {}
@@ -94,7 +98,9 @@ class Subscriber:
 
     async def _read(self) -> None:
         while (data := await self._call.read()) is not grpc.aio.EOF:
-            self._change(decode(log_pb2.SubscribeRequest, data))
+            turn = self._engine.turns.begin()
+            self._change(await turn.run(decoding(log_pb2.SubscribeRequest, data, ELEMENTS_MAX)))
+            self._call.is_in_use = bool(self._subscriptions)
 
     def _change(self, request: log_pb2.SubscribeRequest) -> None:
         for number in request.remove:
@@ -102,7 +108,7 @@ class Subscriber:
             if known is not None:
                 self._remove(known)
         for wanted in request.add:
-            check_topic(Operation.READ, wanted.topic)
+            check_topic(Operation.READ, wanted.topic, "Log/Subscribe")
             known = self._subscriptions.get(wanted.subscription)
             if known is not None:
                 self._remove(known)
@@ -121,6 +127,7 @@ class Subscriber:
     def _remove(self, subscription: _Subscription) -> None:
         if self._current(subscription):
             del self._subscriptions[subscription.number]
+            self._call.is_in_use = bool(self._subscriptions)
         if subscription.partition is not None:
             subscription.partition.unsubscribe(subscription.wake)
 
@@ -179,7 +186,8 @@ class Subscriber:
 
     async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
         self._server_state.open(partition)
-        await self._server_state.budget.room()
+        check_topic(Operation.READ, partition.topic.name, "Log/Subscribe")  # for each answer: a right may end
+        await self._share.room()
         await self._quota.fetch_room()
         # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
         partition.subscribe(subscription.wake)
@@ -200,11 +208,11 @@ class Subscriber:
         self._credit_bytes -= size
         partition.fetched(size, requests=0)
         self._quota.fetched(size)
-        self._server_state.budget.take(size)
+        self._share.take(size)
         try:
             await self._write(self._response(subscription), slices)
         finally:
-            self._server_state.budget.give(size)
+            self._share.give(size)
         subscription.wake()
 
     def _response(self, subscription: _Subscription) -> log_pb2.SubscribeResponse:
@@ -217,10 +225,4 @@ class Subscriber:
         return response
 
     async def _write(self, response: log_pb2.SubscribeResponse, batches: list[memoryview]) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._call.write(payload.join(response, batches))
-        except TimeoutError as error:
-            raise StalledError(
-                Reason.TIMED_OUT, f"the client gave credit but does not read. timeout_s=`{self._timeout_s:g}`"
-            ) from error
+        await self._call.write(payload.join(response, batches))

@@ -20,6 +20,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 FIELD = 15
 _TAG = FIELD << 3 | 2
 _VARINT_BYTES_MAX = 10
+FIELDS_MAX = 1000
+"""Most fields of a message with a payload, which has up to ten. Python steps over each one: millions would hold the caller."""
 
 
 def join(message: Message, payload: Sequence[Buffer]) -> bytes:
@@ -39,38 +41,52 @@ def join(message: Message, payload: Sequence[Buffer]) -> bytes:
 def split(data: bytes) -> tuple[bytes, memoryview]:
     """(the encoded message without field 15, the content of field 15; empty if it is not set).
 
-    Raises InvalidError(INVALID_REQUEST) for bytes that are no message.
+    Raises InvalidError(INVALID_REQUEST) for bytes that are no message, or have more than FIELDS_MAX fields.
     """
     position, end = 0, len(data)
     payload = memoryview(b"")
     rest: list[bytes] = []
-    kept = 0
+    kept = fields = 0
     while position < end:
+        fields += 1
+        if fields > FIELDS_MAX:
+            raise _malformed("has too many fields", end)
         start = position
-        tag, position = _varint(data, position)
-        match tag & 7:
-            case 0:
-                _, position = _varint(data, position)
-            case 1:
-                position += 8
-            case 5:
-                position += 4
-            case 2:
-                length, position = _varint(data, position)
-                position += length
-            case _:
-                raise _malformed("has a field of an unknown wire type", end)
-        if position > end:
-            raise _malformed("has a field that is cut off", end)
+        tag, content = varint(data, position)
+        position = field_end(data, tag, content, end)
         if tag == _TAG:
-            payload = memoryview(data)[position - length : position]
+            length, content = varint(data, content)
+            payload = memoryview(data)[content : content + length]
             rest.append(data[kept:start])
             kept = position
     rest.append(data[kept:])
     return b"".join(rest), payload
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def field_end(data: bytes, tag: int, position: int, end: int) -> int:
+    """The end of a field whose content begins at `position`, within a message that ends at `end`.
+
+    Raises InvalidError(INVALID_REQUEST).
+    """
+    match tag & 7:
+        case 0:
+            _, position = varint(data, position)
+        case 1:
+            position += 8
+        case 5:
+            position += 4
+        case 2:
+            length, position = varint(data, position)
+            position += length
+        case _:
+            raise _malformed("has a field of an unknown wire type", len(data))
+    if position > end:
+        raise _malformed("has a field that is cut off", len(data))
+    return position
+
+
+def varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number of variable length, and the position behind it. Raises InvalidError(INVALID_REQUEST)."""
     value = shift = 0
     for _ in range(_VARINT_BYTES_MAX):
         if position >= len(data):

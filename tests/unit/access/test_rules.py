@@ -6,14 +6,16 @@ would break.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from headgate.broker.cluster.access import Access
-from headgate.broker.cluster.acl import Acl, Operation, Pattern, Permission, Resource
+from headgate.broker.cluster.acl import ANONYMOUS, Acl, Operation, Pattern, Permission, Resource
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.access import grpc_rules, kafka_rules
-from headgate.broker.server.access.rights import Authority, Identity
+from headgate.broker.server.access.rights import Authority, Identity, Rights
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.wire.grpc.headgate.v1 import (
     access_pb2,
@@ -31,21 +33,25 @@ FILES = (access_pb2, admin_pb2, capacity_pb2, control_pb2, externalscaler_pb2, g
 METHODS: list[Method] = [
     method for file in FILES for service in file.DESCRIPTOR.services_by_name.values() for method in methods(service).values()
 ]
-NO_RULE_OF_ITS_OWN = {"Admin/Status", "Admin/ListTopics", "Groups/ListGroups", "Gates/ListGates"}
-"""Their answers are trimmed."""
+FREE = {
+    "Admin/Status", "Admin/ListTopics", "Admin/DescribeTopics", "Groups/ListGroups", "Groups/DescribeGroups", "Gates/ListGates",
+}  # fmt: skip
+"""Every client with a login may call them. Their answers are trimmed."""
 JUDGED_LATER = {"Log/Publish", "Log/Subscribe"}
 """Each topic that they name is judged."""
-EMPTY_IS_ALLOWED = {"Admin/DescribeTopics", "Groups/DescribeGroups"}
-"""They name no topic or group here."""
 
 
 def test_every_kafka_api_has_a_rule() -> None:
     assert set(kafka_rules.RULES) | kafka_rules.JUDGED_BY_CONNECTION == set(APIS)
 
 
-def test_every_grpc_method_has_a_rule() -> None:
-    assert set(grpc_rules.RULES) == {method.short for method in METHODS}
-    assert set(grpc_rules.TRIMMED) <= set(grpc_rules.RULES)
+def test_every_grpc_method_has_a_rule_and_bounds() -> None:
+    assert set(grpc_rules.METHODS) == {method.short for method in METHODS}
+    unbounded = {name for name, rule in grpc_rules.METHODS.items() if rule.bytes_max is None}
+    assert unbounded == {"Log/Publish"} | {name for name in grpc_rules.METHODS if name.startswith("Control/")} - {
+        "Control/Reshard",
+        "Control/Describe",
+    }, "only records, and what brokers send each other, may be as large as a frame"
 
 
 def _wrong() -> Access:
@@ -67,16 +73,24 @@ def test_a_client_without_permissions_is_refused(method: Method, access: Access)
     if method.short == "Log/InitProducer" and access.acls.all:
         return  # who may write to any topic may be an idempotent producer, as in Kafka
     authority = Authority(Settings(authorization="acl"), lambda: access)
-    rights = authority.rights(Identity(principal="User:nobody", host="10.0.0.1"))
-    assert rights is not None
+    rule = grpc_rules.METHODS[method.short]
     request = None if method.client_streaming else method.request()
-    if method.short in NO_RULE_OF_ITS_OWN | JUDGED_LATER | EMPTY_IS_ALLOWED:
-        grpc_rules.RULES[method.short](request, rights)
-        assert method.short in grpc_rules.TRIMMED or method.short in JUDGED_LATER | EMPTY_IS_ALLOWED
-        return
-    with pytest.raises(InvalidError) as raised:
-        grpc_rules.RULES[method.short](request, rights)
-    assert raised.value.reason is Reason.NOT_AUTHORIZED
-    broker = authority.rights(Identity(principal="User:broker", host="10.0.0.1", is_broker=True))
-    assert broker is not None
-    grpc_rules.RULES[method.short](request, broker)
+
+    def refuses(principal: str, ask: Callable[[Rights], None], *, is_broker: bool = False) -> bool:
+        rights = authority.rights(Identity(principal=principal, host="10.0.0.1", is_broker=is_broker))
+        assert rights is not None
+        try:
+            ask(rights)
+        except InvalidError as error:
+            assert error.reason is Reason.NOT_AUTHORIZED
+            return True
+        return False
+
+    # Before the request is read: a stranger, and a user who may do such a thing to nothing.
+    if not access.acls.all:
+        assert refuses(ANONYMOUS, rule.ask_first)
+        assert refuses("User:nobody", rule.ask_first) is (method.short not in FREE)
+    assert refuses("User:nobody", lambda rights: rule.ask(request, rights)) is (method.short not in FREE | JUDGED_LATER)
+    assert rule.trim is not None or method.short not in FREE
+    for ask in (rule.ask_first, lambda rights: rule.ask(request, rights)):
+        assert not refuses("User:broker", ask, is_broker=True)

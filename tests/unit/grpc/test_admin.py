@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,7 +15,6 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.server.grpc import handlers
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2 as pb
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
-from headgate.broker.wire.grpc.methods import methods
 from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
 
 
@@ -225,10 +225,24 @@ async def test_a_server_that_has_stopped_is_no_error_of_the_call(caplog: pytest.
         def cancelled(self) -> bool:
             return False
 
-    method = methods(log_pb2.DESCRIPTOR.services_by_name["Log"])["Publish"]
-    handle: Any = handlers._stream(method, broken, handlers.CallCounts())
+        def add_done_callback(self, _: object) -> None:
+            pass
+
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        def auth_context(self) -> dict[str, list[bytes]]:
+            return {}
+
+    class Details:
+        method = "/headgate.v1.Log/Publish"
+
+    service = log_pb2.DESCRIPTOR.services_by_name["Log"]
+    names = ("init_producer", "publish", "fetch", "list_offsets", "subscribe")
+    made = handlers.service_handler(service, SimpleNamespace(**dict.fromkeys(names, broken)), handlers.CallCounts())
+    handler: Any = made.service(Details())  # type: ignore[arg-type]
     with pytest.raises(asyncio.CancelledError):
-        await handle(None, Context())
+        await handler.stream_stream(None, Context())
     assert "grpc_call_failed" not in caplog.text
 
 
