@@ -34,7 +34,7 @@ from headgate.broker.log.chunk import (
     group_header,
 )
 from headgate.broker.runtime.clock import Clock
-from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from headgate.broker.runtime.threads import Pool
 from headgate.broker.store.interface import Appender, AppendFile
 
@@ -210,9 +210,16 @@ class GroupWriter:
 
     def _check_fence(self) -> None:
         if self._retry(lambda: self._appender.exists(self._fence_key)):
-            raise FencedError(
-                Reason.FENCED, f"another broker took over this incarnation's WAL. incarnation=`{self._incarnation_id}`"
-            )
+            raise self._fenced()
+
+    def _is_fenced(self) -> bool:
+        """True if there is a fence, as far as the store answers."""
+        with suppress(HeadgateError):
+            return self._appender.exists(self._fence_key)
+        return False
+
+    def _fenced(self) -> FencedError:
+        return FencedError(Reason.FENCED, f"another broker took over this incarnation's WAL. incarnation=`{self._incarnation_id}`")
 
     def _retry(self, call: Callable[[], _T]) -> _T:
         pause_ms = RETRY_MS_MIN
@@ -229,6 +236,11 @@ class GroupWriter:
                 if self.give_up.wait(pause_ms / 1000):
                     raise ClosedError(error.reason, f"records that were not acked could not be written: {error.message}") from error
                 pause_ms = min(pause_ms * 2, RETRY_MS_MAX)
+            except FatalError as error:
+                # The log of a broker that was stopped for long may be gone: another broker took over, and folded it.
+                if self._is_fenced():
+                    raise self._fenced() from error
+                raise
 
     def roll(self) -> None:
         """Complete the chunk if it has a group, and begin the next one. Raises FencedError, FatalError, ClosedError."""

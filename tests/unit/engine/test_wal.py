@@ -415,21 +415,27 @@ async def test_a_fence_while_a_chunk_is_completed() -> None:
     await bench.wal.close()
 
 
-async def test_a_store_that_is_gone_for_good_ends_the_wal() -> None:
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_a_log_that_is_gone_for_good_ends_the_wal(is_fenced: bool) -> None:
+    """A broker was stopped for so long that another one took over, folded its log and deleted it: it was replaced, no more."""
     bench = Bench("memory")
     bench.wal.append(batches(1)[0])
     await eventually(lambda: bench.wal.durable_batches == 1)
+    if is_fenced:
+        await bench.store.put(keys.fence(INCARNATION), b"HGfence1")
 
-    def gone(_: str) -> None:
-        raise FatalError(Reason.STORE_MISCONFIGURED, "the directory vanished")
+    def gone(operation: str) -> None:
+        if operation != "appender.exists":
+            raise FatalError(Reason.STORE_MISCONFIGURED, "the write-ahead log was deleted")
 
     bench.store.next_fault = gone  # type: ignore[method-assign, assignment]
+    kind = FencedError if is_fenced else FatalError
     told: list[HeadgateError | None] = []
     bench.wal.append(batches(2)[1])
     bench.wal.on_durable(told.append)
     await eventually(lambda: bool(told))
-    assert isinstance(told[0], FatalError)
-    assert [type(error) for error in bench.judge.failed] == [FatalError]
+    assert isinstance(told[0], kind)
+    assert [type(error) for error in bench.judge.failed] == [kind]
     await bench.wal.close()
 
 
