@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TextIO
 
 from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
@@ -23,7 +23,7 @@ from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidErr
 from headgate.broker.runtime.listeners import shifted
 from headgate.broker.runtime.modules import found_by
 from headgate.broker.server import ports
-from headgate.broker.server.main import KAFKA_SOCKET, SUPERVISED
+from headgate.broker.server.main import DESIRED, KAFKA_SOCKET, SUPERVISED
 from headgate.broker.store.open import PRIVATE_URLS
 
 LINE_BYTES_MAX = 1 << 20
@@ -35,6 +35,7 @@ START_PARTS = 4
 STRIDE = 10
 """Distance between the ports of two brokers: 9092, 9102, 9112 ..., or further if those are taken."""
 
+_DESIRED = re.compile(DESIRED + r" (\d+) (leads|follows) (.*)\n")
 _WHERE = re.compile(r" (kafka|grpc|http)=(\S+)")
 
 
@@ -162,6 +163,21 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
         yield line
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """The desired number of brokers, and the reason. `leads`: the broker that told it leads the cluster."""
+
+    brokers: int
+    leads: bool
+    why: str
+
+
+def wish_of(line: bytes) -> Wish | None:
+    """The number in a broker's line (`server.main.beat`); None: the line has none."""
+    found = _DESIRED.fullmatch(line.decode(errors="replace"))
+    return None if found is None else Wish(int(found[1]), found[2] == "leads", found[3])
+
+
 class Child:
     """One broker process and its latest output. `line` is its ready line, None while it starts."""
 
@@ -169,6 +185,10 @@ class Child:
         self.process = process
         self.beats = 0
         """Lines on its standard output: one a second while its event loop turns."""
+        self.wish: Wish | None = None
+        """The desired number of brokers, from its last line; None: it does not know it."""
+        self.on_wish: Callable[[], None] = lambda: None
+        """Called after each line."""
         self.silent = False
         """Whether it was killed because it gave no sign of life."""
         self.line: str | None = None
@@ -247,7 +267,9 @@ class Child:
         assert self.process.stdout is not None
         async for line in _lines(self.process.stdout):
             self.beats += 1
-            if self.line is None and line != b"\n":
+            self.wish = wish_of(line)
+            self.on_wish()
+            if self.line is None and self.wish is None and line != b"\n":
                 self.line = line.decode(errors="replace").rstrip("\n")
                 self.ready.set()
 

@@ -15,17 +15,12 @@ import dataclasses
 import signal
 import sys
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING
 
 from headgate.broker.cli.child import Child, Places, check_shareable, in_memory, tell
 from headgate.broker.cluster.fleet import Drain, Fleet
 from headgate.broker.runtime.config import Settings, Value
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.runtime.tasks import load
 from headgate.broker.server.main import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE
-
-if TYPE_CHECKING:
-    from headgate.broker.client.control import Control, DesiredBrokers
 
 DEFAULTS: Mapping[str, Value] = {"log_level": "warning", "store_create": True}
 """Log level of the brokers: the user reads this terminal, so only faults are worth a line. A first run always finds an empty
@@ -34,10 +29,6 @@ store."""
 BROKERS_MAX = 64
 BROKERS_MAX_DEFAULT = 8
 """Most brokers on one machine by default."""
-LOOK_S = 0.5
-"""Pause between two questions for the number of brokers."""
-ASK_MS = 10_000
-"""Time for one question: long enough to try another broker if the first one hangs."""
 KEPT_MS_MAX = 1000
 """Longest pause before a restart in which clients wait at the broker's Kafka port while other brokers serve. Before a longer
 pause the port refuses them: by then other brokers lead the partitions."""
@@ -87,7 +78,6 @@ class Supervisor:
         self._children: dict[int, Child] = {}
         """By slot."""
         self._watching: set[asyncio.Task[None]] = set()
-        self._following: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._announced = False
         self._stopping = False
@@ -115,9 +105,6 @@ class Supervisor:
             self._news.clear()
         if self._watching:
             await asyncio.wait(self._watching)
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait((self._following,))
         self._places.release_others(())
         return self._code
 
@@ -136,6 +123,7 @@ class Supervisor:
         if self._cluster_id:
             settings = dataclasses.replace(settings, cluster_id=self._cluster_id)
         child = self._children[slot] = await Child.spawn(settings, kafka)
+        child.on_wish = self._follow
         if self._announced and not again:
             _say(f"{self._name(slot)} starts")
         self._spawn(self._watch(slot, child, self._spawn(self._greet(slot, child, again=again))))
@@ -215,36 +203,23 @@ class Supervisor:
         self._announced = True
         addresses = " ".join(f"{name}={','.join(where[name] for where in serving)}" for name in ("kafka", "grpc", "http"))
         tell(sys.stdout, f"headgate serves {addresses} store={serving[0]['store']} (Ctrl-C ends it)\n")
-        if self._brokers < self._brokers_max:
-            self._following = asyncio.create_task(self._follow(), name="follow")
-            self._following.add_done_callback(self._watched)
 
     # -- how many
 
-    async def _follow(self) -> None:
-        """Ask the cluster for the number of brokers until this task is cancelled."""
-        connect = await load(_control)
-        while True:
-            slots = self._fleet.serving
-            addresses = [self._children[slot].where["grpc"] for slot in slots if slot in self._children]
-            if addresses:
-                async with connect(",".join(addresses), timeout_ms=ASK_MS) as control:
-                    while slots == self._fleet.serving:
-                        try:
-                            self._asked_for(await control.desired_brokers())
-                        except HeadgateError:
-                            break  # no leader at the moment, or the asked broker has gone: the running brokers continue
-                        await asyncio.sleep(LOOK_S)
-            await asyncio.sleep(LOOK_S)
+    def _follow(self) -> None:
+        """Take the number of brokers that the cluster asks for from a broker's line: from the leader's, if it is one of them.
 
-    def _asked_for(self, desired: DesiredBrokers) -> None:
-        if self._stopping:
+        A broker tells it through its pipe. So the supervisor needs no login and no permission, and no other process gets one.
+        """
+        wishes = [child.wish for child in self._children.values() if child.wish is not None]
+        if not self._announced or self._stopping or not wishes:
             return
+        wish = max(wishes, key=lambda one: one.leads)
         before = self._fleet.wanted
-        self._fleet.want(desired.brokers)
+        self._fleet.want(wish.brokers)
         if self._fleet.wanted != before:
             count = "1 broker is" if self._fleet.wanted == 1 else f"{self._fleet.wanted} brokers are"
-            _say(f"{count} asked for instead of {before}: {desired.reasons[0]}")
+            _say(f"{count} asked for instead of {before}: {wish.why}")
             self._news.set()
 
     # -- the end
@@ -269,10 +244,3 @@ class Supervisor:
 
 def _say(text: str) -> None:
     tell(sys.stderr, f"headgate up: {text}\n")
-
-
-def _control() -> type[Control]:
-    """This import loads gRPC. `up` needs it once the first broker serves."""
-    from headgate.broker.client.control import Control
-
-    return Control

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from headgate.broker.cluster.capacity import Desired
 from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
 from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
 from headgate.broker.cluster.patience import Patience
@@ -72,6 +73,8 @@ class Membership:
         self.round_trip_s = 0.0
         """Seconds from the last report that was answered until its answer; at first, those in which the connection opened."""
         self.leader_broker_id = -1
+        self.desired: Desired | None = None
+        """The desired number of brokers, from the leader; None: it has not told it."""
         self._draining = draining
         self._engine = engine
         self._catalog = catalog
@@ -161,6 +164,8 @@ class Membership:
                     self._engine.meters.divided(shares_of(message.quotas))
                 elif kind == "alive":
                     self._take_time(message.alive.clock_ms)
+                    if message.alive.desired_brokers:
+                        self.desired = Desired(brokers=message.alive.desired_brokers, reasons=(message.alive.desired_why,))
                     if message.alive.store_ms:
                         self._engine.clock.note("store", self._engine.clock.now_ms() - message.alive.store_ms)
         finally:

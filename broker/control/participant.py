@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
+from headgate.broker.cluster.capacity import Desired
 from headgate.broker.cluster.lease import Contender, Lease
 from headgate.broker.cluster.liveness import Answer, Attention, Evidence
 from headgate.broker.cluster.load_history import Targets
@@ -151,6 +152,12 @@ class Participant:
         if self.membership is not None:
             return self.membership.address
         raise RetryError(Reason.NOT_LEADER, "no broker is known to lead the cluster at the moment")
+
+    def desired(self) -> Desired | None:
+        """The desired number of brokers, as far as this broker knows it."""
+        if self.leader is not None:
+            return self.leader.capacity.desired()
+        return None if self.membership is None else self.membership.desired
 
     async def drain(self, timeout_s: float) -> None:
         """Hand over all partitions that this broker leads, if another broker takes them within `timeout_s` seconds."""

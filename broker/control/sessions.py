@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.broker.cluster.capacity import Desired
 from headgate.broker.cluster.manifest import Edit, Incarnation, encode_edits
 from headgate.broker.cluster.meters import Use
 from headgate.broker.cluster.quotas import Key
@@ -35,7 +36,7 @@ class Session(Protocol):
     def edits(self, version: int, data: bytes) -> None:
         """Send the edits of a commit to the member."""
 
-    def alive(self, clock_ms: int, store_ms: int) -> None:
+    def alive(self, clock_ms: int, store_ms: int, desired: Desired) -> None:
         """Send the member a sign of life of the leader, with wall-clock times in ms: the leader's, and the store's (0: unknown)."""
 
     async def resign(self, segment_ids: list[int]) -> None:
@@ -159,11 +160,11 @@ class Sessions:
 
     # -- to all members
 
-    def alive(self, store_ms: int) -> None:
+    def alive(self, store_ms: int, desired: Desired) -> None:
         """Send all members a sign of life. `store_ms`: the store's wall-clock time in ms; 0: unknown."""
         clock_ms = self._engine.clock.now_ms()
         for session in list(self.by_id.values()):
-            session.alive(clock_ms, store_ms)
+            session.alive(clock_ms, store_ms, desired)
 
     def send(self, version: int, edits: Sequence[Edit]) -> None:
         """Send the edits of a commit to all members. `version`: of the manifest that contains them."""

@@ -32,6 +32,9 @@ from headgate.broker.server import ports
 if TYPE_CHECKING:
     import asyncio
 
+    from headgate.broker.cluster.capacity import Desired
+    from headgate.broker.server.process import Process
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -48,13 +51,17 @@ WORK_THREADS = 4
 
 SUPERVISED = "HEADGATE_SUPERVISED"
 """Name of an environment variable. If it is set, the broker ends when its standard input ends. Its supervisor holds the other
-end, so the brokers of a killed supervisor end too. Such a broker also writes an empty line to its standard output every second
-while its event loop turns."""
+end, so the brokers of a killed supervisor end too. Such a broker also writes a line to its standard output every second while its
+event loop turns (`beat`)."""
 KAFKA_SOCKET = "HEADGATE_KAFKA_SOCKET"
 """Name of an environment variable, set by a supervisor that listens for the broker: descriptor of the Kafka port's listening
 socket."""
 BEAT_S = 1.0
-"""Pause between two empty lines to a supervisor."""
+"""Pause between two lines to a supervisor."""
+BEAT_TEXT_MAX = 300
+"""Longest reason in such a line, in characters: the pipe takes a short line whole or not at all."""
+DESIRED = "desired"
+"""First word of a line with the desired number of brokers."""
 
 
 def run(settings: Settings) -> int:
@@ -127,7 +134,7 @@ async def _main(settings: Settings, kafka: list[socket.socket], http: socket.soc
     if os.environ.get(SUPERVISED) == "1":
         loop.add_reader(0, on_input)
         os.set_blocking(1, False)
-        _beat(loop)
+        _beat(loop, process)
     error = await process.run(on_ready=_ready)
     watchdog.close()
     if error is None:
@@ -138,11 +145,23 @@ async def _main(settings: Settings, kafka: list[socket.socket], http: socket.soc
     return code
 
 
-def _beat(loop: asyncio.AbstractEventLoop) -> None:
-    """Tell the supervisor that the loop turns. A supervisor that does not read, or is gone, must not stop a broker."""
+def _beat(loop: asyncio.AbstractEventLoop, process: Process) -> None:
+    """Tell the supervisor that the loop turns, and the desired number of brokers. A supervisor that does not read, or is gone, must
+    not stop a broker.
+
+    The supervisor needs no permission for that: it has the pipe, and no other process has it.
+    """
     with suppress(OSError):
-        os.write(1, b"\n")
-    loop.call_later(BEAT_S, _beat, loop)
+        os.write(1, beat(process.desired(), leads=process.leads()))
+    loop.call_later(BEAT_S, _beat, loop, process)
+
+
+def beat(desired: Desired | None, *, leads: bool) -> bytes:
+    """One sign of life. `leads`: this broker leads the cluster, so no other one knows the number better."""
+    if desired is None:
+        return b"\n"
+    why = " ".join(desired.reasons[0].split())[:BEAT_TEXT_MAX]
+    return f"{DESIRED} {desired.brokers} {'leads' if leads else 'follows'} {why}\n".encode()
 
 
 def _ready(line: str) -> None:

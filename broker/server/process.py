@@ -37,6 +37,7 @@ from headgate.broker.server.kafka.listener import KafkaServer
 if TYPE_CHECKING:
     import grpc
 
+    from headgate.broker.cluster.capacity import Desired
     from headgate.broker.node import Address, Node
     from headgate.broker.runtime.metrics import Metrics
     from headgate.broker.server.access.security import Security
@@ -140,6 +141,14 @@ class Process:
             return self.phase
         trouble = self._node.engine.failed or self._node.engine.stalled
         return None if trouble is None else trouble.message
+
+    def desired(self) -> Desired | None:
+        """The desired number of brokers, as far as this broker knows it."""
+        return None if self._node is None else self._node.participant.desired()
+
+    def leads(self) -> bool:
+        """True if this broker leads the cluster."""
+        return self._node is not None and self._node.participant.leader is not None
 
     def line(self) -> str:
         """The broker's addresses and its store, on one line."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import signal
 import socket
 import sys
@@ -16,10 +17,12 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from headgate.broker.cli.child import LINE_BYTES_MAX, STRIDE, Child, Places, check_shareable
+from headgate.broker.cli.child import LINE_BYTES_MAX, STRIDE, Child, Places, check_shareable, wish_of
 from headgate.broker.cli.up import Supervisor, up
+from headgate.broker.cluster.capacity import Desired
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError
+from headgate.broker.server.main import beat
 from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
@@ -127,3 +130,41 @@ async def test_no_broker_outlives_an_error_that_nobody_foresaw(monkeypatch: pyte
     assert await Supervisor(first(), 1, 1).run() == 1
     assert [child.process.returncode for child in children] == [-signal.SIGTERM]
     assert [type(error) for error in seen] == [KeyError]
+
+
+@pytest.mark.parametrize(
+    "desired",
+    [None, Desired(brokers=3, reasons=("a reservation\nof `ü` holds 3 brokers",)), Desired(brokers=1, reasons=("x" * 9999,))],
+)
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_sign_of_life_has_the_desired_number_of_brokers(desired: Desired | None, leads: bool) -> None:
+    line = beat(desired, leads=leads)
+    assert line.count(b"\n") == 1 and len(line) < 512, "a pipe takes it whole"
+    wish = wish_of(line)
+    if desired is None:
+        assert wish is None
+    else:
+        assert wish is not None and (wish.brokers, wish.leads) == (desired.brokers, leads)
+        assert wish.why == " ".join(desired.reasons[0].split())[: len(wish.why)] and wish.why
+
+
+async def test_brokers_start_when_the_leader_says_so_in_its_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor calls no broker, so a cluster with permissions needs none for it."""
+    started: list[int] = []
+
+    async def told(settings: Settings, kafka: socket.socket) -> Child:
+        started.append(settings.broker_id)
+        where = f"kafka={HOST}:1 grpc={HOST}:1 http={HOST}:1 store=x cluster=c"
+        # The leader knows best: the other broker's number is older.
+        wish = "desired 2 leads why" if settings.broker_id == 7 else "desired 1 follows before"
+        if len(started) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return await spawn(
+            f"import time\nprint('headgate broker {settings.broker_id} serves {where}', flush=True)\n"
+            f"while True:\n    print('{wish}', flush=True)\n    time.sleep(0.05)"
+        )
+
+    monkeypatch.setattr(Child, "spawn", told)
+    async with asyncio.timeout(60):
+        assert await Supervisor(first(), 1, 2).run() == 0
+    assert started == [7, 8]

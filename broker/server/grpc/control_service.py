@@ -12,6 +12,7 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
+from headgate.broker.cluster.capacity import Desired
 from headgate.broker.cluster.liveness import is_starved
 from headgate.broker.cluster.manifest import Incarnation, decode_edits
 from headgate.broker.cluster.quotas import Key
@@ -63,8 +64,11 @@ class MemberSession:
     def edits(self, version: int, data: bytes) -> None:
         self._put(control_pb2.JoinResponse(edits=control_pb2.Edits(version=version, edits=data)))
 
-    def alive(self, clock_ms: int, store_ms: int) -> None:
-        self._put(control_pb2.JoinResponse(alive=control_pb2.Alive(clock_ms=clock_ms, store_ms=store_ms)))
+    def alive(self, clock_ms: int, store_ms: int, desired: Desired) -> None:
+        alive = control_pb2.Alive(
+            clock_ms=clock_ms, store_ms=store_ms, desired_brokers=desired.brokers, desired_why=desired.reasons[0]
+        )
+        self._put(control_pb2.JoinResponse(alive=alive))
 
     async def resign(self, segment_ids: list[int]) -> None:
         order = control_pb2.ResignOrder(order_id=self._next_order(), segment_ids=segment_ids)
