@@ -350,7 +350,7 @@ class Leader:
         self.clock.check()
         self.clock.note("brokers", clock_error_ms)
         self.clock.forget("leader")
-        self.sessions.alive(self.lease.store_ms, self.capacity.desired())
+        self.sessions.alive(self.lease.store_ms, self.capacity.known())
         self.quotas.tick()
         if self._meter is None:
             self._meter = LoadMeter(self._engine)

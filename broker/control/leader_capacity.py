@@ -218,6 +218,10 @@ class LeaderCapacity:
             raise RetryError(Reason.NOT_READY, "the leader is new: it does not know yet which brokers there are")
         return desired_brokers(self._brokers_min, self.reservations(), self._demand, self._brokers_max)
 
+    def known(self) -> Desired | None:
+        """`desired`, or None while the leader is too new to know it."""
+        return None if self._demand is None else self.desired()
+
     def live_brokers(self) -> int:
         return _live(self._term.loads())
 

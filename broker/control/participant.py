@@ -156,7 +156,7 @@ class Participant:
     def desired(self) -> Desired | None:
         """The desired number of brokers, as far as this broker knows it."""
         if self.leader is not None:
-            return self.leader.capacity.desired()
+            return self.leader.capacity.known()
         return None if self.membership is None else self.membership.desired
 
     async def drain(self, timeout_s: float) -> None:

@@ -36,7 +36,7 @@ class Session(Protocol):
     def edits(self, version: int, data: bytes) -> None:
         """Send the edits of a commit to the member."""
 
-    def alive(self, clock_ms: int, store_ms: int, desired: Desired) -> None:
+    def alive(self, clock_ms: int, store_ms: int, desired: Desired | None) -> None:
         """Send the member a sign of life of the leader, with wall-clock times in ms: the leader's, and the store's (0: unknown)."""
 
     async def resign(self, segment_ids: list[int]) -> None:
@@ -160,7 +160,7 @@ class Sessions:
 
     # -- to all members
 
-    def alive(self, store_ms: int, desired: Desired) -> None:
+    def alive(self, store_ms: int, desired: Desired | None) -> None:
         """Send all members a sign of life. `store_ms`: the store's wall-clock time in ms; 0: unknown."""
         clock_ms = self._engine.clock.now_ms()
         for session in list(self.by_id.values()):
