@@ -59,6 +59,8 @@ class ConfigKey:
     high: int = 0
     choices: tuple[str, ...] = ()
     element: re.Pattern[str] | None = None
+    form: str = "a list of partition:broker, or *"
+    """The form of such a list in words."""
 
     def parse(self, text: str) -> bool | int | float | str | tuple[str, ...]:
         """The value of `text`. Raises InvalidError(INVALID_CONFIG)."""
@@ -80,7 +82,7 @@ class ConfigKey:
                 items = tuple(item.strip() for item in text.split(",")) if text else ()
                 if self.element is not None:
                     if not all(self.element.fullmatch(item) for item in items):
-                        raise self._invalid(text, "a list of partition:broker, or *")
+                        raise self._invalid(text, self.form)
                 elif not set(items) <= set(self.choices):
                     raise self._invalid(text, f"a list of {', '.join(self.choices)}")
                 return items

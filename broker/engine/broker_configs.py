@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headgate.broker.cluster.manifest import SetBrokerConfig
-from headgate.broker.engine import live_settings
+from headgate.broker.engine import live_settings, resource_settings
 from headgate.broker.engine.catalog import change
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 
 class BrokerConfigs:
@@ -31,20 +32,32 @@ class BrokerConfigs:
     async def alter(
         self, broker: str, made: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool = False
     ) -> None:
-        """Change the settings of a broker, or of all brokers ("").
+        """Change the settings of a broker, of all brokers (""), or of another resource (`resource_settings`).
 
         Args:
             made: returns the new settings, from the present ones.
 
-        Raises InvalidError(INVALID_REQUEST), RetryError, and the errors of `Catalog.commit`.
+        Raises InvalidError, RetryError, and the errors of `Catalog.commit`.
         """
 
         async def attempt() -> None:
             was = self._life.manifest.broker_configs.get(broker, {})
             config = dict(made(was))
-            live_settings.check(config)
+            self._check(broker, config)
             if not validate_only and config != was:
                 await self._life.catalog.commit(SetBrokerConfig(broker, config, was))
 
         async with self._lock:
             await change(self._life.catalog, attempt, "the settings of brokers")
+
+    def _check(self, name: str, config: Mapping[str, str]) -> None:
+        kind = next((one for one in (resource_settings.GROUP, resource_settings.CLIENT_METRICS) if name.startswith(one)), None)
+        if kind is None:
+            live_settings.check(config)
+            return
+        resource_settings.check(name, config, self.started_with)
+        known = self._life.manifest.broker_configs
+        if name not in known and len(resource_settings.names_of(kind, known)) >= resource_settings.RESOURCES_MAX:
+            raise InvalidError(
+                Reason.POLICY_VIOLATION, f"too many resources of this kind have settings. max=`{resource_settings.RESOURCES_MAX}`"
+            )

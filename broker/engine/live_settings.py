@@ -6,11 +6,13 @@ knows them and a restart keeps them. The first of these sources that has a setti
     this broker's, set by a client  ->  all brokers', set by a client  ->  the settings that the broker was started with
 
 Three kinds can be set: the defaults of topic settings (`log.retention.ms`), settings of the broker that are read at each use
-(`FIELDS`), and the throttles that Kafka's reassignment tool sets and deletes, which have no effect.
+(`FIELDS`), and settings of Kafka's own machinery that have no effect here (`_WITHOUT_EFFECT`): tools set them on any cluster.
+Settings of Kafka that limit or protect something, and that this broker does not have, are refused: keeping them would promise it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -52,9 +54,38 @@ def _of_field(name: str, field: str) -> ConfigKey:
     )
 
 
-def _throttle(name: str) -> ConfigKey:
-    text = "Accepted and kept, without effect: brokers do not copy records from one another."
-    return ConfigKey(name=name, kind=Kind.LONG, default=str(LONG_MAX), documentation=text, broker_name=None, low=0, high=LONG_MAX)
+_REPLICAS = "brokers do not copy records from one another"
+_THREADS = "a broker has one event loop, and threads and processes by its work"
+_CLEANER = "compaction has no threads and buffers of its own"
+_WITHOUT_EFFECT = (
+    ("background.threads", Kind.INT, "10", _THREADS),
+    ("follower.replication.throttled.rate", Kind.LONG, str(LONG_MAX), _REPLICAS),
+    ("leader.replication.throttled.rate", Kind.LONG, str(LONG_MAX), _REPLICAS),
+    ("log.cleaner.backoff.ms", Kind.LONG, "15000", _CLEANER),
+    ("log.cleaner.dedupe.buffer.size", Kind.LONG, str(128 << 20), _CLEANER),
+    ("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, "0.9", _CLEANER),
+    ("log.cleaner.io.buffer.size", Kind.INT, str(512 << 10), _CLEANER),
+    ("log.cleaner.io.max.bytes.per.second", Kind.LONG, str(LONG_MAX), _CLEANER),
+    ("log.cleaner.threads", Kind.INT, "1", _CLEANER),
+    ("num.io.threads", Kind.INT, "8", _THREADS),
+    ("num.network.threads", Kind.INT, "3", _THREADS),
+    ("num.recovery.threads.per.data.dir", Kind.INT, "2", _THREADS),
+    ("num.replica.fetchers", Kind.INT, "1", _REPLICAS),
+    ("replica.alter.log.dirs.io.max.bytes.per.second", Kind.LONG, str(LONG_MAX), _REPLICAS),
+)
+"""Kafka's settings that are accepted and kept without effect: name, kind, default, and the reason."""
+_REFUSED = re.compile(
+    r"(max\.connections\.per\.ip(\.overrides)?|max\.connection\.creation\.rate|principal\.builder\.class|metric\.reporters"
+    r"|(listener\.name\.\S+\.)?(ssl|sasl|connections)\.\S+|unclean\.leader\.election\.enable|min\.insync\.replicas"
+    r"|remote\.\S+|log\.local\.\S+|producer\.id\.\S+|transaction\.partition\.verification\.enable|message\.\S+)"
+)
+"""Kafka's other settings that can change while its brokers run."""
+
+
+def _without_effect(name: str, kind: Kind, default: str, why: str) -> ConfigKey:
+    text = f"Accepted and kept, without effect: {why}."
+    high = INT_MAX if kind is Kind.INT else LONG_MAX
+    return ConfigKey(name=name, kind=kind, default=default, documentation=text, broker_name=None, low=0, high=high)
 
 
 TOPIC_KEYS = {key.broker_name: key for key in KEYS.values() if key.broker_name is not None}
@@ -62,14 +93,7 @@ TOPIC_KEYS = {key.broker_name: key for key in KEYS.values() if key.broker_name i
 BROKER_KEYS: dict[str, ConfigKey] = {
     **TOPIC_KEYS,
     **{name: _of_field(name, field) for name, field in FIELDS.items()},
-    **{
-        name: _throttle(name)
-        for name in (
-            "follower.replication.throttled.rate",
-            "leader.replication.throttled.rate",
-            "replica.alter.log.dirs.io.max.bytes.per.second",
-        )
-    },
+    **{row[0]: _without_effect(*row) for row in _WITHOUT_EFFECT},
 }
 """All and only the settings that can change while a broker runs."""
 
@@ -77,8 +101,14 @@ BROKER_KEYS: dict[str, ConfigKey] = {
 def broker_key(name: str) -> ConfigKey:
     """The setting of that name. Raises InvalidError(INVALID_REQUEST), as Kafka does."""
     key = BROKER_KEYS.get(name)
+    if key is None and _REFUSED.fullmatch(name):
+        text = "Kafka has this setting, and this broker has none of that name: its own are in the table of settings"
+        raise InvalidError(Reason.INVALID_REQUEST, f"{text}. key=`{name[:100]}`")
     if key is None:
-        raise InvalidError(Reason.INVALID_REQUEST, f"cannot change while the broker runs. key=`{name[:100]}`")
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"there is no such setting of a broker, or it cannot change while the broker runs. key=`{name[:100]}`",
+        )
     return key
 
 

@@ -21,7 +21,8 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, 
 from headgate.pipelines.columns.files import Access, access_of
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.stand_ins import hadoop_settings
-from headgate.pipelines.plan import ARROW, Rows, records, rows_of
+from headgate.pipelines.plan import ARROW, Rows, records
+from headgate.pipelines.rows import rows_of
 from headgate.pipelines.work import RowWork, counted
 from tests.e2e.test_columns import NOW_MS, PARTITIONS, result, write
 from tests.e2e.test_columns_lines import csv_files, json_files

@@ -35,7 +35,7 @@ from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
-TOPIC_CONFIG = 2
+TOPIC_CONFIG, GROUP_CONFIG = 2, 32
 GROUP_KEY = 0
 DESCRIBE_GROUPS_TEXT_VERSION_MIN = 6
 
@@ -241,12 +241,14 @@ def _configs(operation: Operation, module: str, row: str, rows: str) -> Rule:
         def may(one: Message) -> bool:
             if one.resource_type == TOPIC_CONFIG:
                 return asked.rights.on_topic(operation, one.resource_name)
+            if one.resource_type == GROUP_CONFIG:
+                return asked.rights.on_group(operation, one.resource_name)
             return asked.rights.on_cluster(operation)
 
         refused = await asked.drop(request.resources, may)
         response = yield None
         for one in refused:
-            code = TOPIC_REFUSED if one.resource_type == TOPIC_CONFIG else CLUSTER_REFUSED
+            code = {TOPIC_CONFIG: TOPIC_REFUSED, GROUP_CONFIG: GROUP_REFUSED}.get(one.resource_type, CLUSTER_REFUSED)
             refusal = made(module, row, error_code=code, resource_type=one.resource_type, resource_name=one.resource_name)
             getattr(response, rows).append(refusal)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headgate.broker.cluster.manifest import Topic
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
-"""Resource types. Kafka also has client metrics (16) and groups (32)."""
+"""Resource types. Client metrics (16) and groups (32): `resource_configs.py`."""
 
 
 class ConfigSource(IntEnum):
@@ -28,6 +28,8 @@ class ConfigSource(IntEnum):
     BROKER = 4
     DEFAULT = 5
     LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class Operation(IntEnum):
@@ -107,7 +109,8 @@ def altered(
 def unsupported_resource(resource_type: int) -> InvalidError:
     return InvalidError(
         Reason.INVALID_REQUEST,
-        f"only topics (2), brokers (4) and their loggers (8) have configs here. resource_type=`{resource_type}`",
+        "topics (2), brokers (4), their loggers (8), client metrics (16) and groups (32) have configs. "
+        f"resource_type=`{resource_type}`",
     )
 
 

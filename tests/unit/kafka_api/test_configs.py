@@ -13,21 +13,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.broker.engine.live_settings import BROKER_KEYS
+from headgate.broker.engine.live_settings import BROKER_KEYS, broker_key
 from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages import alter_configs, incremental_alter_configs
+from headgate.broker.wire.kafka.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headgate.broker.wire.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
+from headgate.broker.wire.kafka.messages.list_config_resources import ConfigResource, ListConfigResourcesRequest
 from tests.unit.kafka_api.conftest import Kafka
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-FROM_TOPIC, OWN, FOR_ALL, FROM_BROKER, DEFAULT, LOGGER = 1, 2, 3, 4, 5, 6
+FROM_TOPIC, OWN, FOR_ALL, FROM_BROKER, DEFAULT, LOGGER, FROM_METRICS, FROM_GROUP = 1, 2, 3, 4, 5, 6, 7, 8
 
 
 @pytest.fixture
@@ -396,3 +399,88 @@ async def test_levels_that_are_refused(kafka: Kafka, levels: None, row: tuple[st
     assert await change(kafka, "7", ("root", SET, "ERROR"), row, kind=BROKER_LOGGER) in (code, ErrorCode.INVALID_REQUEST)
     assert await change(kafka, "7", row, kind=BROKER_LOGGER) == code
     assert by_name(await describe(kafka, "7", kind=BROKER_LOGGER)) == before
+
+
+# -- settings of other kinds
+
+
+async def test_broker_settings_of_kafkas_machinery_are_kept_and_those_that_protect_are_named(kafka: Kafka) -> None:
+    for name, value in (("num.io.threads", "16"), ("log.cleaner.threads", "2"), ("log.cleaner.io.buffer.load.factor", "0.5")):
+        assert await change(kafka, "", (name, SET, value), kind=BROKER) == 0
+        row = by_name(await describe(kafka, "7", kind=BROKER, documentation=True))[name]
+        assert (row.value, row.config_source) == (value, FOR_ALL) and "without effect" in (row.documentation or "")
+    assert await change(kafka, "", ("num.io.threads", SET, "many"), kind=BROKER) == ErrorCode.INVALID_REQUEST
+    for name, words in (
+        ("max.connections.per.ip", "Kafka has this setting, and this broker has none of that name"),
+        ("listener.name.external.ssl.keystore.location", "Kafka has this setting"),
+        ("no.such", "no such setting of a broker, or it cannot change while the broker runs"),
+        ("node.id", "cannot change while the broker runs"),
+    ):
+        with pytest.raises(InvalidError, match=words):
+            broker_key(name)
+
+
+async def test_settings_of_groups(kafka: Kafka) -> None:
+    """KIP-848. A group has settings whether it exists or not; members hear of them with their next heartbeat."""
+    timeout, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+    async def heartbeat() -> int:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", rebalance_timeout_ms=1000, subscribed_topic_names=["a"], topic_partitions=[]
+        )
+        answer = await kafka.call(request, 1)
+        assert answer.error_code == 0
+        return int(answer.heartbeat_interval_ms)
+
+    rows = by_name(await describe(kafka, "g", kind=GROUP))
+    assert {name: (row.value, row.config_source) for name, row in rows.items()} == {
+        timeout: ("45000", DEFAULT),
+        interval: ("5000", DEFAULT),
+    }
+    assert await change(kafka, "g", (interval, SET, "200"), kind=GROUP, validate_only=True) == 0
+    assert await change(kafka, "g", (interval, SET, "200"), kind=GROUP) == 0
+    assert await heartbeat() == 200
+    assert by_name(await describe(kafka, "g", kind=GROUP))[interval].config_source == FROM_GROUP
+    assert by_name(await describe(kafka, "h", kind=GROUP))[interval].config_source == DEFAULT
+    assert [(one.resource_type, one.resource_name) for one in await listed(kafka, 1, [GROUP])] == [(GROUP, "g")]
+    for rows_, code in (
+        ([(timeout, SET, "100")], ErrorCode.INVALID_CONFIG),  # shorter than the pause between heartbeats
+        ([(interval, SET, "soon")], ErrorCode.INVALID_CONFIG),
+        ([("share.heartbeat.interval.ms", SET, "5000")], ErrorCode.INVALID_CONFIG),
+    ):
+        assert await change(kafka, "g", *rows_, kind=GROUP) == code
+    assert await change(kafka, "", (interval, SET, "1"), kind=GROUP) == ErrorCode.INVALID_REQUEST
+    assert await replace(kafka, "g", (interval, "300"), (timeout, "900"), kind=GROUP) == 0
+    assert await heartbeat() == 300
+    assert await replace(kafka, "g", kind=GROUP) == 0
+    assert await listed(kafka, 1, [GROUP]) == [] and kafka.engine.manifest.broker_configs == {}
+
+
+async def test_settings_of_client_metrics(kafka: Kafka) -> None:
+    """KIP-714. They are kept, and without effect."""
+    rows = [("interval.ms", SET, "1000"), ("metrics", SET, "org.apache.kafka.producer."), ("match", SET, "client_id=a.*")]
+    assert await change(kafka, "s", *rows, kind=CLIENT_METRICS) == 0
+    found = by_name(await describe(kafka, "s", kind=CLIENT_METRICS, documentation=True))
+    assert {name: (row.value, row.config_source) for name, row in found.items()} == {
+        name: (value, FROM_METRICS) for name, _, value in rows
+    }
+    assert all("without effect" in (row.documentation or "") for row in found.values())
+    assert [one.resource_name for one in await listed(kafka, 0, [])] == ["s"]
+    for row in (("interval.ms", SET, "1"), ("match", SET, "color=red"), ("no.such", SET, "1")):
+        assert await change(kafka, "s", row, kind=CLIENT_METRICS) == ErrorCode.INVALID_CONFIG
+    assert await change(kafka, "s", *[(name, DELETE, None) for name, _, _ in rows], kind=CLIENT_METRICS) == 0
+    assert await listed(kafka, 0, []) == []
+
+
+async def test_so_many_resources_have_settings(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.broker.engine.resource_settings.RESOURCES_MAX", 1)
+    one = ("interval.ms", SET, "1000")
+    assert await change(kafka, "s", one, kind=CLIENT_METRICS) == 0
+    assert await change(kafka, "t", one, kind=CLIENT_METRICS) == ErrorCode.POLICY_VIOLATION
+    assert await change(kafka, "s", ("interval.ms", SET, "2000"), kind=CLIENT_METRICS) == 0
+
+
+async def listed(kafka: Kafka, version: int, types: list[int]) -> list[ConfigResource]:
+    answer = await kafka.call(ListConfigResourcesRequest(resource_types=types), version)
+    assert answer.error_code == 0
+    return list(answer.config_resources)

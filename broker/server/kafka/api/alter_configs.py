@@ -1,4 +1,5 @@
-"""AlterConfigs (33), versions 0-2: replace all overrides of a topic, or all that clients gave a broker, by those in the request.
+"""AlterConfigs (33), versions 0-2: replace all overrides of a topic, or all that clients gave a broker, a consumer
+group or client metrics, by those in the request.
 
 As in Kafka, a resource or a key that occurs twice in the request, a null value, and levels of loggers are INVALID_REQUEST.
 """
@@ -6,6 +7,7 @@ As in Kafka, a resource or a key that occurs twice in the request, a null value,
 from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka import resource_configs
 from headgate.broker.server.kafka.broker_configs import alter_broker
 from headgate.broker.server.kafka.configs import BROKER, TOPIC, find_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
@@ -48,5 +50,7 @@ async def _alter(one: AlterConfigsResource, validate_only: bool, context: Contex
     elif one.resource_type == TOPIC:
         topic = find_topic(one.resource_name, context)
         await context.engine.alter_topic_config(topic, config, validate_only=validate_only)
+    elif one.resource_type in resource_configs.KINDS:
+        await resource_configs.alter(one.resource_type, one.resource_name, lambda _: config, context, validate_only=validate_only)
     else:
         raise unsupported_resource(one.resource_type)

@@ -1,15 +1,14 @@
 """DescribeConfigs (32), versions 1-4: settings of topics and of this broker, with their defaults, types and texts, and the levels
-of this broker's loggers.
+of this broker's loggers. Groups and client metrics have settings whether they exist or not.
 
 - A null or empty list of keys asks for all keys. A resource that occurs twice in the request is answered once.
 - The broker with the empty name means the settings that clients gave all brokers.
-
-Deviation: client metrics and groups have no configs here (INVALID_REQUEST).
 """
 
 from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka import resource_configs
 from headgate.broker.server.kafka.broker_configs import broker_entries, check_broker, logger_entries
 from headgate.broker.server.kafka.configs import (
     BROKER,
@@ -61,6 +60,8 @@ def _entries(resource_type: int, name: str, context: Context) -> list[Entry]:
         return broker_entries(name, context)
     if resource_type == BROKER_LOGGER:
         return logger_entries(name, context)
+    if resource_type in resource_configs.KINDS:
+        return resource_configs.entries(resource_type, name, context)
     raise unsupported_resource(resource_type)
 
 

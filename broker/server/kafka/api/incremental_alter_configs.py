@@ -1,5 +1,5 @@
-"""IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic or a broker, and set
-levels of a broker's loggers (KIP-339, KIP-412).
+"""IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic, a broker, a consumer
+group or client metrics, and set levels of a broker's loggers (KIP-339, KIP-412, KIP-848, KIP-714).
 
 - Append and subtract work on lists; without an override they start from the default. Deleting a key without an override
   succeeds.
@@ -11,7 +11,10 @@ levels of a broker's loggers (KIP-339, KIP-412).
 
 from __future__ import annotations
 
+from functools import partial
+
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka import resource_configs
 from headgate.broker.server.kafka.broker_configs import alter_broker, alter_loggers, altered_broker
 from headgate.broker.server.kafka.configs import BROKER, BROKER_LOGGER, TOPIC, Operation, alter_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
@@ -61,5 +64,8 @@ async def _alter(one: AlterConfigsResource, validate_only: bool, context: Contex
         alter_loggers(name, changes, context, validate_only=validate_only)
     elif one.resource_type == TOPIC:
         await alter_topic(name, changes, context, validate_only=validate_only)
+    elif (kind := one.resource_type) in resource_configs.KINDS:
+        made = partial(resource_configs.changed, kind, name, changes=changes, context=context)
+        await resource_configs.alter(kind, name, made, context, validate_only=validate_only)
     else:
         raise unsupported_resource(one.resource_type)

@@ -1,13 +1,15 @@
-"""ListConfigResources (74), versions 0-1: what DescribeConfigs knows settings of: topics, brokers and their loggers.
+"""ListConfigResources (74), versions 0-1: what has settings: topics, brokers and their loggers, and the groups and
+subscriptions of client metrics that were given some.
 
-Version 0 asks for client metrics (KIP-714), which are not served: none. Without types, all are listed. There are no settings of
-single groups. A type that Kafka does not know is UNSUPPORTED_VERSION.
+Version 0 asks for client metrics (KIP-714). Without types, all are listed. A type that Kafka does not know is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
 
+from headgate.broker.engine.resource_settings import names_of
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.resource_configs import KINDS
 from headgate.broker.wire.kafka.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -34,4 +36,8 @@ async def handle(request: ListConfigResourcesRequest, context: Context) -> ListC
     for kind in (BROKER, BROKER_LOGGER):
         if kind in types:
             found += [ConfigResource(resource_name=str(number), resource_type=kind) for number in numbers]
+    for kind, prefix in KINDS.items():
+        if kind in types:
+            async for name in each(names_of(prefix, context.engine.manifest.broker_configs)):
+                found.append(ConfigResource(resource_name=name, resource_type=kind))
     return ListConfigResourcesResponse(config_resources=found)
