@@ -8,14 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.assets.progress import Follower
-from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.ahead import Ahead
-from headgate.pipelines.backfill import Backfill, floods
+from headgate.pipelines.backfill import floods
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.columns.kept import KeptCount
 from headgate.pipelines.columns.memory import Machine, Need, need_of, size_of
@@ -56,7 +54,7 @@ def count(spark: SparkSession, flood: Flood, span: TimeSpan, partitions: int) ->
     """The number of a partition's rows, and their count for `loader`. None when columns cannot read this source. Raises
     HeadgateError."""
     job = job_of(flood, span, "", partitions)
-    with own_words(spark, flood, job), spark_errors("the source cannot be counted."):
+    with spark_errors("the source cannot be counted."):
         activate(spark)
         found = counted_ahead(spark, job.rows(spark, time.time_ns() // 1_000_000), partitions)
     return None if found is None else (found[0].total, found[1].to_json())
@@ -92,16 +90,14 @@ def loader(
             run.known = KeptCount.read(known(span.key))
 
         def open_ahead(span: TimeSpan) -> bool:
-            with own_words(spark, flood, jobs[span]):
-                return runs[span].open_ahead()
+            return runs[span].open_ahead()
 
         if len(spans) > 1:
             gates_ahead(flood, spans, open_ahead, follow)
         with Ahead([(run, partial(listen, span)) for span, run in runs.items()]) as ahead:
 
             def load(span: TimeSpan) -> Certificate:
-                with own_words(spark, flood, jobs[span]):
-                    return ahead.run(spans.index(span))
+                return ahead.run(spans.index(span))
 
             yield load
 
@@ -122,19 +118,3 @@ def gates_ahead(flood: Flood, spans: Sequence[TimeSpan], open_ahead: Callable[[T
         opened += open_ahead(span)
     if opened:
         follow.say(f"gates open: {opened}; readers from the beginning wait for them, nobody else does")
-
-
-@contextmanager
-def own_words(spark: SparkSession, flood: Flood, job: Backfill) -> Iterator[None]:
-    """Report an error in a partition's condition in terms of the flood: the condition contains the partition's span of time,
-    which the user did not write, so the error is in the event time or in the user's own condition."""
-    try:
-        yield
-    except InvalidError as error:
-        if f"where=`{job.where}`" not in error.message:
-            raise
-        replace(job, where=flood.where).rows(spark, now_ms=0)
-        raise InvalidError(
-            Reason.INVALID_CONFIG,
-            f"event time is a column whose name is no word: it needs backquotes around it. event_time=`{flood.event_time}`",
-        ) from error

@@ -34,6 +34,7 @@ from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.late import Loaded, missing
 from headgate.pipelines.murmur2 import has_jvm
+from headgate.pipelines.part import Part
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
@@ -74,16 +75,15 @@ class Backfill:
             and the order of the source.
         headers: a map, or an array of structs of a name and a value.
         order_by: order of rows with equal event times; their content decides last, so every run gives the same order.
-        where: condition of the rows that are loaded.
+        where, part: the rows that are loaded.
         flood_id: letters, digits, ``.``, ``_``, ``-``. Default: a digest of `topic`, `place` and everything from `source` to
-            `where`; a local path counts as absolute, and passwords, tokens and keys do not count.
+            `part`; a local path counts as absolute, and passwords, tokens and keys do not count.
         place: `Place.NOW`: behind existing records, before records from now on. `Place.FRONT`: before everything, within the
             topic's `history.room`. `Place.END`: behind everything, at the moment of the commit.
         partitions: number of partitions with which a missing topic is created.
         file_bytes: target size of a Parquet file.
         ttl_ms: time that the gate outlives a dead driver.
-        late_behind: for rows that came late: what of their partition is in the topic. The flood is refused unless its rows are
-            exactly the missing ones.
+        late_behind: what of a partition is in the topic. The flood is refused unless its rows are exactly the missing ones.
         verify: read everything back as a client does and compare; the certificate then has both sides.
     """
 
@@ -98,6 +98,7 @@ class Backfill:
     headers: str | None = None
     order_by: tuple[str, ...] = ()
     where: str | None = None
+    part: Part | None = None
     flood_id: str | None = None
     place: Place = Place.NOW
     partitions: int | None = None
@@ -147,6 +148,7 @@ class Backfill:
             headers=self.headers,
             order_by=self.order_by,
             where=self.where,
+            part=self.part,
             now_ms=now_ms,
             options=self.options,
         )
@@ -191,7 +193,7 @@ class Backfill:
             "event_time": self.event_time,
             "headers": self.headers,
             "order_by": list(self.order_by),
-            "where": self.where,
+            "where": self.where if self.part is None else self.part.text(self.event_time, self.where),
             "place": str(self.place),
         }
 
@@ -336,7 +338,7 @@ class FloodRun:
             with self._job():
                 work, counts = counted(self._spark, rows, partitions, self.known)
                 if (behind := self._backfill.late_behind) is not None:
-                    whole = replace(self._backfill, where=behind.where).rows(self._spark, time.time_ns() // 1_000_000)
+                    whole = replace(self._backfill, part=behind.part).rows(self._spark, time.time_ns() // 1_000_000)
                     counts = missing(behind, whole.frame.count(), counts, self._flood_id)
             self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
         if not is_there:

@@ -6,14 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.part import Part
 from headgate.pipelines.plan import Counts
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A part of a source that is in the topic: `rows` of those that meet the condition `where`."""
+    """A part of a source that is in the topic: `rows` of those in `part`."""
 
-    where: str | None
+    part: Part
     rows: int
 
 

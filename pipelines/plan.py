@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.columns.stand_ins import Bucket
+from headgate.pipelines.names import bare_function_mistake, quoted
+from headgate.pipelines.part import Part
 from headgate.pipelines.session import is_gone
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ def records(
     where: str | None,
     now_ms: int,
     options: Mapping[str, str],
+    part: Part | None = None,
 ) -> Rows:
     """The rows as records. Raises InvalidError: no such column, not an expression, a type that cannot be written.
 
@@ -128,14 +131,17 @@ def records(
             row as JSON. Without `event_time`: `now_ms`, and the order of the source.
         order_by: order of records with equal event times; their content decides last.
         options: the reader options of the source.
+        where, part: the rows that become records.
     """
     from pyspark.sql import functions as F
 
     names = frame.columns
-    if where is not None:
-        with spark_errors(f"where is not a condition on this source. where=`{where}`"):
-            frame = frame.where(where)
+    given = {"event_time": event_time, "key": key, "value": value, "headers": headers}
+    part = part or Part()
+    conditions = [one for one in (where, *part.conditions) if one is not None]
+    _check_names(given, (*conditions, *order_by), names)
     columns = [_timestamp(frame, event_time, now_ms)]
+    frame = _filtered(frame, conditions, part.bounds(), event_time)
     with spark_errors(f"key is no expression of this source. key=`{key}` columns=`{', '.join(names)}`"):
         columns.append((F.lit(None).cast("binary") if key is None else as_bytes(frame, key, "key")).alias("key"))
     with spark_errors(f"value is no expression of this source. value=`{value}` columns=`{', '.join(names)}`"):
@@ -157,6 +163,26 @@ def records(
     with spark_errors("rows cannot be made into records"):
         drops = any(name.lower() == "mode" and value.lower() == "dropmalformed" for name, value in options.items())
         return Rows(frame.select(*columns), key is not None, headers is not None, tuple(ties), drops)
+
+
+def _check_names(given: Mapping[str, str | None], others: Sequence[str], names: list[str]) -> None:
+    """Raise InvalidError for a name that Spark would take for a function."""
+    for field_name, text in (*given.items(), *(("expression", one) for one in others)):
+        if text is not None and (mistake := bare_function_mistake(field_name, text, names)) is not None:
+            raise InvalidError(Reason.INVALID_REQUEST, f"{mistake} columns=`{', '.join(names)}`")
+
+
+def _filtered(frame: DataFrame, conditions: Sequence[str], bounds: tuple[str, str] | None, event_time: str | None) -> DataFrame:
+    """The rows that meet all conditions, and whose event time is in [start, end). Raises InvalidError."""
+    for where in conditions:
+        with spark_errors(f"where is not a condition on this source. where=`{where}`"):
+            frame = frame.where(expression(frame, where))
+    if bounds is None or event_time is None:
+        return frame
+    with spark_errors(f"event time cannot be compared with a time. event_time=`{event_time}`"):
+        at = expression(frame, event_time)
+        start, end = (expression(frame, one) for one in bounds)
+        return frame.where((at >= start) & (at < end))
 
 
 def _timestamp(frame: DataFrame, event_time: str | None, now_ms: int) -> Column:
@@ -257,16 +283,11 @@ def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> D
 
 
 def expression(frame: DataFrame, text: str) -> Column:
-    """A column by its name, including names with special characters; otherwise a SQL expression."""
+    """A column by its name in any case, including names with special characters; otherwise a SQL expression."""
     from pyspark.sql import functions as F
 
     # Parentheses keep Spark from reading a second word as an alias: `seq desc` would be `seq` in ascending order.
-    return F.col(quoted(text)) if text in frame.columns else F.expr(f"({text}\n)")
-
-
-def quoted(name: str) -> str:
-    """A column's name, quoted for Spark."""
-    return "`" + name.replace("`", "``") + "`"
+    return F.col(quoted(text)) if text.lower() in map(str.lower, frame.columns) else F.expr(f"({text}\n)")
 
 
 def column_type(frame: DataFrame, text: str) -> Any:

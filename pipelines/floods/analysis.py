@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.backfill import Backfill
+from headgate.pipelines.floods.columns import OF_LISTING
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.measure import sample_file
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
+from headgate.pipelines.part import Part
 from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.session import is_local
 
@@ -31,13 +33,16 @@ def analyse(spark: SparkSession, flood: Flood, span: TimeSpan) -> None:
     """Judge the expressions of a flood on the source of one partition. Raises InvalidError with the first mistake, in terms of the
     flood."""
     with _source(spark, flood, span) as (job, is_sample):
-        # The partition's own span of time is not the user's: its mistakes are those of the event time.
-        judged = replace(job, where=flood.where)
-        judged.rows(spark, now_ms=0)
-        if flood.late is not None:
-            _check_late(replace(job, where=flood.late), spark)
+        try:
+            _check_expressions(job, flood, spark)
+        except InvalidError:
+            if not is_sample:
+                raise
+            # Rows behind the sample, and other files, can bring columns and kinds that it lacks.
+            _check_expressions(job_of(flood, span, cluster="", partitions=1), flood, spark)
+            return
         if is_sample:
-            _check_sample(judged, spark)
+            _check_sample(replace(job, part=Part(conditions=job.part.conditions if job.part else ())), spark)
 
 
 @contextmanager
@@ -55,9 +60,16 @@ def _source(spark: SparkSession, flood: Flood, span: TimeSpan) -> Iterator[tuple
     with tempfile.TemporaryDirectory(prefix="headgate-sample-") as directory:
         place = os.path.join(directory, *file.columns)
         os.makedirs(place, exist_ok=True)
-        with open(os.path.join(place, f"sample.{flood.source.format.lower()}"), "wb") as file:
-            file.write(lines)
-        yield replace(job, source=directory), True
+        with open(os.path.join(place, f"sample.{flood.source.format.lower()}"), "wb") as sample:
+            sample.write(lines)
+        options = {name: value for name, value in job.options.items() if name.lower() not in OF_LISTING}
+        yield replace(job, source=directory, options=options), True
+
+
+def _check_expressions(job: Backfill, flood: Flood, spark: SparkSession) -> None:
+    job.rows(spark, now_ms=0)
+    if flood.late is not None:
+        _check_late(replace(job, part=Part(conditions=(flood.late,))), spark)
 
 
 def _check_late(job: Backfill, spark: SparkSession) -> None:

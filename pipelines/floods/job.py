@@ -7,7 +7,7 @@ from dataclasses import replace
 from headgate.broker.client.gate_admin import Place
 from headgate.pipelines.backfill import Backfill
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.floods.spans import TimeSpan, gate_id, predicate, source_path
+from headgate.pipelines.floods.spans import TimeSpan, gate_id, part_of, source_path
 from headgate.pipelines.late import Loaded
 
 
@@ -23,9 +23,9 @@ def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backf
         value=flood.value,
         event_time=flood.event_time,
         headers=flood.headers,
-        where=predicate(flood, span),
+        part=part_of(flood, span),
         flood_id=gate_id(flood, span.key, late=span.late),
-        late_behind=Loaded(predicate(flood, replace(span, late=False)), span.loaded) if span.late else None,
+        late_behind=Loaded(part_of(flood, replace(span, late=False)), span.loaded) if span.late else None,
         place=Place(flood.place),
         partitions=partitions,
         ttl_ms=flood.gate_ttl_ms,

@@ -7,34 +7,49 @@ knows its names, types and casts. A kind that the source's metadata do not tell 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.names import BARE_FUNCTIONS, WORD, bare_function_mistake, in_sql
 
 TIME, NANOSECONDS, TEXT, NUMBER, BOOLEAN, BYTES = "time", "time in nanoseconds", "text", "number", "boolean", "bytes"
-MAP, LIST, STRUCT = "map", "list", "struct"
-"""Kinds of columns: several of Spark's types share one if they may stand in the same fields."""
+FRACTION, MAP, LIST, PAIRS, STRUCT = "fractional number", "map", "list", "list of pairs", "struct"
+VARIANT, EMPTY, PATH = "variant", "nulls only", "column of the path"
+"""Kinds of columns: several of Spark's types share one if they may stand in the same fields. A column of the path has one of
+Spark's simple types; one of nulls only is an integer in Spark."""
 NAMES_MAX = 30
 """Columns that one message names; a person reads it."""
-_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 _OF_NANOSECONDS = re.compile(r"timestamp_micros\((.+) div 1000\)", re.IGNORECASE)
-_CONSTANTS = frozenset(("current_date", "current_timestamp", "current_user", "localtimestamp", "now", "null", "true", "false"))
+WHOLE_ROW = "to_json(struct(*))"
+"""The default value: the row as JSON."""
+_CONSTANTS = frozenset(("null", "true", "false"))
 """Words that are expressions without parentheses."""
+_NESTED = frozenset((MAP, LIST, PAIRS, STRUCT))
+_READABLE = {
+    TEXT: {TEXT, BYTES}, BYTES: {BYTES, TEXT, FRACTION}, BOOLEAN: {BOOLEAN}, TIME: {TIME, NUMBER},
+    NUMBER: {EMPTY, NUMBER, FRACTION, TIME, NANOSECONDS}, NANOSECONDS: {EMPTY, NUMBER, FRACTION, TIME, NANOSECONDS},
+    EMPTY: {EMPTY, NUMBER, FRACTION, TIME, NANOSECONDS}, FRACTION: {FRACTION, NUMBER, TIME}, **dict.fromkeys(_NESTED, _NESTED),
+}  # fmt: skip
+"""The kinds that a column may have in a Parquet file when Spark reads it as it is in another one. At other kinds Spark fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of a source: the kind of each by its name. `path`: the file or directory that has them.
 
-    `header`: the first line of a CSV file that is read without the option `header`.
+    `header`: the first line of a CSV file that is read without the option `header`. `refusal`: a message about columns with which
+    Spark refuses the source, whatever a flood needs of it. `is_open`: the kinds are those of the first rows of JSON, and later rows
+    may have other columns.
     """
 
     path: str
     kinds: Mapping[str, str | None]
     header: str | None = None
+    refusal: str | None = None
+    is_open: bool = False
 
     def kind(self, name: str) -> str | None:
         """The kind of a column. Raises KeyError without such a column."""
@@ -47,24 +62,24 @@ class Columns:
         """The column's own spelling: Spark ignores case unless two columns differ only in it."""
         if name in self.kinds:
             return name
-        return next((one for one in self.kinds if one.casefold() == name.casefold()), name)
+        return next((one for one in self.kinds if one.lower() == name.lower()), name)
 
 
 def plain(text: str, columns: Columns | None = None) -> str | None:
     """The name of the column if an expression is nothing else; None for any other expression."""
     text = text.strip()
-    if columns is not None and text in columns.kinds:
+    if columns is not None and text in columns:
         return text
     if (quoted := _QUOTED.fullmatch(text)) is not None:
         return quoted[1].replace("``", "`")
-    return text if _WORD.fullmatch(text) and text.casefold() not in _CONSTANTS else None
+    return text if WORD.fullmatch(text) and text.lower() not in _CONSTANTS else None
 
 
 def expressions(flood: Flood) -> dict[str, str]:
     """The expressions of a flood, by their fields; without the default value, which fits every source."""
     found = {
         "event_time": flood.event_time, "key": flood.key, "headers": flood.headers, "where": flood.where, "late": flood.late,
-        "value": None if flood.value == "to_json(struct(*))" else flood.value,
+        "value": None if flood.value == WHOLE_ROW else flood.value,
     }  # fmt: skip
     return {field: text for field, text in found.items() if text is not None}
 
@@ -77,7 +92,21 @@ def time_column(flood: Flood, columns: Columns) -> str | None:
 
 def needs_spark(flood: Flood, columns: Columns | None) -> list[str]:
     """The fields that only Spark can judge. `columns` None: unknown."""
-    return [field for field, text in expressions(flood).items() if columns is None or plain(text, columns) is None]
+    return [field for field, text in expressions(flood).items() if columns is None or not _is_judged(field, text, columns)]
+
+
+def _is_judged(field: str, text: str, columns: Columns) -> bool:
+    """True when `problems` can judge an expression."""
+    name = plain(text, columns)
+    if name is None:
+        return False
+    if name not in columns:
+        return not columns.is_open
+    kind = columns.kind(name)
+    if kind == PATH:
+        return field in ("key", "value")
+    # In JSON, later rows can make text of lists and objects.
+    return kind is not None and not (columns.is_open and kind in _NESTED)
 
 
 def problems(flood: Flood, columns: Columns) -> list[str]:
@@ -86,21 +115,29 @@ def problems(flood: Flood, columns: Columns) -> list[str]:
 
 
 def _problems(flood: Flood, columns: Columns) -> Iterator[str]:
+    if columns.refusal is not None:
+        yield f"{columns.refusal} path=`{columns.path}`"
+        return
     for field, text in expressions(flood).items():
         name = plain(text, columns)
         if name is None:
+            if (mistake := bare_function_mistake(field, text, columns.kinds)) is not None and not columns.is_open:
+                yield f"{mistake} {_named(columns)} path=`{columns.path}`"
+        elif not _is_judged(field, text, columns):
             continue
-        if name not in columns:
+        elif name not in columns:
             yield f"the source has no such column{_hint(name, columns)} {field}=`{text}` {_named(columns)} path=`{columns.path}`"
-        elif (way_out := _misfit(field, text, columns.kind(name))) is not None:
+        elif (way_out := _misfit(field, name, columns.kind(name))) is not None:
             yield f"{way_out} {field}=`{text}` type=`{columns.kind(name)}` path=`{columns.path}`"
 
 
 def _hint(name: str, columns: Columns) -> str:
-    if columns.header is not None and name.casefold() in columns.header.casefold():
+    if columns.header is not None and name.lower() in columns.header.lower():
         return ': the first line of the file seems to hold the names, which the option `header: "true"` reads.'
-    folded = {one.casefold(): one for one in columns.kinds}
-    near = get_close_matches(name.casefold(), folded, 1)
+    folded = {one.lower(): one for one in columns.kinds}
+    near = get_close_matches(name.lower(), folded, 1)
+    if not near and name.lower() in (*BARE_FUNCTIONS, "now", "localtimestamp"):
+        return f": a function needs its brackets, `{name}()`."
     return f": did you mean `{folded[near[0]]}`?" if near else "."
 
 
@@ -110,22 +147,65 @@ def _named(columns: Columns) -> str:
     return f"columns=`{', '.join(names[:NAMES_MAX])}{more}`"
 
 
-def _misfit(field: str, text: str, kind: str | None) -> str | None:
+def _misfit(field: str, name: str, kind: str | None) -> str | None:
     """What to write instead of a column of a wrong kind; None if the kind fits."""
-    if kind is None:
+    if kind is None or kind == PATH:
         return None
+    text = in_sql(name)
     if field == "event_time" and kind != TIME:
         return "event time must be timestamp or date: " + {
             TEXT: f"`to_timestamp({text})` makes one of text, `to_timestamp({text}, 'dd.MM.yyyy HH:mm')` of text like that.",
             NUMBER: f"`timestamp_millis({text})` makes one of ms since 1970, `timestamp_seconds({text})` of seconds.",
+            FRACTION: f"`timestamp_millis(cast({text} as bigint))` makes one of ms since 1970, `timestamp_seconds({text})` of "
+            "seconds.",
             NANOSECONDS: f"Spark reads nanoseconds as numbers, of which `timestamp_micros({text} div 1000)` makes one.",
         }.get(kind, "name another column.")
-    if field in ("key", "value") and kind in (MAP, LIST, STRUCT):
+    if field in ("key", "value") and kind in (*_NESTED, VARIANT):
         return f"{field} must be bytes or text: write `to_json({text})`."
     if field in ("where", "late") and kind != BOOLEAN:
         return f"{field} must be a condition: write a comparison, such as `{text} is not null`."
-    if field == "headers" and kind not in (MAP, LIST):
-        return f"headers must be a map, or an array of structs of a key and a value: write `map('{text}', cast({text} as string))`."
+    if field == "headers" and kind not in (MAP, PAIRS):
+        constant = name.replace("\\", "\\\\").replace("'", "\\'")
+        content = f"to_json({text})" if kind in (*_NESTED, VARIANT) else f"cast({text} as string)"
+        return f"headers must be a map, or an array of structs of a key and a value: write `map('{constant}', {content})`."
+    return None
+
+
+def moved_note(flood: Flood, columns: Iterable[Columns | None]) -> list[str]:
+    """A note about nested columns in the default value, which tasks on columns cannot write."""
+    known = (one.kinds.items() for one in columns if one is not None)
+    nested = dict.fromkeys(name for kinds in known for name, kind in kinds if kind in (*_NESTED, VARIANT))
+    if not nested or flood.value != WHOLE_ROW:
+        return []
+    names = ", ".join(list(nested)[:NAMES_MAX])
+    return [
+        "Spark moves the rows, which takes about half as long again as work on columns: the value is the row as JSON and has "
+        f"nested columns ({names}). A `value` without them is written on columns"
+    ]
+
+
+def mixture(flood: Flood, first: Columns, other: Columns, other_rows: int) -> str | None:
+    """A message about a file whose rows Spark cannot read, because it reads all Parquet files of a source with the columns of the
+    first one; None when it can, or may.
+
+    Args:
+        first: the columns of the first file by path.
+        other: those of another file, which has `other_rows` rows.
+    """
+    named = {plain(text, first) for text in expressions(flood).values()}
+    for own, kind in first.kinds.items():
+        is_read = flood.value == WHOLE_ROW or own.lower() in {one.lower() for one in named if one}
+        if own not in other:
+            if flood.partition_by == "path" and other_rows and own.lower() == (time_column(flood, first) or "").lower():
+                return (
+                    f"the event time of all rows of a file is null: it has no such column. event_time=`{flood.event_time}` "
+                    f"path=`{other.path}`"
+                )
+        elif is_read and other_rows and (found := other.kind(own)) not in _READABLE.get(kind or "", (found,)):
+            return (
+                "Spark reads all files with the columns of the first one, and this file has another kind of column. "
+                f"column=`{own}` type=`{found}` path=`{other.path}` first_type=`{kind}` first=`{first.path}`"
+            )
     return None
 
 
@@ -135,9 +215,9 @@ def drift(first: Columns, other: Columns) -> str | None:
         [f"+{name}" for name in other.kinds if name not in first]
         + [f"-{name}" for name in first.kinds if name not in other]
         + [
-            f"{name}: {first.kinds[name]} to {kind}"
+            f"{name}: {first.kind(name)} to {kind}"
             for name, kind in other.kinds.items()
-            if first.kinds.get(name) is not None and kind is not None and first.kinds[name] != kind
+            if name in first and len({first.kind(name), kind, None, EMPTY}) == 4
         ]
     )
     if not changed:

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.floods.columns import has_header, of_sample, of_schema
-from headgate.pipelines.floods.judge import Columns, drift, problems, time_column
+from headgate.pipelines.floods.columns import has_header, of_parquet, of_sample, of_table
+from headgate.pipelines.floods.judge import Columns, drift, mixture, problems, time_column
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize
 from headgate.pipelines.floods.source_files import SourceFiles, find_files, refused, short, unread_note
@@ -45,8 +45,8 @@ def can_count(flood: Flood) -> bool:
 class Look:
     """What the metadata of a source tell about some partitions.
 
-    `columns`: of each path with files, None where only Spark knows them. `missing`: keys of partitions without a source. `empty`:
-    those whose source is there, and has no files with content. `notes`: what a person should know, and no mistake.
+    `columns`: of each partition with files, by its key; None where only Spark knows them. `missing`: keys of partitions without a
+    source. `empty`: those whose source is there, and has no files with content. `notes`: what a person should know, and no mistake.
     """
 
     sizes: tuple[PartitionSize, ...]
@@ -91,7 +91,7 @@ def look(flood: Flood, spans: Sequence[TimeSpan], now: datetime, *, skip_missing
         one.check_unchanged()
     sizes = sorted((size for one in looks for size in one.sizes), key=lambda size: size.key)
     empty = sorted(size.key for one in looks if one.is_empty for size in one.sizes)
-    columns = {one.path: one.columns for one in looks if not one.is_empty}
+    columns = {size.key: one.columns for one in looks if not one.is_empty for size in one.sizes}
     return Look(tuple(sizes), columns, tuple(sorted(missing)), tuple(empty), tuple(_notes(sizes, looks)))
 
 
@@ -113,7 +113,7 @@ def _notes(sizes: Sequence[PartitionSize], looks: Sequence[_PathLook]) -> Iterat
 
 class _PathLook:
     """A look at one path of a source. `held`: approximate number of partitions at the path. `seen`: its columns, once for each form
-    that they have. `lines`: the first ones of the largest file of CSV or JSON."""
+    that they have. `lines`: the largest file of CSV or JSON, and its first lines."""
 
     def __init__(self, flood: Flood, path: str, spans: Sequence[TimeSpan], held: int) -> None:
         self.path = path
@@ -165,11 +165,17 @@ class _PathLook:
         if self._found is not None:
             self._found.check_unchanged()
 
-    def _see(self, columns: Columns) -> None:
-        """Judge columns, and keep them. Raises InvalidError with all their mistakes."""
+    def _see(self, columns: Columns, rows: int) -> None:
+        """Judge columns of a file of `rows`, and keep them: Spark reads all files with the columns of the first one. Raises
+        InvalidError with all their mistakes."""
         if any(columns.kinds == one.kinds for one in self.seen):
             return
-        if found := problems(self._flood, columns):
+        if self.columns is None or self.is_table:
+            found = problems(self._flood, columns)
+        else:
+            text = mixture(self._flood, self.columns, columns, rows)
+            found = [] if text is None else [text]
+        if found:
             raise InvalidError(Reason.INVALID_CONFIG, "\n".join(found))
         self.seen.append(columns)
         self.columns = self.seen[0]
@@ -184,9 +190,10 @@ class _PathLook:
             stored, text = _sample(found.system, first)
             whole = text if stored == first.size_bytes else text[: text.rfind(b"\n") + 1]
             self.lines = (first, whole) if whole else None
-            columns = of_sample(text, stored == first.size_bytes, format, flood.source.options, first.path, first.columns)
+            is_whole = stored == first.size_bytes and len(files) == 1
+            columns = of_sample(text, is_whole, format, flood.source.options, first.path, first.columns)
             if columns is not None:
-                self._see(columns)
+                self._see(columns, 1)
             per_row, growth = max(len(text) / max(text.count(b"\n"), 1), 1.0), len(text) / max(stored, 1)
         size = total * growth / self._held
         names = len(files) if format == "csv" and has_header(flood.source.options) else 0
@@ -214,9 +221,9 @@ def listing(flood: Flood, span: TimeSpan) -> Listing:
 
 
 def _parquet(
-    flood: Flood, found: SourceFiles, spans: Sequence[TimeSpan], held: int, see: Callable[[Columns], None]
+    flood: Flood, found: SourceFiles, spans: Sequence[TimeSpan], held: int, see: Callable[[Columns, int], None]
 ) -> list[PartitionSize]:
-    """Sizes from the footers of Parquet files."""
+    """Sizes from the footers of Parquet files, by path."""
     rows = dict.fromkeys(spans, 0.0)
     sizes = dict.fromkeys(spans, 0.0)
     exact = can_count(flood)
@@ -225,12 +232,19 @@ def _parquet(
     named = path_span(flood, spans[0]) if exact and not by_path else None
     elsewhere = 0.0
     for info in found.files:
-        with found.system.open_input_file(info.path) as handle, pq.ParquetFile(handle) as file:
-            schema = file.schema_arrow if found.columns is None else found.columns
-            columns = of_schema(schema, found.path if flood.source.is_table else info.path, info.columns)
-            see(columns)
+        # INT96 holds times of years for which nanoseconds have no number.
+        with (
+            found.system.open_input_file(info.path) as handle,
+            pq.ParquetFile(handle, coerce_int96_timestamp_unit="us") as file,
+        ):
+            if found.columns is None:
+                columns = of_parquet(file, info.path, info.columns)
+            else:
+                columns = of_table(found.columns, found.path)
+            see(columns, file.metadata.num_rows)
             column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
-            column = next((name for name in schema.names if name.casefold() == column.casefold()), "")
+            names = (found.columns or file.schema_arrow).names
+            column = next((name for name in names if name.lower() == column.lower()), "")
             if (reading := found.readings.get(info.path)) is not None:
                 column = reading.fields[column].name if column in reading.fields else ""
             for number in range(file.metadata.num_row_groups):

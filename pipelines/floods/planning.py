@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.job import job_of
-from headgate.pipelines.floods.judge import Columns, needs_spark
+from headgate.pipelines.floods.judge import Columns, moved_note, needs_spark
 from headgate.pipelines.floods.measure import can_count, look
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, forecast
@@ -72,7 +73,11 @@ def make_plan(
     found = look(flood, spans, now, skip_missing=skip_missing)
     there = [span for span in spans if span.key not in found.missing]
     with_files = [span for span in there if span.key not in found.empty]
-    notes = [*found.notes, *check_expressions(flood, with_files, found.columns, analyse)]
+    notes = [
+        *found.notes,
+        *moved_note(flood, found.columns.values()),
+        *check_expressions(flood, with_files, found.columns, analyse),
+    ]
     if there and (note := other_keys(flood, definitions[there[0].key], topic)) is not None:
         notes.append(note)
     complete, text = covered(flood, found.sizes)
@@ -97,14 +102,18 @@ def _late(size: PartitionSize, loaded: int) -> PartitionSize:
 def check_expressions(
     flood: Flood, spans: Sequence[TimeSpan], columns: Mapping[str, Columns | None], analyse: Analyse | None
 ) -> list[str]:
-    """Let Spark judge the expressions that metadata cannot, on the first and the last partition. Returns notes about what is left
-    unjudged. Raises InvalidError."""
-    first = next(iter(columns.values()), None)
-    left = needs_spark(flood, first) if spans else []
-    if not left:
+    """Let Spark judge the expressions that metadata cannot, on the first and the last partition that has some. Returns notes about
+    what is left unjudged. Raises InvalidError.
+
+    Args:
+        columns: of each partition, by its key.
+    """
+    left = {span: needs_spark(flood, columns.get(span.key)) for span in spans}
+    judged = [span for span, fields in left.items() if fields]
+    if not judged:
         return []
     if analyse is None:
-        return [f"not judged, for want of Spark: {', '.join(left)}"]
-    for span in {source_path(flood, span): span for span in (*spans[:1], *spans[-1:])}.values():
+        return [f"not judged, for want of Spark: {', '.join(dict.fromkeys(chain.from_iterable(left.values())))}"]
+    for span in {source_path(flood, span): span for span in (*judged[:1], *judged[-1:])}.values():
         analyse(flood, span)
     return []

@@ -11,6 +11,7 @@ from itertools import islice
 from zoneinfo import ZoneInfo
 
 from headgate.pipelines.floods.model import Flood, Partitions
+from headgate.pipelines.part import Part
 
 KEY_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H:%M"}
 """Dagster's own formats of partition keys."""
@@ -113,14 +114,10 @@ def deadline_at(flood: Flood, started: datetime) -> datetime:
     return started + timedelta(milliseconds=flood.deadline)
 
 
-def predicate(flood: Flood, span: TimeSpan) -> str | None:
-    """Spark SQL: the rows of a partition. `partition_by: path`: all rows at its path, which may be no condition at all."""
-    conditions = [f"({one})" for one in (flood.where, flood.late if span.late else None) if one]
-    if flood.partition_by == "path":
-        return " and ".join(conditions) or None
-    column = flood.event_time if flood.event_time.isidentifier() else f"({flood.event_time})"
-    start, end = (f"timestamp '{at:%Y-%m-%d %H:%M:%S}+00:00'" for at in (span.start, span.end))
-    return " and ".join([*conditions, f"{column} >= {start} and {column} < {end}"])
+def part_of(flood: Flood, span: TimeSpan) -> Part:
+    """The rows of a partition. `partition_by: path`: all rows at its path."""
+    conditions = tuple(one for one in (flood.where, flood.late if span.late else None) if one)
+    return Part(conditions=conditions, span=None if flood.partition_by == "path" else (span.start, span.end))
 
 
 def source_path(flood: Flood, span: TimeSpan) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headgate.assets.progress import Follower
-from headgate.assets.spark import gates_ahead, own_words
+from headgate.assets.spark import gates_ahead
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Source
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
             None,
             "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers, ",
         ),
-        ("its time", None, "event time is a column whose name is no word: it needs backquotes around it. event_time=`its time`"),
+        (
+            "user",
+            None,
+            "`user` is no column of this source, and a function needs its brackets: `user()` is the same for every record.",
+        ),
         ("at", "n > > 1", "where is not a condition on this source. where=`n > > 1` spark="),
     ],
 )
@@ -43,7 +47,7 @@ def test_a_mistake_is_told_in_the_words_of_the_flood(
     source = Source(path=str(tmp_path), format="csv", options={"header": "true", "inferSchema": "true"})
     declared = flood(source=source, event_time=event_time, where=where)
     job = job_of(declared, span_of(declared.partitions, "2026-01-01"), "127.0.0.1:1", 1)
-    with pytest.raises(InvalidError) as caught, own_words(spark, declared, job):
+    with pytest.raises(InvalidError) as caught:
         job.rows(spark, now_ms=0)
     assert caught.value.message.startswith(text)
 

@@ -25,8 +25,8 @@ from headgate.pipelines.floods.spans import (
     gate_id,
     newest_key,
     occurrences,
+    part_of,
     path_span,
-    predicate,
     source_path,
     span_of,
     spans_of,
@@ -99,10 +99,10 @@ def test_a_partition_is_read_by_path_and_by_time() -> None:
     assert source_path(one, span) == "/data/2026/02-28.parquet"
     escaped = replace(one, source=Source(path="s3://lake/my%20data/100%/%d"))
     assert source_path(escaped, span) == "s3://lake/my%20data/100%/28"
-    assert predicate(one, span) == (
+    assert part_of(one, span).text(one.event_time) == (
         "(country = 'NZ' or vip) and at >= timestamp '2026-02-28 00:00:00+00:00' and at < timestamp '2026-03-01 00:00:00+00:00'"
     )
-    assert predicate(flood(event_time="to_timestamp(t)"), span).startswith("(to_timestamp(t)) >= ")
+    assert str(part_of(one, span).text("to_timestamp(t)")).startswith("(country = 'NZ' or vip) and (to_timestamp(t)) >= ")
 
 
 def test_a_day_of_another_zone_and_of_another_length() -> None:
