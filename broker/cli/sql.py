@@ -18,14 +18,22 @@ from queue import Empty, Full, Queue
 from typing import IO, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from headgate.broker.cli import output
 from headgate.pipelines.sql.query import SqlResult
 
+pc: Any = pyarrow.compute
+
 DRAWN_ROWS_MAX = 1000
 """Rows of a table that is drawn on a terminal: its columns are as wide as the widest value of all rows."""
 PROGRESS_S = 0.25
+CYCLE_DAYS = 146_097
+"""Days after which the Gregorian calendar repeats: 400 years."""
+PYTHON_DAYS = (-719_162, 2_932_896)
+"""The days of the years from 1 to 9999, counted from 1970. All nanoseconds of 64 bits lie within them."""
+_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 WAITING_BATCHES = 2
 """Batches that wait to be written."""
 
@@ -142,7 +150,7 @@ class _Lines:
             self._csv([self._names])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        columns = _columns(batch)
+        columns = columns_of(batch)
         if self._form == "csv":
             self._csv(zip(*([_text(value, null="") for value in column] for column in columns), strict=True))
         else:
@@ -180,7 +188,7 @@ class _Table:
             self._lines([self._names])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        rows = zip(*([_text(value) for value in column] for column in _columns(batch)), strict=True)
+        rows = zip(*([_text(value) for value in column] for column in columns_of(batch)), strict=True)
         if self._drawn is None:
             self._lines(rows)
             self._sink.flush()
@@ -226,12 +234,34 @@ def _is_number(kind: Any) -> bool:
 
 
 def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
-    """The values by column. Times are text, because Python's have fewer years."""
-    found = []
-    for column in batch.columns:
-        is_time = pa.types.is_timestamp(column.type)
-        found.append((column.cast(pa.string()) if is_time else column).to_pylist())
-    return found
+    """The values by column. Times and dates are text, because Python's have fewer years."""
+    return [
+        _times(one) if pa.types.is_timestamp(one.type) or pa.types.is_date32(one.type) else one.to_pylist() for one in batch.columns
+    ]
+
+
+def _times(column: Any) -> list[str | None]:
+    """Times or dates as text, of any year. Arrow prints years after 32,767 as other ones. The calendar repeats every 400 years, so
+    times outside of Python's years are printed as of the years from 1970 to 2369."""
+    is_date = pa.types.is_date32(column.type)
+    numbers = column.view(pa.int32() if is_date else pa.int64())
+    second = 0 if is_date else _PER_SECOND[column.type.unit]
+    first, last = (day * 86_400 * second if second else day for day in PYTHON_DAYS)
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is None or (first <= found["min"] and found["max"] <= last):
+        texts: list[str | None] = column.cast(pa.string()).to_pylist()
+        return texts
+    cycle = CYCLE_DAYS * 86_400 * second if second else CYCLE_DAYS
+    parts = [(0, None) if number is None else divmod(number, cycle) for number in numbers.to_pylist()]
+    near = pa.array([rest for _, rest in parts], numbers.type).view(column.type).cast(pa.string()).to_pylist()
+    return [
+        None if text is None else f"{_year(int(text[:4]) + 400 * cycles)}{text[4:]}"
+        for text, (cycles, _) in zip(near, parts, strict=True)
+    ]
+
+
+def _year(year: int) -> str:
+    return f"-{-year:04d}" if year < 0 else f"{year:04d}"
 
 
 def _text(value: Any, null: str = "NULL") -> str:

@@ -7,6 +7,7 @@ Spark's rows (`UnlikeError`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ LINE_BYTES_MAX = 16 << 20
 LINE_STEP_BYTES = 64 << 10
 """Bytes that are read at once behind a piece, for the end of its last line."""
 _BOM = b"\xef\xbb\xbf"
+_BLANK_LINE = re.compile(rb"^[\x01-\x09\x0b-\x20]+$", re.MULTILINE)
+"""A line that is not empty, and whose fields are."""
 _JSON_TYPES: dict[str, Any] = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
@@ -76,6 +79,8 @@ class Lines:
             raise UnlikeError(f"Arrow does not read the text: {str(error)[:200]} file=`{path}` byte=`{begin}`") from error
 
     def _csv(self, data: bytes, columns: dict[str, tuple[str, Any]]) -> pa.Table:
+        if (self.separator <= " " or len(self.names) == 1) and _BLANK_LINE.search(data) is not None:
+            raise UnlikeError("a line has only spaces or tabs, and Spark drops it")
         quoted = b'"' in data
         if b"\\" in data:
             raise UnlikeError("a backslash escapes in Spark's CSV")

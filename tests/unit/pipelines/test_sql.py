@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.broker.cli.sql import columns_of
 from headgate.broker.client import Topic
 from headgate.broker.client.gate_admin import RecordRange
 from headgate.broker.client.types import Timestamp
@@ -157,3 +158,31 @@ def test_rows_get_the_shape_of_the_table() -> None:
     with pytest.raises(InvalidError, match="out of the range of tables"):
         shaped(distant, ["timestamp"], 0, 0)
     assert shaped(distant, ["offset"], 0, 5).column("offset").to_pylist() == [5]
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (1_767_225_600_123, "2026-01-01 00:00:00.123Z"),
+        (1_767_225_600_000_000, "57971-02-25 00:00:00.000Z"),
+        (-719_162 * DAY_MS, "0001-01-01 00:00:00.000Z"),
+        (-719_163 * DAY_MS, "0000-12-31 00:00:00.000Z"),
+        (-719_163 * DAY_MS - 366 * DAY_MS, "-0001-12-31 00:00:00.000Z"),
+        (253_402_300_800_000, "10000-01-01 00:00:00.000Z"),
+        ((1 << 63) - 1, "292278994-08-17 07:12:55.807Z"),
+        (None, None),
+    ],
+)
+def test_times_of_any_year_are_printed(ms: int | None, text: str | None) -> None:
+    """Also beside usual times in one batch; the latest one is that of Java's `Instant.ofEpochMilli(Long.MAX_VALUE)`."""
+    for others in ([], [0, None]):
+        batch = pa.record_batch({"at": pa.array([ms, *others], pa.timestamp("ms", "UTC"))})
+        assert columns_of(batch)[0][: 1 + len(others)] == [text, *(["1970-01-01 00:00:00.000Z", None] if others else [])]
+
+
+def test_dates_of_any_year_are_printed() -> None:
+    days: Any = pa.array([20_000_000, 0, -800_000], pa.date32())
+    assert columns_of(pa.record_batch({"day": days})) == [["56728-02-22", "1970-01-01", "-0221-09-04"]]
