@@ -71,8 +71,7 @@ class Backfill:
         format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...; for `iceberg` see `iceberg_table.py`.
         key: decides the partition as Kafka's Java client does. Rows without a key are spread by their content.
         value: default: the row as a JSON object, as Spark's ``to_json`` writes it: without null fields, times in milliseconds.
-        event_time: a timestamp or date; becomes the record's time and the order within a partition. None: the time of the run,
-            and the order of the source.
+        event_time: a timestamp or date; the record's time and order in a partition. None: the run's time, the source's order.
         headers: a map, or an array of structs of a name and a value.
         order_by: order of rows with equal event times; their content decides last, so every run gives the same order.
         where, part: the rows that are loaded.

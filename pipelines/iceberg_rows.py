@@ -21,7 +21,8 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.stand_ins import bucket_of, stand_in_files
 from headgate.pipelines.iceberg_columns import as_text, has_uuid, id_of, is_uuid, parts_of
 from headgate.pipelines.iceberg_table import Snapshot, TableFile, read_snapshot
-from headgate.pipelines.plan import Rows, quoted, spark_errors
+from headgate.pipelines.names import quoted
+from headgate.pipelines.plan import Rows, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

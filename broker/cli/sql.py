@@ -233,7 +233,7 @@ def _is_number(kind: Any) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
+def columns_of(batch: pa.RecordBatch) -> list[list[Any]]:
     """The values by column. Times and dates are text, because Python's have fewer years."""
     return [
         _times(one) if pa.types.is_timestamp(one.type) or pa.types.is_date32(one.type) else one.to_pylist() for one in batch.columns

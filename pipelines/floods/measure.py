@@ -141,6 +141,10 @@ class _PathLook:
                 self.sizes = _parquet(flood, found, self._spans, self._held, self._see)
             else:
                 self.sizes = self._estimate(found)
+        except pa.ArrowNotImplementedError:
+            # A file that Arrow does not open, and Spark may: integers of 128 bits.
+            self.columns, self.seen = None, []
+            self.sizes = self._estimate(found)
         except pa.ArrowInvalid as error:
             self.check_unchanged()
             raise InvalidError(
@@ -237,10 +241,7 @@ def _parquet(
             found.system.open_input_file(info.path) as handle,
             pq.ParquetFile(handle, coerce_int96_timestamp_unit="us") as file,
         ):
-            if found.columns is None:
-                columns = of_parquet(file, info.path, info.columns)
-            else:
-                columns = of_table(found.columns, found.path)
+            columns = of_parquet(file, info.path, info.columns) if found.columns is None else of_table(found.columns, found.path)
             see(columns, file.metadata.num_rows)
             column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
             names = (found.columns or file.schema_arrow).names
