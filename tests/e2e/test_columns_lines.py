@@ -186,7 +186,9 @@ def test_csv_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line:
     assert_takes_rows(spark, rows, why)
 
 
-@pytest.mark.parametrize(("separator", "lines"), [("\t", ["a\tb", "\t", "c\td"]), (",", ["a", " ", "c"]), (" ", ["a b", " ", "c d"])])
+@pytest.mark.parametrize(
+    ("separator", "lines"), [("\t", ["a\tb", "\t", "c\td"]), (",", ["a", " ", "c"]), (" ", ["a b", " ", "c d"])]
+)
 def test_a_line_of_empty_fields_that_spark_drops(spark: SparkSession, tmp_path: Path, separator: str, lines: list[str]) -> None:
     (tmp_path / "a.csv").write_text("\n".join(["user" + (f"{separator}payload" if len(lines[0]) > 1 else ""), *lines, ""]))
     frame = spark.read.options(header="true", sep=separator).csv(str(tmp_path / "a.csv"))
