@@ -154,12 +154,19 @@ def unprotected(settings: Settings) -> list[str]:
         for one in listeners(settings)
         if not _is_loopback(one.host) and not (one.is_tls and (one.is_sasl or settings.tls_client_auth == "required"))
     ]
-    if not _is_loopback(settings.host) and not settings.tls_certificate:
+    asks, is_open = asks_for_login(settings), not _is_loopback(settings.host)
+    if asks and not settings.tls_certificate:
+        found.append(
+            "gRPC asks for a login, which it has over TLS only: other brokers and clients of gRPC are refused until tls_certificate, "
+            "tls_key and tls_ca are set"
+        )
+    elif is_open and not settings.tls_certificate:
         found.append(
             f"gRPC and HTTP at {settings.host} serve every client: set tls_certificate, tls_key, tls_ca and authorization=acl"
         )
-    elif not _is_loopback(settings.host) and settings.authorization == "none":
-        found.append(f"every client of gRPC and HTTP at {settings.host} may do everything: set authorization=acl")
+    elif is_open and settings.authorization == "none":
+        who = "user who logs in to" if asks else "client of"
+        found.append(f"every {who} gRPC and HTTP at {settings.host} may do everything: set authorization=acl")
     return found
 
 

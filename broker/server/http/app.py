@@ -139,7 +139,8 @@ class HttpPort:
         security: Security | None = None,
     ) -> None:
         self.pages = Pages(behind.views, behind.turns, behind.line)
-        self._server = HttpServer(create_app(behind, self.pages, security), listening, self._context(behind.settings, certificates))
+        app, context = create_app(behind, self.pages, security), self._context(behind.settings, certificates)
+        self._server = HttpServer(app, listening, context, *(() if security is None else (security.failures.failed,)))
         hub = self.pages.hub
         behind.metrics.gauge("headgate_http_open_pages", "pages of this broker that are open in browsers", lambda: len(hub.pages))
         behind.metrics.counter("headgate_http_sent_parts", "changed parts that were sent to open pages", lambda: hub.events)

@@ -36,11 +36,19 @@ class HttpServer:
 
     Args:
         context: returns the context of TLS for a new connection; None: without TLS.
+        failed: called with the address of each client whose handshake failed.
     """
 
-    def __init__(self, app: Starlette, listening: socket.socket, context: Callable[[], ssl.SSLContext] | None = None) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        listening: socket.socket,
+        context: Callable[[], ssl.SSLContext] | None = None,
+        failed: Callable[[str], None] = lambda _: None,
+    ) -> None:
         config = _Config(
             context,
+            failed,
             app,
             loop="none",
             http=_Connection,
@@ -123,9 +131,12 @@ class _Connection(H11Protocol):
 class _Config(uvicorn.Config):
     """Puts the handshake of TLS in front of uvicorn's protocol."""
 
-    def __init__(self, context: Callable[[], ssl.SSLContext] | None, app: Starlette, **options: Any) -> None:
+    def __init__(
+        self, context: Callable[[], ssl.SSLContext] | None, failed: Callable[[str], None], app: Starlette, **options: Any
+    ) -> None:
         super().__init__(app, **options)
         self._context = context
+        self._failed = failed
 
     def load(self) -> None:
         super().load()
@@ -133,7 +144,9 @@ class _Config(uvicorn.Config):
         if context is None:
             return
 
-        handshakes = Handshakes(context, lambda peer, reason: None)  # as with requests, faults of clients are not logged
+        failed = self._failed
+        # As with requests, faults of clients are counted and not logged.
+        handshakes = Handshakes(context, lambda peer, reason: failed(peer.rpartition(":")[0]))
 
         def secure(**parts: Any) -> asyncio.BaseProtocol:
             return handshakes.before(lambda: protocol(**parts))
