@@ -109,7 +109,7 @@ def test_every_door_asks_for_a_login(world: World) -> None:
 @pytest.mark.parametrize("api_key", [oracle.PRODUCE, 36], ids=["Produce", "SaslAuthenticate"])
 def test_large_frames_before_the_login_take_no_memory(world: World, api_key: int) -> None:
     before = world.broker.resident_bytes()
-    header = (100 * MIB).to_bytes(4, "big") + request_header(api_key, 2)
+    header = (100 * MIB).to_bytes(4, "big") + request_header(api_key, 2, 1)
     with measured(world, "100 MiB frames before the login") as meanwhile, ExitStack() as stack:
         sent = 0
         for _ in range(4):
