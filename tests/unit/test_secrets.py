@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def open_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         is_above = Path(str(path)) in (tmp_path, *tmp_path.parents)
         return os.stat_result((found.st_mode | 0o5, *found[1:])) if is_above else found
 
-    monkeypatch.setattr(secret_files.os, "stat", seen)
+    monkeypatch.setattr(os, "stat", seen)
     return tmp_path
 
 
@@ -63,7 +64,7 @@ def test_a_secret_that_all_users_may_read_is_refused(open_place: Path, read: Cal
 
 def test_a_private_directory_or_another_owner_is_enough(open_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(_secret(open_place, 0o644))
-    monkeypatch.setattr(secret_files.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     secret_files.check(path)  # this user cannot change it: an orchestrator has mounted it
     monkeypatch.undo()
     (inner := open_place / "inner").mkdir(mode=0o700)
@@ -72,7 +73,7 @@ def test_a_private_directory_or_another_owner_is_enough(open_place: Path, monkey
 
 
 def test_a_directory_of_another_user_is_not_used_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     place = java.cache_directory({})
     assert java.cache_directory({}) == place and place.stat().st_mode & 0o777 == 0o700
     place.chmod(0o777)
