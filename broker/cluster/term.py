@@ -456,6 +456,11 @@ class Term:
         member = self.members.get(incarnation_id)
         return "it is not connected" if member is None else member.trouble
 
+    def takers(self) -> int:
+        """The number of brokers that can take the segments of one that drains. A broker that has not joined yet counts: it may."""
+        draining = {key for key, member in self.members.items() if member.load.draining} | self._drained | self.condemned
+        return (not self.is_draining) + sum(one.id not in draining for one in self.others())
+
     def loads(self) -> list[BrokerLoad]:
         """The last reports of the live members and of this broker. An incarnation that sealed itself is left out, because it can
         lead nothing."""

@@ -75,6 +75,8 @@ class Membership:
         self.leader_broker_id = -1
         self.desired: Desired | None = None
         """The desired number of brokers, from the leader; None: it has not told it."""
+        self.takers: int | None = None
+        """Brokers that do not drain, from the leader's last sign of life; None: it has not told it."""
         self._draining = draining
         self._engine = engine
         self._catalog = catalog
@@ -164,6 +166,7 @@ class Membership:
                     self._engine.meters.divided(shares_of(message.quotas))
                 elif kind == "alive":
                     self._take_time(message.alive.clock_ms)
+                    self.takers = message.alive.takers if message.alive.HasField("takers") else None
                     if message.alive.desired_brokers:
                         self.desired = Desired(brokers=message.alive.desired_brokers, reasons=(message.alive.desired_why,))
                     if message.alive.store_ms:

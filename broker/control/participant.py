@@ -166,10 +166,20 @@ class Participant:
             self._draining.set()
             if self.leader is not None:
                 self.leader.leave()
+            if self._takers() == 0:
+                # All brokers end at the same time. Waiting for one another, they would all wait until the deadline.
+                logger.info("drain_has_no_successor", segments=len(self.engine.leads.segments()))
+                return
             if self.engine.clock.monotonic() > deadline:
                 logger.warning("drain_timed_out", segments=len(self.engine.leads.segments()))
                 return
             await asyncio.sleep(DRAIN_LOOK_S)
+
+    def _takers(self) -> int | None:
+        """The number of brokers that do not drain; None: unknown."""
+        if self.leader is not None:
+            return self.leader.term.takers()
+        return None if self.membership is None else self.membership.takers
 
     def abandon(self, error: HeadgateError) -> None:
         """This broker cannot continue: its pending commits do not wait for a leader any more."""

@@ -36,8 +36,9 @@ class Session(Protocol):
     def edits(self, version: int, data: bytes) -> None:
         """Send the edits of a commit to the member."""
 
-    def alive(self, clock_ms: int, store_ms: int, desired: Desired | None) -> None:
-        """Send the member a sign of life of the leader, with wall-clock times in ms: the leader's, and the store's (0: unknown)."""
+    def alive(self, clock_ms: int, store_ms: int, desired: Desired | None, takers: int) -> None:
+        """Send the member a sign of life of the leader, with wall-clock times in ms: the leader's, and the store's (0: unknown).
+        `takers`: brokers that do not drain."""
 
     async def resign(self, segment_ids: list[int]) -> None:
         """Make the member seal segments. Raises RetryError if the stream ends first."""
@@ -164,7 +165,7 @@ class Sessions:
         """Send all members a sign of life. `store_ms`: the store's wall-clock time in ms; 0: unknown."""
         clock_ms = self._engine.clock.now_ms()
         for session in list(self.by_id.values()):
-            session.alive(clock_ms, store_ms, desired)
+            session.alive(clock_ms, store_ms, desired, self._term.takers())
 
     def send(self, version: int, edits: Sequence[Edit]) -> None:
         """Send the edits of a commit to all members. `version`: of the manifest that contains them."""

@@ -64,8 +64,8 @@ class MemberSession:
     def edits(self, version: int, data: bytes) -> None:
         self._put(control_pb2.JoinResponse(edits=control_pb2.Edits(version=version, edits=data)))
 
-    def alive(self, clock_ms: int, store_ms: int, desired: Desired | None) -> None:
-        alive = control_pb2.Alive(clock_ms=clock_ms, store_ms=store_ms)
+    def alive(self, clock_ms: int, store_ms: int, desired: Desired | None, takers: int) -> None:
+        alive = control_pb2.Alive(clock_ms=clock_ms, store_ms=store_ms, takers=takers)
         if desired is not None:
             alive.desired_brokers, alive.desired_why = desired.brokers, desired.reasons[0]
         self._put(control_pb2.JoinResponse(alive=alive))

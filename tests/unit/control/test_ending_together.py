@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from headgate.broker.cluster.manifest import Edit, SealIncarnation
+from headgate.broker.control import participant
 from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.store.memory import MemoryStore
@@ -57,3 +59,21 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
     assert lease.holder == "", "nobody waits for it to run out"
     await first.start()
     assert [log.high_watermark for log in first.engine.all_logs() if log.topic.name == "t"] == [3] * 6
+
+
+async def test_brokers_that_all_end_wait_for_no_successor(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a machine shuts down. None of them can take over from another one."""
+    said: list[str] = []
+
+    def note(event: str, **_: object) -> None:
+        said.append(event)
+
+    monkeypatch.setattr(participant, "logger", SimpleNamespace(info=note, warning=note))
+    world = await make_world(3)
+    await create(world, "t", 6)
+    for partition in range(6):
+        await fill(world, "t", partition, 3)
+    await asyncio.gather(*(broker.stop() for broker in world.brokers))
+    assert "drain_timed_out" not in said
+    await world.brokers[0].start()
+    assert [log.high_watermark for log in world.brokers[0].engine.all_logs() if log.topic.name == "t"] == [3] * 6

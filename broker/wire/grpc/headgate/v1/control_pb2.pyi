@@ -248,16 +248,18 @@ class Promise(_message.Message):
     def __init__(self, number: _Optional[int] = ..., span_ms: _Optional[int] = ...) -> None: ...
 
 class Alive(_message.Message):
-    __slots__ = ("clock_ms", "store_ms", "desired_brokers", "desired_why")
+    __slots__ = ("clock_ms", "store_ms", "desired_brokers", "desired_why", "takers")
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     STORE_MS_FIELD_NUMBER: _ClassVar[int]
     DESIRED_BROKERS_FIELD_NUMBER: _ClassVar[int]
     DESIRED_WHY_FIELD_NUMBER: _ClassVar[int]
+    TAKERS_FIELD_NUMBER: _ClassVar[int]
     clock_ms: int
     store_ms: int
     desired_brokers: int
     desired_why: str
-    def __init__(self, clock_ms: _Optional[int] = ..., store_ms: _Optional[int] = ..., desired_brokers: _Optional[int] = ..., desired_why: _Optional[str] = ...) -> None: ...
+    takers: int
+    def __init__(self, clock_ms: _Optional[int] = ..., store_ms: _Optional[int] = ..., desired_brokers: _Optional[int] = ..., desired_why: _Optional[str] = ..., takers: _Optional[int] = ...) -> None: ...
 
 class DrainOrder(_message.Message):
     __slots__ = ()
