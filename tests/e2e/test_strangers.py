@@ -32,7 +32,7 @@ from tests.support.wire import ClosedByPeer, RawConnection, request_header
 MIB = 1 << 20
 PASSWORD = "right"
 CROWD = 150
-"""Connections of an attack. Before their number was bounded by source, 64 wrong passwords at once made all others fail."""
+"""Connections of an attack, each with one wrong password after another."""
 SILENT = 1200
 """More than the handshakes that a listener has at once (`HANDSHAKES_MAX`)."""
 
@@ -121,7 +121,7 @@ def test_large_frames_before_the_login_take_no_memory(world: World, api_key: int
                     sent += MIB
         meanwhile(world.log_in)
         assert world.broker.resident_bytes() - before < 64 * MIB
-    assert sent < 50 * MIB, "the connection ends at the frame's size"
+    assert sent < 100 * MIB, "the connections end at the size of their frame"
 
 
 def test_a_handshake_takes_little_memory_whatever_is_sent(world: World) -> None:

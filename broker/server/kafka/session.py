@@ -125,6 +125,9 @@ class Port(Protocol):
     def close(self) -> None:
         """Close the connection, after the answers that were written have left."""
 
+    def abort(self, event: str, reason: str) -> None:
+        """Close the connection at once."""
+
 
 class Session:
     """The state of one connection's requests; the module's text describes its rules."""
@@ -235,7 +238,10 @@ class Session:
         try:
             self.frames.received(nbytes, self.active_at)
         except PARSE_ERRORS as error:
-            self.drop("malformed_request", str(error))
+            if self.frames.is_stranger:  # an orderly end would take what the client goes on sending
+                self._port.abort("malformed_request", str(error))
+            else:
+                self.drop("malformed_request", str(error))
             return
         self.end_of_produce()
         if self.throttle is not None:

@@ -8,10 +8,19 @@ or that half-received frames wait for each other for ever.
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
-from headgate.broker.runtime.clock import Clock
+import pytest
+
+from headgate.broker.runtime.clock import Clock, ManualClock
 from headgate.broker.runtime.config import Settings
+from headgate.broker.server.access.rights import Identity
+from headgate.broker.server.access.security import Security
+from headgate.broker.server.audit.audit import Audit
+from headgate.broker.server.kafka import listener
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.kafka.transport import Connection
 from tests.support.wire import request_header
@@ -65,6 +74,9 @@ class Peer:
     def resume_reading(self) -> None:
         self.paused = False
 
+    def abort(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """The broker refuses the frame, once it is whole: it has no such version."""
         if not self.ended:
@@ -93,3 +105,30 @@ async def test_frames_that_do_not_fit_together_wait_and_all_of_them_arrive() -> 
     assert most_bytes <= INFLIGHT_BYTES_MAX + FRAME_BYTES, "only one frame exceeds it"
     await asyncio.sleep(0)
     assert (inbox.inflight_bytes, inbox.waiting_bytes) == (0, 0)
+
+
+async def test_clients_that_do_not_log_in_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "SWEEP_S", 0.01)
+    logins: list[Callable[[Identity], None]] = []
+
+    def sasl(self: Security, host: str, *, is_tls: bool, on_login: Callable[[Identity], None]) -> Any:
+        logins.append(on_login)
+        return SimpleNamespace(failed="")
+
+    monkeypatch.setattr(Security, "sasl", sasl)
+    clock = ManualClock()
+    settings = Settings.from_values({"connections_max": 3, "kafka_protocol": "sasl_plaintext"})
+    security = Security(settings, clock.monotonic, clock.now_ms, None, Audit(1, clock.now_ms, lambda *_: None))
+    server = KafkaServer(settings, clock, ("127.0.0.1", 1), security=security)
+    user = Peer(server, b"")
+    logins[0](security.anonymous("10.0.0.1"))
+    strangers = [Peer(server, b"") for _ in range(2)]
+    late = Peer(server, b"")
+    peers = (user, *strangers, late)
+    assert [one.ended for one in peers] == [False, True, False, False], "the oldest stranger has left"
+    clock.advance(int(listener.LOGIN_S * 1000) + 1)
+    await server.start(socket.create_server(("127.0.0.1", 0)))
+    while not late.ended:  # noqa: ASYNC110  # a transport ends without an event
+        await asyncio.sleep(0.01)
+    assert [one.ended for one in peers] == [False, True, True, True], "they have not logged in in time"
+    await server.close()
