@@ -16,11 +16,14 @@ import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.orc as orc
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.columns import tasks
 from headgate.pipelines.columns.files import Access, access_of
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.stand_ins import hadoop_settings
+from headgate.pipelines.columns.tasks import Spec
 from headgate.pipelines.plan import ARROW, Rows, records
 from headgate.pipelines.rows import rows_of
 from headgate.pipelines.work import RowWork, counted
@@ -113,6 +116,30 @@ def test_parquet_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: s
     lake(tmp_path)
     upload(s3_server, bucket, tmp_path)
     same_as_on_disk(spark, f"{scheme}://{bucket}/{path}", str(tmp_path / path), tmp_path / "to")
+
+
+def test_an_iceberg_table_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
+    """Locations are not encoded, and a column has another name in older files."""
+    options = {
+        "catalog": "lake", "type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"s3://{bucket}/lake",
+        "s3.endpoint": s3_server.endpoint, "s3.access-key-id": ENVIRONMENT["AWS_ACCESS_KEY_ID"], "s3.secret-access-key": SECRET,
+    }  # fmt: skip
+    catalog: Any = load_catalog("lake", **{name: value for name, value in options.items() if name != "catalog"})
+    catalog.create_namespace("web")
+    rows = pa.table({"old": ["a/b", "ö %41", "c"], "at": pa.array([1, 2, 3], pa.timestamp("us", tz="UTC"))})
+    table = catalog.create_table("web.events", rows.schema)
+    with table.update_spec() as update:
+        update.add_identity("old")
+    table.append(rows)
+    with table.update_schema() as change:
+        change.rename_column("old", "user")
+    table.append(rows.rename_columns(["user", "at"]))
+    found = rows_from(spark, "web.events", "iceberg", options=options, value="user")
+    work, counts = counted(spark, found, PARTITIONS)
+    assert (work.engine, work.why, counts.total) == (ARROW, "", 6)
+    source = read_source(found)
+    values = [one for batch in tasks.records(Spec(source.query, 1, (), 1), source.pieces) for one in batch["value"].to_pylist()]
+    assert sorted(values) == sorted(one.encode() for one in rows["old"].to_pylist() * 2)
 
 
 def test_lines_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
