@@ -29,7 +29,6 @@ from headgate.pipelines.connection import Connection
 from headgate.pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition
 from headgate.pipelines.murmur2 import kafka_partitions
 from headgate.pipelines.options import check_options, cluster_of, number_option, option
-from headgate.pipelines.told import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -121,7 +120,6 @@ class _Sink:
         return files
 
 
-@message_first
 class BatchSink(_Sink, DataSourceArrowWriter):
     """`df.write.format("headgate")`."""
 
@@ -138,7 +136,6 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         """Do nothing: no reader saw the files, and brokers delete them."""
 
 
-@message_first
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("headgate")`."""
 

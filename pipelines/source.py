@@ -35,7 +35,6 @@ from headgate.pipelines.offsets import Narrowed, Offsets, Place, Topics
 from headgate.pipelines.options import check_options, cluster_of, flag_option, number_option, option, words_option
 from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, Work, pieces, read, tasks
 from headgate.pipelines.session import activate
-from headgate.pipelines.told import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +78,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(HeadgateDataSource)
 
 
-@message_first
 class HeadgateDataSource(DataSource):
     """`format("headgate")`. Its options, in any case:
 
@@ -242,7 +240,6 @@ class _Reading:
         yield from read(partition.work, Wanted(self._columns, self._narrowed, self._cluster))
 
 
-@message_first
 class BatchReader(_Reading, DataSourceReader):
     """A range of offsets, fixed when the query is planned."""
 
@@ -278,7 +275,6 @@ class BatchReader(_Reading, DataSourceReader):
         return self._read(partition)
 
 
-@message_first
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """An endless read. Lives in one process for the query's whole life; its offsets are the checkpoint's."""
 

