@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.control.participant import Participant
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine

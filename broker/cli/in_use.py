@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headgate.broker.client import Admin
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine import keys
 from headgate.broker.engine.upkeep.inspection import read_manifest
 from headgate.broker.runtime.config import Settings

@@ -1,4 +1,4 @@
-"""Users and permissions as a part of the manifest: the state, its edits and their admission. No I/O.
+"""Users and permissions as a part of the manifest: the state, and what may become of it. No I/O.
 
 A user is known by salted verifiers (RFC 5802), never by a password. A reader of the store can try passwords against the verifiers,
 but cannot log in with them.
@@ -7,6 +7,7 @@ but cannot log in with them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 
@@ -48,28 +49,6 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
         return f"User:{self.name}"
 
 
-class PutUser(msgspec.Struct, frozen=True, tag="put_user"):
-    """A user from now on, in place of the one of that name. `new`: there must be none."""
-
-    user: User
-    new: bool = False
-
-
-class DeleteUser(msgspec.Struct, frozen=True, tag="delete_user"):
-    name: str
-
-
-class AddAcls(msgspec.Struct, frozen=True, tag="add_acls"):
-    acls: list[Acl]
-
-
-class RemoveAcls(msgspec.Struct, frozen=True, tag="remove_acls"):
-    acls: list[Acl]
-
-
-AccessEdit = PutUser | DeleteUser | AddAcls | RemoveAcls
-
-
 class Access:
     """All users and rules. `version` grows with every change of this object."""
 
@@ -89,36 +68,35 @@ class Access:
             if not shapes[shape]:
                 del shapes[shape]
 
-    def apply(self, edit: AccessEdit) -> None:
-        """Apply an edit. One that was applied before has no effect."""
+    def put(self, user: User) -> None:
+        """A user from now on, in place of the one of that name."""
         self.version += 1
-        match edit:
-            case PutUser(user, _):
-                self._count(self.users.get(user.name), -1)
-                self._count(user, 1)
-                self.users[user.name] = user
-            case DeleteUser(name):
-                self._count(self.users.pop(name, None), -1)
-            case AddAcls(acls):
-                for acl in acls:
-                    self.acls.add(acl)
-            case RemoveAcls(acls):
-                for acl in acls:
-                    self.acls.remove(acl)
+        self._count(self.users.get(user.name), -1)
+        self._count(user, 1)
+        self.users[user.name] = user
 
-    def check(self, edit: AccessEdit) -> None:
-        """Check that an edit may be accepted. Raises InvalidError."""
-        match edit:
-            case PutUser(user, new):
-                self._check_user(user, new=new)
-            case DeleteUser(name):
-                user = self.user(name)
-                if user.superuser and (self._is_last(user) or self._has_last_password(user)):
-                    raise InvalidError(
-                        Reason.POLICY_VIOLATION, f"the last administrator cannot be deleted: make another one first. user=`{name}`"
-                    )
-            case AddAcls(acls):
-                self._check_acls(acls)
+    def delete(self, name: str) -> None:
+        """Forget a user, if there is one of that name."""
+        self.version += 1
+        self._count(self.users.pop(name, None), -1)
+
+    def add(self, acls: Iterable[Acl]) -> None:
+        self.version += 1
+        for acl in acls:
+            self.acls.add(acl)
+
+    def remove(self, acls: Iterable[Acl]) -> None:
+        self.version += 1
+        for acl in acls:
+            self.acls.remove(acl)
+
+    def check_deletion(self, name: str) -> None:
+        """Check that a user may be deleted. Raises InvalidError."""
+        user = self.user(name)
+        if user.superuser and (self._is_last(user) or self._has_last_password(user)):
+            raise InvalidError(
+                Reason.POLICY_VIOLATION, f"the last administrator cannot be deleted: make another one first. user=`{name}`"
+            )
 
     def user(self, name: str) -> User:
         """A user. Raises InvalidError(UNKNOWN_USER)."""
@@ -136,7 +114,8 @@ class Access:
         others = (one for one in self.users.values() if one.name != user.name)
         return bool(user.verifiers) and not any(one.superuser and one.verifiers for one in others)
 
-    def _check_user(self, user: User, *, new: bool) -> None:
+    def check_user(self, user: User, *, new: bool) -> None:
+        """Check that a user may be put. `new`: there must be none of that name. Raises InvalidError."""
         before = self.users.get(user.name)
         if before is not None and new:
             raise InvalidError(Reason.USER_EXISTS, f"user exists already. user=`{user.name}`")
@@ -161,7 +140,8 @@ class Access:
             if not verifier.salt or len(verifier.salt) > 256 or {len(verifier.stored_key), len(verifier.server_key)} != {length}:
                 raise InvalidError(Reason.INVALID_REQUEST, f"a verifier has a wrong length. mechanism=`{mechanism}`")
 
-    def _check_acls(self, acls: list[Acl]) -> None:
+    def check_acls(self, acls: list[Acl]) -> None:
+        """Check that rules may be added. Raises InvalidError."""
         if len(acls) > ACLS_PER_EDIT_MAX or len(self.acls.all) + len(acls) > ACLS_MAX:
             raise InvalidError(Reason.POLICY_VIOLATION, f"too many rules. max=`{ACLS_MAX}` max_at_once=`{ACLS_PER_EDIT_MAX}`")
         for acl in acls:

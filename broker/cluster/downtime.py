@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headgate.broker.cluster.manifest import AddChunks, Edit, Manifest, NoteDowntime
+from headgate.broker.cluster.edits.brokers import NoteDowntime
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import AddChunks
+from headgate.broker.cluster.manifest import Manifest
 
 
 def cutoff_ms(now_ms: int, age_ms: int, downtimes: Sequence[tuple[int, int]]) -> int:

@@ -1,6 +1,6 @@
 """Folded files: the Parquet files that hold records of a partition instead of chunks, or of smaller files. No I/O.
 
-A fold moves the records of whole, neighbouring extents to files, in one edit (`FoldToFiles`): of chunks, of files that filled
+A fold moves the records of whole, neighbouring extents to files, in one edit (`edits/files.py`): of chunks, of files that filled
 gates, or of smaller folded files. The edit names each part of a chunk and each file that it replaces, exactly as its author saw it.
 If one was folded, removed or moved to a file meanwhile, the edit is refused, and its files are left over. So an offset is in one
 place at every moment.
@@ -39,37 +39,6 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
     base_offset: int
     end_offset: int
     gate_id: str = ""
-
-
-class FoldToFiles(msgspec.Struct, frozen=True, tag="fold_to_files"):
-    """Records of a partition are in these files from now on, no longer in chunks or other files.
-
-    `replaced`, `merged`: the parts of chunks and the files whose place they take, each by offset. All together have the same
-    offsets as `files`, except that `files` may begin behind deleted records. `cuts`: the ranges of offsets in them that readers
-    pass, and that the files therefore do not have. Without files, none of the records is left: readers pass the offsets
-    (`Manifest.cuts`). `at_ms`: the wall-clock time in ms of the edit.
-    """
-
-    topic_id: uuid.UUID
-    partition: int
-    files: list[ParquetExtent]
-    replaced: list[ChunkPart]
-    cuts: list[tuple[int, int]] = []
-    merged: list[FilePart] = []
-    at_ms: int = 0
-
-    @property
-    def parts(self) -> list[ChunkPart | FilePart]:
-        """All that is replaced, by offset; at least one."""
-        return sorted([*self.replaced, *self.merged], key=lambda part: part.base_offset)
-
-
-class NoteCompacted(msgspec.Struct, frozen=True, tag="note_compacted"):
-    """A pass of compaction is done. `marks`: of the partition, all of them (`engine/upkeep/compaction.py`)."""
-
-    topic_id: uuid.UUID
-    partition: int
-    marks: list[tuple[int, int]]
 
 
 class FoldedFiles:

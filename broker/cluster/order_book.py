@@ -14,7 +14,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headgate.broker.cluster.manifest import DeleteTopic, Edit, Manifest, SealSegment
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.segments import SealSegment
+from headgate.broker.cluster.edits.topics import DeleteTopic
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.segments import Order, SegmentInfo, Successor
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
@@ -53,14 +56,14 @@ class OrderBook:
     def missing(self, order: Order, manifest: Manifest) -> list[int]:
         """The segments of an order that cannot be sealed: they are not open, or are being sealed already."""
         busy = self.busy()
-        return [key for key in order.seal if key not in manifest.segments or key in busy]
+        return [key for key in order.seal if key not in manifest.segments.open or key in busy]
 
     def begin(self, order: Order, manifest: Manifest, now_s: float) -> Decision:
         """Note that an order is carried out. Raises InvalidError if it does not fit the manifest."""
         missing = self.missing(order, manifest)
         if missing or not order.seal:
             raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open, or it is being changed already. segments=`{missing}`")
-        segments = {key: manifest.segments[key] for key in order.seal}
+        segments = {key: manifest.segments.open[key] for key in order.seal}
         topics = sorted({manifest.topics_by_id[segment.topic_id].name for segment in segments.values()})
         decision = Decision(order, now_s, segments, set(order.seal), tuple(topics))
         self._current.append(decision)

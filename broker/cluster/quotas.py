@@ -1,4 +1,4 @@
-"""Quotas of clients as a part of the manifest: the state, its edits, their admission, and which quota a client has. No I/O.
+"""Quotas of clients as a part of the manifest: the state, what may become of it, and which quota a client has. No I/O.
 
 The rules are Kafka's (KIP-13, KIP-124, KIP-546, KIP-612). A client is a user and a client id. For each kind of quota the first of
 these entities that has one decides::
@@ -13,7 +13,7 @@ Clients share a quota by the names that decided: one of a user is shared by all 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
 import msgspec
@@ -67,13 +67,6 @@ def user_of(principal: str) -> str:
     return principal.partition(":")[2]
 
 
-class AlterQuotas(msgspec.Struct, frozen=True, tag="alter_quotas"):
-    """Quotas of one entity, by Kafka's names. None removes one."""
-
-    entity: Entity
-    values: dict[str, float | None]
-
-
 class QuotaRow(msgspec.Struct, frozen=True, kw_only=True):
     """All quotas of one entity, in a snapshot."""
 
@@ -97,11 +90,11 @@ class Quotas:
             for entity, values in self.by_entity.items()
         ]
 
-    def apply(self, edit: AlterQuotas) -> None:
-        """Apply an edit. One that was applied before has no effect."""
+    def alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
+        """Change quotas of an entity, by Kafka's names. None removes one."""
         self.version += 1
-        values = dict(self.by_entity.pop(edit.entity, {}))
-        for key, value in edit.values.items():
+        values = dict(self.by_entity.pop(entity, {}))
+        for key, value in changes.items():
             kind = KINDS.get(key)
             if kind is None:  # of a newer release
                 continue
@@ -109,19 +102,19 @@ class Quotas:
             if value is not None:
                 values[kind] = value
         if values:
-            self.by_entity[edit.entity] = values
+            self.by_entity[entity] = values
 
-    def check(self, edit: AlterQuotas) -> None:
-        """Check that an edit may be accepted. Raises InvalidError."""
-        check_entity(edit.entity)
-        known = (Kind.CONNECT,) if edit.entity.ip is not None else OF_CLIENTS
-        for key, value in edit.values.items():
+    def check(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
+        """Check that these quotas may be changed (`alter`). Raises InvalidError."""
+        check_entity(entity)
+        known = (Kind.CONNECT,) if entity.ip is not None else OF_CLIENTS
+        for key, value in changes.items():
             kind = KINDS.get(key)
             if kind is None or kind not in known:
                 raise InvalidError(Reason.INVALID_REQUEST, f"Invalid configuration key {key[:NAME_CHARS_MAX]}")
             if value is not None:
                 _check_value(kind, value)
-        if edit.entity not in self.by_entity and len(self.by_entity) >= ENTITIES_MAX:
+        if entity not in self.by_entity and len(self.by_entity) >= ENTITIES_MAX:
             raise InvalidError(Reason.POLICY_VIOLATION, f"too many entities have quotas. max=`{ENTITIES_MAX}`")
 
     def of(self, kind: Kind, user: str, client_id: str) -> tuple[Entity, float] | None:

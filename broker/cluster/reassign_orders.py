@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from headgate.broker.cluster.manifest import Manifest, Topic
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo, Successor
 
 MOVED_TOGETHER_MAX = 20
@@ -18,7 +19,7 @@ def placed(manifest: Manifest) -> set[int]:
         lead.id
         for topic_id in manifest.placed
         for number, one in manifest.topics_by_id[topic_id].replicas.items()
-        if (lead := manifest.leads[topic_id][number]) is not None and manifest.lead_id(topic_id, number) == one[0]
+        if (lead := manifest.segments.leads[topic_id][number]) is not None and manifest.lead_id(topic_id, number) == one[0]
     }
 
 
@@ -33,7 +34,7 @@ def orders(manifest: Manifest, brokers: Iterable[BrokerLoad], busy: Collection[i
     for topic_id in manifest.reassigning:
         topic = manifest.topics_by_id[topic_id]
         wanted = {number: able[one[0]] for number, one in topic.targets.items() if one[0] in able}
-        leads = manifest.leads[topic_id]
+        leads = manifest.segments.leads[topic_id]
         segments = {lead.id: lead for number in wanted if (lead := leads[number]) is not None and lead.id not in busy}
         room = MOVED_TOGETHER_MAX - len(busy) - len(found)
         for segment in islice(segments.values(), max(room, 0)):

@@ -1,4 +1,4 @@
-"""The replicas that clients choose for partitions: the edit, and its effect on a topic. No I/O.
+"""The replicas that clients choose for partitions, and their effect on a topic. No I/O.
 
 Theory of operation. The store makes the copies, so the first broker of a chosen list is what counts: it is to lead. `Reassign`
 notes the list in the topic's `targets`. While a target's broker does not lead, the reassignment is in progress: the leader orders
@@ -13,29 +13,19 @@ ElectLeaders makes it a target again.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
-
-import msgspec
 
 REPLICAS_MAX = 10
 """Largest number of replicas of one partition, as for new topics."""
-
-
-class Reassign(msgspec.Struct, frozen=True, tag="reassign"):
-    """A client chose the replicas of these partitions, in order. []: the reassignment in progress is given up."""
-
-    topic_id: uuid.UUID
-    replicas: dict[int, list[int]]
 
 
 Chosen = Mapping[int, list[int]]
 """Replicas by partition."""
 
 
-def reassigned(targets: Chosen, edit: Reassign) -> dict[int, list[int]]:
-    """A topic's targets after the edit."""
-    return {number: one for number, one in {**targets, **edit.replicas}.items() if one}
+def reassigned(targets: Chosen, replicas: Chosen) -> dict[int, list[int]]:
+    """A topic's targets after a client chose these replicas. []: the reassignment in progress is given up."""
+    return {number: one for number, one in {**targets, **replicas}.items() if one}
 
 
 def settled(

@@ -10,17 +10,12 @@ import uuid
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from headgate.broker.cluster.manifest import (
-    CreateTopic,
-    DeleteTopic,
-    Edit,
-    Manifest,
-    OpenIncarnation,
-    OpenSegment,
-    SealSegment,
-    SetLeader,
-    SetPartitions,
-)
+from headgate.broker.cluster.edits.brokers import SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import OpenIncarnation
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, SetPartitions
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.segments import SegmentInfo, Successor
 
 
@@ -89,10 +84,10 @@ def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = F
     rows: dict[uuid.UUID, _Row] = {}
     topics = set(manifest.topics_by_id) if everywhere else _touched(manifest, edits)
     for topic_id in topics & manifest.topics_by_id.keys():
-        leads = manifest.leads[topic_id]
+        leads = manifest.segments.leads[topic_id]
         row = rows[topic_id] = _Row(len(leads), manifest.topics_by_id[topic_id].room, False)
         row.covered = [lead is not None for lead in leads]
-        for sealed in manifest.chain(topic_id):
+        for sealed in manifest.segments.chain(topic_id):
             for partition, end in enumerate(sealed.ends, sealed.first_partition):
                 if not row.covered[partition]:
                     row.bases[partition] = end
@@ -106,7 +101,7 @@ def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = F
             case SetPartitions(topic_id, partitions) if topic_id in rows:
                 rows[topic_id].grow(partitions)
             case SealSegment(segment_id, ends, producers_key):
-                segment = manifest.segments.get(segment_id)
+                segment = manifest.segments.open.get(segment_id)
                 if segment is not None and segment.topic_id in rows:
                     rows[segment.topic_id].seal(segment.first_partition, ends, producers_key)
             case OpenSegment(segment) if segment.topic_id in rows:
@@ -118,7 +113,7 @@ def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = F
 def open_successors(manifest: Manifest, edits: Iterable[Edit], gaps: Iterable[Gap], successors: Iterable[Successor]) -> list[Edit]:
     """The edits that open `successors`, each of which lies within one gap."""
     epochs = [manifest.leader_epoch]
-    segment_id = manifest.next_segment_id
+    segment_id = manifest.segments.next_id
     for edit in edits:
         if isinstance(edit, OpenIncarnation):
             epochs.append(edit.incarnation.leader_epoch)
@@ -161,8 +156,8 @@ def _touched(manifest: Manifest, edits: Iterable[Edit]) -> set[uuid.UUID]:
     for edit in edits:
         if isinstance(edit, SetPartitions):
             touched.add(edit.topic_id)
-        elif isinstance(edit, SealSegment) and edit.segment_id in manifest.segments:
-            touched.add(manifest.segments[edit.segment_id].topic_id)
+        elif isinstance(edit, SealSegment) and edit.segment_id in manifest.segments.open:
+            touched.add(manifest.segments.open[edit.segment_id].topic_id)
     return touched
 
 

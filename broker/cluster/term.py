@@ -46,8 +46,13 @@ from msgspec import structs
 
 from headgate.broker.cluster import reassign_orders
 from headgate.broker.cluster.admission import taken_over
+from headgate.broker.cluster.edits.brokers import SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import OpenIncarnation, SealIncarnation
+from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Detector
-from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, OpenIncarnation, SealIncarnation, SealSegment, SetLeader
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.order_book import OrderBook
 from headgate.broker.cluster.reshard import LoadPlanner, count_of_segments
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, Plan
@@ -296,7 +301,7 @@ class Term:
     def _plan(self, now_s: float) -> list[Effect]:
         if self._is_replacing or self._is_planning:
             return []
-        segments, busy = dict(self.manifest.segments), self.orders.busy()
+        segments, busy = dict(self.manifest.segments.open), self.orders.busy()
         asked = reassign_orders.orders(self.manifest, self.loads(), busy)
         for segment_id in busy.union(*(order.seal for order in asked)):
             segments.pop(segment_id, None)
@@ -382,20 +387,20 @@ class Term:
         )
         if incarnation.id not in self._damaged:
             order = Order(kind=OrderKind.FAILOVER, seal=(), open=(), why=f"{why}. {error.message}")
-            topics = {one.topic_id for one in self.manifest.segments.values() if one.incarnation_id == incarnation.id}
+            topics = {one.topic_id for one in self.manifest.segments.open.values() if one.incarnation_id == incarnation.id}
             self.orders.note(order, self.manifest, now_s, topic_ids=topics, began_s=now_s, error=error)
         self._damaged[incarnation.id] = now_s + DAMAGED_RETRY_S
         return Damaged(incarnation, why, error)
 
     def _note_failover(self, incarnation: Incarnation, edits: Sequence[Edit], evidence: str, began_s: float, now_s: float) -> None:
         """Note a failover for the operator."""
-        chain = self.manifest.sealed_segments
+        chain = self.manifest.segments.sealed
         sealed = [chain[edit.segment_id] for edit in edits if isinstance(edit, SealSegment) and edit.segment_id in chain]
         sealed = [segment for segment in sealed if segment.incarnation_id == incarnation.id]
         leads = {
             lead.incarnation_id
             for segment in sealed
-            for lead in self.manifest.leads.get(segment.topic_id, ())[segment.first_partition : segment.end_partition]
+            for lead in self.manifest.segments.leads.get(segment.topic_id, ())[segment.first_partition : segment.end_partition]
             if lead is not None
         }
         names = sorted({self.manifest.incarnations[lead].broker_id for lead in leads})
@@ -427,7 +432,7 @@ class Term:
             gaps = find_gaps(manifest, edits, everywhere=True)
         taken = {(one.topic_id, number) for one in successors for number in range(one.first_partition, one.end_partition)}
         taken |= held
-        rest = dict(manifest.segments)
+        rest = dict(manifest.segments.open)
         for segment_id in seals:
             rest.pop(segment_id, None)
         for is_new in (True, False):

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.liveness import Answer, Evidence
-from headgate.broker.cluster.manifest import Edit, Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.segments import BrokerLoad, Order, Plan
 from headgate.broker.runtime.errors import CorruptError
 from headgate.broker.runtime.steps import Steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import TopicConfig, is_internal, validate_topic_name
 from headgate.broker.runtime.errors import InvalidError, Reason
 

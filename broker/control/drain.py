@@ -30,7 +30,7 @@ async def drain_broker(leader: Leader, broker_id: int) -> list[SegmentInfo]:
     leader.sessions.drain(incarnation_id)
     taken: set[tuple[uuid.UUID, int]] = set()
     deadline_s = leader.clock.monotonic() + DRAIN_S
-    while left := [segment for segment in leader.manifest.segments.values() if segment.incarnation_id == incarnation_id]:
+    while left := [segment for segment in leader.manifest.segments.open.values() if segment.incarnation_id == incarnation_id]:
         taken.update((segment.topic_id, number) for segment in left for number in segment.partitions)
         if leader.journal.is_over:
             raise not_leader()
@@ -40,6 +40,6 @@ async def drain_broker(leader: Leader, broker_id: int) -> list[SegmentInfo]:
         await asyncio.sleep(TICK_S)
     return [
         segment
-        for segment in leader.manifest.segments.values()
+        for segment in leader.manifest.segments.open.values()
         if any((segment.topic_id, number) in taken for number in segment.partitions)
     ]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.cluster.objects import Follower, Incarnation
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import Recovered
 from headgate.broker.control.leader_journal import LeaderJournal

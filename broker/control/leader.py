@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.cluster import downtime
 from headgate.broker.cluster.chronicle import Chronicle
+from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.flood_book import FloodBook, FloodReport
 from headgate.broker.cluster.lease import Lease
 from headgate.broker.cluster.liveness import Attention, Evidence
-from headgate.broker.cluster.manifest import Edit, Follower, Incarnation, Manifest
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Follower, Incarnation
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import Order, OrderKind, Plan
 from headgate.broker.cluster.term import Term

@@ -22,7 +22,9 @@ from headgate.broker.cluster.capacity import (
     renewed,
 )
 from headgate.broker.cluster.chronicle import Chronicle, Sample
-from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation
+from headgate.broker.cluster.edits.brokers import PutReservation, ReleaseReservation
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
 from headgate.broker.runtime.clock import Clock
@@ -121,7 +123,7 @@ class LeaderCapacity:
             self._demand = LoadDemand(_live(loads), now_ms, self._brokers_max, reserved=reserved)
         if now_s - self._measured_s >= MEASURE_S:
             self._measured_s = now_s
-            pressures = self._term.planner.pressures(self._journal.manifest.segments, loads)
+            pressures = self._term.planner.pressures(self._journal.manifest.segments.open, loads)
             self._demand.observe(pressures.values(), now_ms)
             self._stale = True
         next_ms = self._deadlines.next_ms()

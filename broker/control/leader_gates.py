@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.files import CondemnFiles, ForgetFiles
+from headgate.broker.cluster.edits.gates import FillGate, OpenGate, ReleaseGate, RenewGate, TrimGates
 from headgate.broker.cluster.gates import (
     FRONT_EPOCH,
     STEP_FILES,
@@ -32,18 +35,8 @@ from headgate.broker.cluster.gates import (
     moved,
     topic_of,
 )
-from headgate.broker.cluster.manifest import (
-    CondemnFiles,
-    Edit,
-    FillGate,
-    ForgetFiles,
-    Manifest,
-    OpenGate,
-    ReleaseGate,
-    RenewGate,
-    Topic,
-    TrimGates,
-)
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.control.timings import Timings
 from headgate.broker.engine.keys import is_of_table
@@ -215,7 +208,7 @@ class LeaderGates:
                         await self._open_in_front(topic, gate, rows)
                     else:
                         await self._open_behind(topic, gate, rows, files, digest)
-                    opened = self._journal.manifest.gates[topic.id][gate_id]
+                    opened = self._journal.manifest.gates.by_topic[topic.id][gate_id]
                     logger.info(
                         "gate_opened",
                         topic=topic.name,
@@ -250,7 +243,7 @@ class LeaderGates:
             for one, count in zip(held, rows, strict=True)
         ]
         # Every gate behind a live one is live, too: live records that retention deleted since still count.
-        earlier = self._journal.manifest.gates.get(topic.id, {}).values()
+        earlier = self._journal.manifest.gates.of(topic.id).values()
         live = gate.place == "now" and (any(one.live for one in held) or any(one.live for one in earlier))
         gate = replace(gate, windows=windows, live=live)
         if files:
@@ -273,7 +266,7 @@ class LeaderGates:
     async def _hold(self, topic: Topic, gate_id: str, rows: list[int]) -> list[Held]:
         """Make every lead of the topic reserve offsets. Returns them by partition."""
         by_lead: dict[str, dict[int, int]] = {}
-        for partition, segment in enumerate(self._journal.manifest.leads.get(topic.id, ())):
+        for partition, segment in enumerate(self._journal.manifest.segments.leads.get(topic.id, ())):
             if segment is None:
                 raise RetryError(
                     Reason.NOT_LEADER, f"no broker leads the partition yet. topic=`{topic.name}` partition=`{partition}`"
@@ -316,7 +309,7 @@ class LeaderGates:
             filled_ms = self._engine.clock.now_ms()
 
             def make(now: Manifest) -> list[Edit]:
-                current = now.gates.get(topic.id, {}).get(gate_id)
+                current = now.gates.of(topic.id).get(gate_id)
                 if current is not None and self._is_filled(current, digest):
                     return []
                 return [FillGate(topic.id, gate_id, extents, digest, filled_ms)]
@@ -360,7 +353,7 @@ class LeaderGates:
         topic = self._topic(topic_name)
 
         def make(now: Manifest) -> list[Edit]:
-            current = now.gates.get(topic.id, {}).get(gate_id)
+            current = now.gates.of(topic.id).get(gate_id)
             if owner and current is not None and current.owner != owner:
                 raise InvalidError(
                     Reason.GATE_CONFLICT,
@@ -380,7 +373,7 @@ class LeaderGates:
         """All gates, by the topic's name and in the order in which they were opened."""
         manifest = self._journal.manifest
         topics = [self._topic(topic_name)] if topic_name else [manifest.topics[name] for name in sorted(manifest.topics)]
-        return [gate for topic in topics for gate in manifest.gates.get(topic.id, {}).values()]
+        return [gate for topic in topics for gate in manifest.gates.of(topic.id).values()]
 
     def open_gates(self) -> list[tuple[uuid.UUID, str]]:
         """Topic id and id of the open gates, as of the last look at their deadlines."""
@@ -388,7 +381,7 @@ class LeaderGates:
 
     def reserved_offsets(self) -> int:
         """Offsets that the open gates keep free."""
-        gates = self._journal.manifest.gates
+        gates = self._journal.manifest.gates.by_topic
         known = (gates.get(topic_id, {}).get(gate_id) for topic_id, gate_id in self._deadlines)
         return sum(window.rows for gate in known if gate is not None and gate.state == "open" for window in gate.windows)
 
@@ -422,11 +415,11 @@ class LeaderGates:
 
     def _known(self, topic: Topic, gate_id: str) -> Gate | None:
         """The gate with this id. None if it was released, because then a new gate may have the id."""
-        gate = self._journal.manifest.gates.get(topic.id, {}).get(gate_id)
+        gate = self._journal.manifest.gates.of(topic.id).get(gate_id)
         return None if gate is None or gate.state == "released" else gate
 
     def _gate(self, topic: Topic, gate_id: str) -> Gate:
-        gate = self._journal.manifest.gates.get(topic.id, {}).get(gate_id)
+        gate = self._journal.manifest.gates.of(topic.id).get(gate_id)
         if gate is None:
             raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic.name}` gate=`{gate_id}`")
         return gate
@@ -456,7 +449,7 @@ class LeaderGates:
         now_s = self._engine.clock.monotonic()
         deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
         over: list[Gate] = []
-        for topic_id, gates in self._journal.manifest.gates.items():
+        for topic_id, gates in self._journal.manifest.gates.by_topic.items():
             for gate in gates.values():
                 if gate.state != "open":
                     continue
@@ -521,7 +514,7 @@ class LeaderGates:
             return True
         if is_of_table(key) or self._is_read(key):
             return False
-        gates = manifest.gates.get(topic_id, {})
+        gates = manifest.gates.of(topic_id)
         return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
 
     def _is_read(self, key: str) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from headgate.broker.cluster.manifest import Edit, Manifest
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.term import Term
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.catalog import DeposedError, LocalCatalog

@@ -19,9 +19,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headgate.broker.cluster.folded_files import FoldToFiles
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.files import FoldToFiles
+from headgate.broker.cluster.edits.gates import TrimGates
+from headgate.broker.cluster.edits.topics import DeleteTopic, SetLogStart, SkipRecords
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import DeleteTopic, Edit, SetLogStart, SkipRecords, Topic, TrimGates
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.ranges import Ranges
 from headgate.broker.control.catalog_process import CatalogProcess
 from headgate.broker.control.leader_journal import LeaderJournal
@@ -210,7 +213,7 @@ class LeaderTables:
 
     def _is_whole(self, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
         """True if consumers can read all rows of a file. Ranges that readers pass inside of it have no rows."""
-        return self._journal.manifest.first_readable(topic_id, one.partition, one.base_offset) == one.base_offset
+        return self._journal.manifest.readable.first(topic_id, one.partition, one.base_offset) == one.base_offset
 
     @property
     def _grace_ms(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog

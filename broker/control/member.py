@@ -13,8 +13,10 @@ from typing import Any
 import grpc
 
 from headgate.broker.cluster.capacity import Desired
+from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
-from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
+from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.patience import Patience
 from headgate.broker.control.load import LoadMeter
 from headgate.broker.control.quota_wire import shares_of, use_message
@@ -119,7 +121,7 @@ class Membership:
         self.leader_broker_id = welcome.leader_broker_id
         self._take_time(welcome.clock_ms)
         if welcome.snapshot:
-            self._catalog.manifest, self._catalog.version = Manifest.decode(welcome.snapshot), welcome.version
+            self._catalog.manifest, self._catalog.version = decode_snapshot(welcome.snapshot), welcome.version
         elif welcome.version != self.version:
             raise RetryError(Reason.NOT_LEADER, f"the leader goes on from another version. address=`{self.address}`")
         self._catalog.use(self)

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
-from headgate.broker.cluster.manifest import Edit, Manifest
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.order_book import Decision, OrderBook
 from headgate.broker.cluster.segments import Order
 from headgate.broker.control.leader_journal import not_leader

@@ -20,7 +20,7 @@ from headgate.broker.cluster.capacity import Desired
 from headgate.broker.cluster.lease import Contender, Lease
 from headgate.broker.cluster.liveness import Answer, Attention, Evidence
 from headgate.broker.cluster.load_history import Targets
-from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.cluster.objects import Follower, Incarnation
 from headgate.broker.cluster.patience import Patience
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.control.leader import Leader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headgate.broker.cluster.liveness import JOIN_ROUND_TRIPS, Answer, Attention, Heard, stretched
-from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.cluster.objects import Follower, Incarnation
 from headgate.broker.cluster.patience import Patience
 from headgate.broker.control.probe import ask
 from headgate.broker.control.stream import Connect, Stream, connected

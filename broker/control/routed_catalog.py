@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from headgate.broker.cluster.manifest import Committed, Edit, Manifest
+from headgate.broker.cluster.edits.brokers import Committed
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast

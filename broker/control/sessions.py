@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.capacity import Desired
-from headgate.broker.cluster.manifest import Edit, Incarnation, encode_edits
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest_format import encode_edits
 from headgate.broker.cluster.meters import Use
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.quotas import Key
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import Admitted, Event, Joined, Left, Reported, Spoke

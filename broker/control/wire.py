@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 

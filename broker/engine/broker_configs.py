@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from headgate.broker.cluster.manifest import SetBrokerConfig
+from headgate.broker.cluster.edits.brokers import SetBrokerConfig
 from headgate.broker.engine import live_settings, resource_settings
 from headgate.broker.engine.catalog import change
 from headgate.broker.engine.life import Life

@@ -14,7 +14,10 @@ from itertools import islice
 from typing import Protocol, TypeAlias, TypeVar
 
 from headgate.broker.cluster.admission import check, check_together
-from headgate.broker.cluster.manifest import Committed, Edit, Manifest, decode_edits, encode_edits
+from headgate.broker.cluster.edits.brokers import Committed
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
 from headgate.broker.engine import keys
 from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast
@@ -255,7 +258,7 @@ class LocalCatalog:
 
     async def _snapshot(self) -> None:
         try:
-            await self._journal.snapshot(self._manifest.encode())
+            await self._journal.snapshot(encode_snapshot(self._manifest))
         except HeadgateError:
             # The edits are durable. A snapshot only makes the next start faster, and the next commit tries it again.
             return
@@ -263,7 +266,7 @@ class LocalCatalog:
 
 def manifest_of(loaded: Loaded) -> Manifest:
     """The manifest at a version of its journal. Raises CorruptError."""
-    manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
+    manifest = Manifest() if loaded.snapshot is None else decode_snapshot(loaded.snapshot)
     for data in loaded.edits:
         manifest.apply(decode_edits(data))
     return manifest

@@ -10,18 +10,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-from headgate.broker.cluster.access import AccessEdit
-from headgate.broker.cluster.manifest import (
-    AddChunks,
-    Edit,
-    Follower,
-    Manifest,
-    SealIncarnation,
-    SetBrokerConfig,
-    SetFollower,
-)
+from headgate.broker.cluster.edits.access import AccessEdit
+from headgate.broker.cluster.edits.brokers import SetBrokerConfig
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import AddChunks, SealIncarnation, SetFollower
+from headgate.broker.cluster.edits.quotas import AlterQuotas
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.meters import Meters
-from headgate.broker.cluster.quotas import AlterQuotas
+from headgate.broker.cluster.objects import Follower
 from headgate.broker.engine.broker_configs import BrokerConfigs
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.identity import identify

@@ -24,7 +24,7 @@ from __future__ import annotations
 import uuid
 
 from headgate.broker.cluster.gates import data_prefix
-from headgate.broker.cluster.manifest import Chunk
+from headgate.broker.cluster.objects import Chunk
 
 CLUSTER_ID = "cluster/id"
 DECOYS = "cluster/decoys"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from headgate.broker.cluster import downtime
 from headgate.broker.cluster.admission import taken_over
-from headgate.broker.cluster.manifest import Edit, Manifest
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings

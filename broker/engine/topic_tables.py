@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.engine import keys
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.store.interface import Store

@@ -7,18 +7,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, Reassign, SetPartitions, SetTopicConfig
 from headgate.broker.cluster.gates import OFFSET_MAX
-from headgate.broker.cluster.manifest import (
-    ROOM,
-    CreateTopic,
-    DeleteTopic,
-    Edit,
-    Incarnation,
-    SetPartitions,
-    SetTopicConfig,
-    Topic,
-)
-from headgate.broker.cluster.reassignment import Reassign
+from headgate.broker.cluster.objects import ROOM, Incarnation, Topic
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.cluster.topics import (
     NewTopic,
@@ -92,7 +84,7 @@ class Topics:
 
     def lead(self, topic_id: uuid.UUID, number: int) -> tuple[Incarnation, int] | None:
         """The broker that leads a partition (this one or another) and its leader epoch. None while no broker leads it."""
-        leads = self._life.manifest.leads.get(topic_id, ())
+        leads = self._life.manifest.segments.leads.get(topic_id, ())
         segment = leads[number] if 0 <= number < len(leads) else None
         return None if segment is None else (self._life.manifest.incarnations[segment.incarnation_id], segment.leader_epoch)
 

@@ -282,9 +282,9 @@ class Coordinator(Driver[ConsumerShard]):
     def _continued(self, name: str, partition: int, value: OffsetValue) -> OffsetValue:
         manifest = self._engine.manifest
         topic_id = manifest.topics[name].id
-        if value.offset >= manifest.window_end(topic_id, partition):
+        if value.offset >= manifest.gates.window_end(topic_id, partition):
             return value
-        return continued(value, manifest.windows(topic_id, partition))
+        return continued(value, manifest.gates.windows(topic_id, partition))
 
     async def _clean(self) -> None:
         """Forget expired positions, and the positions of deleted topics."""

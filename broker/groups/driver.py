@@ -38,7 +38,7 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import watch
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Incarnation, Topic
+    from headgate.broker.cluster.objects import Incarnation, Topic
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
 

@@ -24,7 +24,7 @@ from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from headgate.broker.wire.grpc.methods import methods
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Incarnation
+    from headgate.broker.cluster.objects import Incarnation
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.groups.coordinator import Coordinator

@@ -130,7 +130,7 @@ class Calls:
         gate = Gate(
             id="history", topic_id=topic_id, place="now", windows=windows, ttl_ms=1, opened_ms=0, state="filled", extents=extents
         )
-        manifest.gates.setdefault(topic_id, {})[gate.id] = gate
+        manifest.gates.by_topic.setdefault(topic_id, {})[gate.id] = gate
 
     def longest_turn_of_look_s(self, request: Message) -> tuple[float, int]:
         """The longest turn of a look at files, and their number."""

@@ -17,25 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.broker.cluster.admission import check
-from headgate.broker.cluster.manifest import (
-    AddChunks,
-    CloseIncarnation,
-    Committed,
-    CreateTopic,
-    DeleteTopic,
-    Edit,
-    Incarnation,
-    Manifest,
-    OpenIncarnation,
-    OpenSegment,
-    SealIncarnation,
-    SealSegment,
-    SetLeader,
-    SetPartitions,
-    Topic,
-    decode_edits,
-    encode_edits,
-)
+from headgate.broker.cluster.edits.brokers import Committed, SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import AddChunks, CloseIncarnation, OpenIncarnation, SealIncarnation
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, SetPartitions
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
+from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.segments import SegmentInfo, Successor
 from headgate.broker.cluster.succession import Gap, find_gaps, open_successors
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
@@ -106,7 +95,7 @@ class Life:
         elif what == "delete":
             self.commit(DeleteTopic(self.draw.choice(topics).id))
         else:
-            segments = list(self.manifest.segments.values())
+            segments = list(self.manifest.segments.open.values())
             sealed = self.draw.sample(segments, k=min(len(segments), self.draw.randint(1, 3)))
             self.commit(*(self.seal(segment) for segment in sealed), leaderless=what == "seal and die")
             if what == "seal and die":
@@ -133,11 +122,13 @@ def test_every_partition_has_one_lead_that_begins_where_the_last_one_ended(seed:
         life.step(what)
         manifest = life.manifest
         for topic in manifest.topics.values():
-            assert all(manifest.leads[topic.id]), "nobody leads a partition"
+            assert all(manifest.segments.leads[topic.id]), "nobody leads a partition"
         assert not find_gaps(manifest, [], everywhere=True)
         needed = manifest.producers_objects()
-        assert {origin for segment in manifest.segments.values() for origin in segment.origins} <= needed
-        assert Manifest.decode(manifest.encode()).encode() == manifest.encode(), "a snapshot is the whole state"
+        assert {origin for segment in manifest.segments.open.values() for origin in segment.origins} <= needed
+        assert encode_snapshot(decode_snapshot(encode_snapshot(manifest))) == encode_snapshot(manifest), (
+            "a snapshot is the whole state"
+        )
 
 
 @settings(max_examples=10, deadline=None)
@@ -147,7 +138,7 @@ def test_a_long_chain_is_cut_and_nothing_that_is_needed_goes(seed: int, seals: i
     life.step("create")
     for _ in range(seals):
         life.step("seal")
-    sealed = life.manifest.sealed_segments
+    sealed = life.manifest.segments.sealed
     assert len(sealed) <= 64 + 3
     life.step("seal and die")
 
@@ -172,15 +163,16 @@ def test_a_broker_that_is_alone_leads_everything_until_it_seals_itself() -> None
     commit(OpenIncarnation(Incarnation(id=LEADS[0], broker_id=1, leader_epoch=0, opened_ms=0)))
     commit(CreateTopic(topic))
     commit(SetPartitions(topic.id, 5))
-    assert [segment.incarnation_id for segment in manifest.leads[topic.id] if segment] == [LEADS[0]] * 5
+    assert [segment.incarnation_id for segment in manifest.segments.leads[topic.id] if segment] == [LEADS[0]] * 5
     commit(
-        *(SealSegment(key, [1] * len(segment.partitions)) for key, segment in manifest.segments.items()), SealIncarnation(LEADS[0])
+        *(SealSegment(key, [1] * len(segment.partitions)) for key, segment in manifest.segments.open.items()),
+        SealIncarnation(LEADS[0]),
     )
-    assert manifest.leads[topic.id] == [None] * 5
+    assert manifest.segments.leads[topic.id] == [None] * 5
     opened = Incarnation(id=LEADS[1], broker_id=1, leader_epoch=manifest.leader_epoch + 1, opened_ms=0)
     commit(OpenIncarnation(opened), lead=LEADS[1])
-    assert [segment.incarnation_id for segment in manifest.leads[topic.id] if segment] == [LEADS[1]] * 5
-    assert {offset for segment in manifest.segments.values() for offset in segment.base_offsets} == {1}
+    assert [segment.incarnation_id for segment in manifest.segments.leads[topic.id] if segment] == [LEADS[1]] * 5
+    assert {offset for segment in manifest.segments.open.values() for offset in segment.base_offsets} == {1}
 
 
 # -- edits that the leader accepts or refuses

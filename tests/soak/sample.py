@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headgate.broker.cluster.manifest import Manifest, decode_edits
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_snapshot
 from headgate.broker.engine import keys
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.store.interface import Store
@@ -103,10 +104,10 @@ class Sampler:
             after = page[-1].key
         self.folded, self.files = max(self.folded, folded), max(self.files, files)
         loaded = await Journal(store, keys.MANIFEST).load()
-        manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
+        manifest = Manifest() if loaded.snapshot is None else decode_snapshot(loaded.snapshot)
         for edit in loaded.edits:
             manifest.apply(decode_edits(edit))
-        return {"objects": objects, "store_bytes": size_bytes, "manifest_bytes": len(manifest.encode())}
+        return {"objects": objects, "store_bytes": size_bytes, "manifest_bytes": len(encode_snapshot(manifest))}
 
 
 def _resident_bytes_of_children(pid: int) -> int:

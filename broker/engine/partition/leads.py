@@ -13,26 +13,15 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from headgate.broker.cluster.folded_files import FoldToFiles
+from headgate.broker.cluster.edits.brokers import SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.files import FoldToFiles
+from headgate.broker.cluster.edits.gates import FillGate, OpenGate, ReleaseGate
+from headgate.broker.cluster.edits.incarnations import FoldChunks
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, SetLogStart, SetPartitions, SetTopicConfig, SkipRecords
 from headgate.broker.cluster.gates import Gate, ParquetExtent
-from headgate.broker.cluster.manifest import (
-    CreateTopic,
-    DeleteTopic,
-    Edit,
-    Extent,
-    FillGate,
-    FoldChunks,
-    OpenGate,
-    OpenSegment,
-    ReleaseGate,
-    SealSegment,
-    SetLeader,
-    SetLogStart,
-    SetPartitions,
-    SetTopicConfig,
-    SkipRecords,
-    Topic,
-)
+from headgate.broker.cluster.objects import Extent, Topic
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig, broker_defaults
 from headgate.broker.engine.life import Life
@@ -194,7 +183,7 @@ class Leads:
                 case OpenGate(gate, _):
                     self._open_gate(gate)
                 case FillGate(topic_id, gate_id, _, _, _):
-                    self._fill_gate(self._life.manifest.gates[topic_id][gate_id])
+                    self._fill_gate(self._life.manifest.gates.by_topic[topic_id][gate_id])
                 case ReleaseGate(topic_id, gate_id, _):
                     for log in self._logs_of(topic_id):
                         log.release_window(gate_id)
@@ -213,7 +202,7 @@ class Leads:
         for topic_id in [*self.by_id, *(manifest.topics_by_id.keys() - self.by_id.keys())]:
             self._sync_topic(topic_id)
         for segment_id in list(self._mine):
-            if segment_id not in manifest.segments:
+            if segment_id not in manifest.segments.open:
                 self._close(segment_id)
         self._rebuild_extents()
         for topic_id in self.by_id:
@@ -223,7 +212,11 @@ class Leads:
             log.drop_holds(but_of_term=manifest.term_epoch)
         mine = self._life.incarnation_id
         self._open(
-            [segment for segment in manifest.segments.values() if segment.incarnation_id == mine and segment.id not in self._mine]
+            [
+                segment
+                for segment in manifest.segments.open.values()
+                if segment.incarnation_id == mine and segment.id not in self._mine
+            ]
         )
         self._note_change()
 
@@ -258,7 +251,7 @@ class Leads:
         for number in partitions:
             log = slots[number] if number < len(slots) else None
             if log is not None:
-                log.set_log_start(self._life.manifest.log_start(topic_id, number))
+                log.set_log_start(self._life.manifest.readable.log_start(topic_id, number))
 
     def _close(self, segment_id: int) -> None:
         segment = self._mine.pop(segment_id, None)
@@ -299,7 +292,7 @@ class Leads:
 
     def _open_gate(self, gate: Gate) -> None:
         """Called when the manifest has a new gate. The gate may replace a released one."""
-        renamed = [one for one in self._life.manifest.gates.get(gate.topic_id, {}).values() if one.id.startswith(f"{gate.id}~")]
+        renamed = [one for one in self._life.manifest.gates.of(gate.topic_id).values() if one.id.startswith(f"{gate.id}~")]
         now_s = self._life.clock.monotonic()
         logs = self._logs_of(gate.topic_id)
         opened: list[PartitionLog] = []
@@ -335,7 +328,7 @@ class Leads:
         now_s = self._life.clock.monotonic()
         for log in self._logs_of(topic_id):
             self._lower_start(log)
-            for window, gate in manifest.windows(topic_id, log.number):
+            for window, gate in manifest.gates.windows(topic_id, log.number):
                 log.sync_window(window, gate, now_s)
             log.wake()
         self._windows_opened(self._logs_of(topic_id))
@@ -343,7 +336,7 @@ class Leads:
     def _lower_start(self, log: PartitionLog) -> None:
         """Update the start of a log: a gate may have been opened in front of it."""
         manifest = self._life.manifest
-        log.lower_log_start(manifest.log_start(log.topic.id, log.number), self._cuts(log))
+        log.lower_log_start(manifest.readable.log_start(log.topic.id, log.number), self._cuts(log))
 
     def _sync_cuts(self, logs: Iterable[PartitionLog]) -> None:
         """Update the ranges that readers pass."""
@@ -352,7 +345,7 @@ class Leads:
             log.wake()
 
     def _cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
-        return self._life.manifest.cuts.get(log.topic.id, {}).get(log.number, [])
+        return self._life.manifest.readable.cuts_of(log.topic.id, log.number)
 
     # -- extents
 
@@ -376,7 +369,7 @@ class Leads:
             return found
         manifest = self._life.manifest
         for topic_id in {topic_id for topic_id, _ in found}:
-            for gate in manifest.gates.get(topic_id, {}).values():
+            for gate in manifest.gates.of(topic_id).values():
                 file_ref = FileRef(gate.id, gate.filled_ms)
                 for file in gate.extents:
                     rows = found.get((topic_id, file.partition))
@@ -393,8 +386,8 @@ class Leads:
                         ref = ref or ChunkRef(incarnation_id, chunk)
                         rows.append((extent, ref))
         for (topic_id, number), rows in found.items():
-            if topic_id in manifest.cuts:
-                rows[:] = [row for row in rows if manifest.is_readable(topic_id, number, row[0].base_offset, row[0].end_offset)]
+            if topic_id in manifest.readable.cuts:
+                rows[:] = [row for row in rows if manifest.readable.has(topic_id, number, row[0].base_offset, row[0].end_offset)]
             rows.sort(key=_base_offset)
         return found
 
@@ -484,7 +477,7 @@ class Leads:
             for number in numbers:
                 base_offset = segment.base_offsets[number - segment.first_partition]
                 # A gate may have been opened after the last record.
-                end_offset = max(base_offset, manifest.window_end(topic.id, number))
+                end_offset = max(base_offset, manifest.gates.window_end(topic.id, number))
                 _, states = producers.get(stream_key(topic.id.bytes, number), (0, None))
                 made.append(
                     PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._tail_memory, end_offset, states)
@@ -493,7 +486,7 @@ class Leads:
         for log in made:
             key = log.topic.id, log.number
             if key in extents:
-                log.restore(extents[key], manifest.windows(*key), self._cuts(log), manifest.log_start(*key))
+                log.restore(extents[key], manifest.gates.windows(*key), self._cuts(log), manifest.readable.log_start(*key))
             self.by_id[log.topic.id][log.number] = log
         self._tell(made)
         self._note_change()

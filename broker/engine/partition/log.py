@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from headgate.broker.cluster.gates import FRONT_EPOCH, Gate, GateWindow, ParquetExtent
-from headgate.broker.cluster.manifest import Chunk, Extent, Topic
+from headgate.broker.cluster.objects import Chunk, Extent, Topic
 from headgate.broker.cluster.topic_config import TopicConfig, is_internal
 from headgate.broker.engine.partition.windows import NOBODY, Readers, ReaderWindow, Windows
 from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, marker_batch, stamp, stamp_append_time

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import Chunk, Extent
+from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.engine import keys
 from headgate.broker.engine.partition.log import ChunkRef, PartitionLog, Reach
 from headgate.broker.engine.read.history import HistoryReader

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 
-from headgate.broker.cluster.manifest import Edit, SetLogStart, SkipRecords
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.topics import SetLogStart, SkipRecords
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader

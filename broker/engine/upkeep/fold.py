@@ -22,7 +22,9 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
+from headgate.broker.cluster.edits.incarnations import FoldChunks
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.engine import keys
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.reader import damage_of, parse_index, rows_of
@@ -267,7 +269,7 @@ def _judge(manifest: Manifest, extent: Extent, header: BatchHeader, batch: memor
 
 
 def _is_readable(manifest: Manifest, extent: Extent, header: BatchHeader) -> bool:
-    return manifest.is_readable(extent.topic_id, extent.partition, header.base_offset, header.next_offset)
+    return manifest.readable.has(extent.topic_id, extent.partition, header.base_offset, header.next_offset)
 
 
 async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int) -> tuple[memoryview, memoryview]:
@@ -288,7 +290,7 @@ def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:
     return [
         extent
         for extent in extents
-        if manifest.is_readable(extent.topic_id, extent.partition, extent.base_offset, extent.end_offset)
+        if manifest.readable.has(extent.topic_id, extent.partition, extent.base_offset, extent.end_offset)
     ]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from headgate.broker.cluster.manifest import Edit, SealIncarnation, SealSegment
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import SealIncarnation
+from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine import keys
 from headgate.broker.engine.life import Life
@@ -86,7 +88,7 @@ class Handover:
         seals: list[Edit] = []
         origins: set[str] = set()
         for segment in segments:
-            if segment.id not in self._life.manifest.segments:
+            if segment.id not in self._life.manifest.segments.open:
                 continue  # the topic was deleted, or an earlier attempt succeeded
             if segment.id in self._leads.damaged:
                 # It has no record of its own, and the state of its producers is still the damaged object. The next lead waits for

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headgate.broker.cluster.gates import ParquetExtent, gate_of, is_url, topic_of
-from headgate.broker.cluster.manifest import Chunk, Extent, Manifest
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine import keys
 from headgate.broker.engine.upkeep.recovery import is_fence
@@ -100,7 +101,7 @@ def needs(manifest: Manifest) -> dict[str, Need]:
     for key in manifest.producers_objects():
         found[key] = Need(Kind.PRODUCERS)
     files: dict[str, list[tuple[uuid.UUID, ParquetExtent]]] = {}
-    for topic_id, gates in manifest.gates.items():
+    for topic_id, gates in manifest.gates.by_topic.items():
         for gate in gates.values():
             for extent in gate.extents:
                 files.setdefault(extent.path, []).append((topic_id, extent))
@@ -115,14 +116,14 @@ def needs(manifest: Manifest) -> dict[str, Need]:
 
 def _readable(manifest: Manifest, extents: Sequence[Extent]) -> Iterator[Records]:
     for one in sorted(extents, key=lambda extent: (extent.partition, extent.base_offset)):
-        if manifest.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset):
-            first = max(one.base_offset, manifest.log_start(one.topic_id, one.partition))
+        if manifest.readable.has(one.topic_id, one.partition, one.base_offset, one.end_offset):
+            first = max(one.base_offset, manifest.readable.log_start(one.topic_id, one.partition))
             yield Records(manifest.topics_by_id[one.topic_id].name, one.partition, first, one.end_offset)
 
 
 def _readable_file(manifest: Manifest, topic_id: uuid.UUID, one: ParquetExtent) -> Iterator[Records]:
-    if manifest.is_readable(topic_id, one.partition, one.base_offset, one.end_offset):
-        first = max(one.base_offset, manifest.log_start(topic_id, one.partition))
+    if manifest.readable.has(topic_id, one.partition, one.base_offset, one.end_offset):
+        first = max(one.base_offset, manifest.readable.log_start(topic_id, one.partition))
         yield Records(manifest.topics_by_id[topic_id].name, one.partition, first, one.end_offset)
 
 
@@ -172,7 +173,7 @@ def _judge_history(found: ObjectInfo, manifest: Manifest, topic_id: uuid.UUID, o
         return Judged(found, kind, Standing.LEFT_OVER, "its topic was deleted")
     if keys.is_of_table(found.key):
         return Judged(found, Kind.TABLE, Standing.NEEDED, "it describes the topic as a table", topic.name)
-    gates = manifest.gates.get(topic_id, {}).values()
+    gates = manifest.gates.of(topic_id).values()
     gate_id = gate_of(found.key, [gate.id for gate in gates if gate.state == "open"])
     if gate_id is not None:
         return Judged(found, Kind.HISTORY, Standing.IN_PROGRESS, f"uploaded for the open gate {gate_id}", topic.name)
@@ -217,7 +218,7 @@ def topic_use(manifest: Manifest) -> dict[str, TopicUse]:
     for chunks in manifest.chunks.values():
         for chunk in chunks.values():
             for one in chunk.extents:
-                if manifest.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset):
+                if manifest.readable.has(one.topic_id, one.partition, one.base_offset, one.end_offset):
                     found[manifest.topics_by_id[one.topic_id].name].live_bytes += one.data_bytes
     for path, need in needs(manifest).items():
         if need.extents and not is_url(path) and need.records:
@@ -293,8 +294,8 @@ def expiring(manifest: Manifest, cutoff: Callable[[int], int | None]) -> Iterato
         before_ms = cutoff(config.retention_ms) if config.retention_ms >= 0 else None
         for partition in range(topic.partitions):
             mine = sorted(rows.get((topic.id, partition), ()))
-            start = manifest.log_start(topic.id, partition)
-            waiting = [window.base_offset for window, gate in manifest.windows(topic.id, partition) if gate.state == "open"]
+            start = manifest.readable.log_start(topic.id, partition)
+            waiting = [window.base_offset for window, gate in manifest.gates.windows(topic.id, partition) if gate.state == "open"]
             size_bytes = sum(row.size_bytes for row in mine)
             gone = expired_end(start, mine, config, size_bytes, before_ms, min(waiting, default=None))
             if gone.why:
@@ -310,16 +311,16 @@ def _rows(manifest: Manifest) -> dict[tuple[uuid.UUID, int], list[Row]]:
     for chunks in manifest.chunks.values():
         for chunk in chunks.values():
             for one in chunk.extents:
-                if manifest.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset):
+                if manifest.readable.has(one.topic_id, one.partition, one.base_offset, one.end_offset):
                     key = (one.topic_id, one.partition)
                     rows.setdefault(key, []).append(Row(one.end_offset, one.data_bytes, chunk.appended_ms))
-    for topic_id, gates in manifest.gates.items():
+    for topic_id, gates in manifest.gates.by_topic.items():
         for gate in gates.values():
             for file in gate.extents:
-                if manifest.is_readable(topic_id, file.partition, file.base_offset, file.end_offset):
+                if manifest.readable.has(topic_id, file.partition, file.base_offset, file.end_offset):
                     row = Row(file.end_offset, file.data_bytes, gate.filled_ms)
                     rows.setdefault((topic_id, file.partition), []).append(row)
     for topic_id, file in manifest.files.all():
-        if manifest.is_readable(topic_id, file.partition, file.base_offset, file.end_offset):
+        if manifest.readable.has(topic_id, file.partition, file.base_offset, file.end_offset):
             rows.setdefault((topic_id, file.partition), []).append(Row(file.end_offset, file.data_bytes, file.appended_ms))
     return rows

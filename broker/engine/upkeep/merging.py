@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from headgate.broker.cluster.gates import ParquetExtent, is_url
-from headgate.broker.cluster.manifest import first_readable
+from headgate.broker.cluster.readable import first_readable
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, PartitionLog
 from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX

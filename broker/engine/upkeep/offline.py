@@ -18,9 +18,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from headgate.broker.cluster.folded_files import ChunkPart, FilePart, FoldToFiles
+from headgate.broker.cluster.edits.files import FoldToFiles
+from headgate.broker.cluster.folded_files import ChunkPart, FilePart
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import Chunk, Extent, first_readable
+from headgate.broker.cluster.objects import Chunk, Extent
+from headgate.broker.cluster.readable import first_readable
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, PartitionLog
 from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
 

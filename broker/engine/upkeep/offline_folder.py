@@ -7,8 +7,8 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Set
 from contextlib import suppress
 
-from headgate.broker.cluster.admission import CUTS_MAX
-from headgate.broker.cluster.folded_files import FoldToFiles, NoteCompacted
+from headgate.broker.cluster.edits.files import FoldToFiles, NoteCompacted
+from headgate.broker.cluster.edits.topics import CUTS_MAX
 from headgate.broker.engine import keys
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
@@ -259,7 +259,7 @@ class OfflineFolder:
         if result.refused:
             self._keep(job, [result.refused_base], result.refused)
             return None
-        cuts = self._life.manifest.cuts.get(job.topic_id, {}).get(job.partition, ())
+        cuts = self._life.manifest.readable.cuts_of(job.topic_id, job.partition)
         if not result.files and not result.unchanged and len(cuts) >= CUTS_MAX:
             self._keep(
                 job, [part.extent.base_offset for part in job.parts], "no record is left, but there are too many such ranges"

@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from headgate.broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation, SealSegment
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import AddChunks, SealIncarnation
+from headgate.broker.cluster.edits.segments import SealSegment
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Chunk, Extent, Incarnation
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine import keys
 from headgate.broker.engine.partition.producers import Producers, encode_producers, load_producers
@@ -102,7 +106,7 @@ async def _recover_incarnation(
     store: Store, manifest: Manifest, incarnation: Incarnation, made_by: str, copies: list[Copy], recovered: Recovered
 ) -> None:
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
-    segments = [segment for segment in manifest.segments.values() if segment.incarnation_id == incarnation.id]
+    segments = [segment for segment in manifest.segments.open.values() if segment.incarnation_id == incarnation.id]
     checkpoints = {origin: None for segment in segments for origin in segment.origins}
     if incarnation.id in manifest.producers_keys:
         checkpoints[manifest.producers_keys[incarnation.id]] = None
@@ -308,7 +312,7 @@ def _ends(manifest: Manifest, segments: Iterable[SegmentInfo], chunks: Iterable[
     for segment in segments:
         for partition in segment.partitions:
             files = manifest.files.of(segment.topic_id, partition)
-            cuts = manifest.cuts.get(segment.topic_id, {}).get(partition, ())
+            cuts = manifest.readable.cuts_of(segment.topic_id, partition)
             ends[segment.topic_id, partition] = max([0, *(file.end_offset for file in files[-1:]), *(high for _, high in cuts)])
     for chunk in chunks:
         for extent in chunk.extents:
@@ -319,7 +323,7 @@ def _ends(manifest: Manifest, segments: Iterable[SegmentInfo], chunks: Iterable[
 
 def _segment_ends(manifest: Manifest, segment: SegmentInfo, ends: Mapping[tuple[uuid.UUID, int], int]) -> list[int]:
     return [
-        max(base_offset, ends.get((segment.topic_id, partition), 0), manifest.log_start(segment.topic_id, partition))
+        max(base_offset, ends.get((segment.topic_id, partition), 0), manifest.readable.log_start(segment.topic_id, partition))
         for partition, base_offset in zip(segment.partitions, segment.base_offsets, strict=True)
     ]
 

@@ -15,7 +15,10 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeAlias
 
-from headgate.broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import CloseIncarnation, RemoveChunks
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Chunk
 from headgate.broker.engine import keys
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads

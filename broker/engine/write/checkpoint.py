@@ -14,7 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from headgate.broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import AddChunks
+from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.partition.log import ChunkRef, PartitionLog

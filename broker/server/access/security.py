@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headgate.broker.cluster import scram
-from headgate.broker.cluster.access import Access, PutUser, User
+from headgate.broker.cluster.access import Access, User
 from headgate.broker.cluster.acl import ANONYMOUS, Operation
+from headgate.broker.cluster.edits.access import PutUser
 from headgate.broker.engine.identity import decoy_secret
 from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings

@@ -7,9 +7,11 @@ from typing import TypeVar
 
 import msgspec
 
-from headgate.broker.cluster.access import AddAcls, DeleteUser, PutUser, RemoveAcls, User, Verifier
+from headgate.broker.cluster.access import User, Verifier
 from headgate.broker.cluster.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
-from headgate.broker.cluster.quotas import AlterQuotas, Entity
+from headgate.broker.cluster.edits.access import AddAcls, DeleteUser, PutUser, RemoveAcls
+from headgate.broker.cluster.edits.quotas import AlterQuotas
+from headgate.broker.cluster.quotas import Entity
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.grpc.open_calls import Context
@@ -70,7 +72,7 @@ class AccessService:
         edits = [AlterQuotas(_entity(row), dict(row.values)) for row in request.set]
         edits += [AlterQuotas(_entity(row), dict.fromkeys(row.values)) for row in request.remove]
         for edit in edits:
-            self._engine.manifest.quotas.check(edit)
+            edit.check(self._engine.manifest)
         if edits:
             await self._engine.change_access(*edits)
         return access_pb2.AlterQuotasResponse()

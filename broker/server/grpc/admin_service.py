@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.broker import __version__
-from headgate.broker.cluster.manifest import Incarnation, Topic
+from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.topic_config import KEYS, config_key, is_internal
 from headgate.broker.engine.live_settings import topic_defaults
 from headgate.broker.engine.partition.log import PartitionLog
@@ -176,7 +176,7 @@ class AdminService:
                 size_bytes=bound.size_bytes,
                 skipped=[
                     admin_pb2.Partition.Range(base_offset=low, end_offset=high)
-                    for low, high in self._engine.manifest.cuts.get(topic.id, {}).get(number, ())
+                    for low, high in self._engine.manifest.readable.cuts_of(topic.id, number)
                 ],
             )
         if config:

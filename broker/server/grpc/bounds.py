@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.server.grpc.peers import Peers
@@ -60,7 +60,7 @@ async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bo
     wanted: dict[str, tuple[Incarnation, dict[str, None]]] = {}
     for name in names:
         topic = engine.manifest.topics[name]
-        for lead_id in {segment.incarnation_id for segment in engine.manifest.leads[topic.id] if segment is not None}:
+        for lead_id in {segment.incarnation_id for segment in engine.manifest.segments.leads[topic.id] if segment is not None}:
             if lead_id != engine.incarnation_id:
                 broker = engine.manifest.incarnations[lead_id]
                 wanted.setdefault(lead_id, (broker, {}))[1][name] = None

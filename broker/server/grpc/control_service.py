@@ -14,7 +14,8 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.capacity import Desired
 from headgate.broker.cluster.liveness import is_starved
-from headgate.broker.cluster.manifest import Incarnation, decode_edits
+from headgate.broker.cluster.manifest_format import decode_edits, encode_snapshot
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.quotas import Key
 from headgate.broker.cluster.segments import Order, SegmentInfo
 from headgate.broker.cluster.term_events import Reported
@@ -209,7 +210,7 @@ class ControlService:
         # No await from here to `joined`: so every commit after the snapshot goes into the queue behind it.
         missed = leader.journal.since(hello.version) if hello.version else None
         welcome = control_pb2.Welcome(
-            snapshot=b"" if missed is not None else leader.manifest.encode(),
+            snapshot=b"" if missed is not None else encode_snapshot(leader.manifest),
             version=leader.journal.version if missed is None else hello.version,
             leader_incarnation_id=leader.manifest.leader,
             leader_broker_id=self._participant.engine.broker_id,
@@ -293,14 +294,14 @@ class ControlService:
         return control_pb2.ReshardResponse(
             segments=[
                 self._segment(leader, segment)
-                for segment in leader.manifest.segments.values()
+                for segment in leader.manifest.segments.open.values()
                 if segment.topic_id in topics and sealed & set(segment.partitions)
             ]
         )
 
     @staticmethod
     def _order(leader: Leader, request: control_pb2.ReshardRequest) -> Order:
-        planner, segments, brokers = leader.term.planner, leader.manifest.segments, leader.term.loads()
+        planner, segments, brokers = leader.term.planner, leader.manifest.segments.open, leader.term.loads()
         match request.WhichOneof("order"):
             case "split":
                 split = request.split
@@ -354,7 +355,7 @@ class ControlService:
                 if load is not None:
                     row.cpu_share, row.memory_bytes, row.connections = load.cpu_share, load.memory_bytes, load.connections
                     row.draining = load.draining
-        response.segments.extend(self._segment(leader, segment) for segment in leader.manifest.segments.values())
+        response.segments.extend(self._segment(leader, segment) for segment in leader.manifest.segments.open.values())
         for decision in reversed(leader.term.orders.decisions):
             response.decisions.add(
                 age_ms=round((now_s - decision.at_s) * 1000),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headgate.broker.cluster.acl import Operation
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.groups.consumer_events import ConsumerDescription
 from headgate.broker.groups.consumer_member import Holding
 from headgate.broker.groups.coordinator import Coordinator
@@ -291,7 +291,7 @@ class GroupsService:
             partition=row.partition,
             offset=row.offset,
             topic_id=topic.id,
-            window_end=self._engine.manifest.window_end(topic.id, row.partition),
+            window_end=self._engine.manifest.gates.window_end(topic.id, row.partition),
         )
 
 

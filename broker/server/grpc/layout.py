@@ -60,7 +60,7 @@ def layout(manifest: Manifest, store_url: str, request: gates_pb2.LayoutRequest)
         raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{request.topic}`")
     wanted = _Wanted.of(request)
     response = gates_pb2.LayoutResponse(store_url=store_url, topic_id=topic.id.bytes, prefix=data_prefix(topic.id))
-    response.files = sum(len(gate.extents) for gate in manifest.gates.get(topic.id, {}).values())
+    response.files = sum(len(gate.extents) for gate in manifest.gates.of(topic.id).values())
     response.files += sum(len(manifest.files.of(topic.id, number)) for number in range(topic.partitions)) if wanted.folded else 0
     # Everything is looked up before the first pause: the manifest may change during one.
     parts = [
@@ -98,17 +98,17 @@ class _Part:
 
 def _part(manifest: Manifest, topic_id: uuid.UUID, row: gates_pb2.PartitionLayout, wanted: _Wanted) -> _Part:
     number = row.partition
-    row.log_start = manifest.log_start(topic_id, number)
-    lead = manifest.leads[topic_id][number]
+    row.log_start = manifest.readable.log_start(topic_id, number)
+    lead = manifest.segments.leads[topic_id][number]
     if lead is not None:
         broker = manifest.incarnations[lead.incarnation_id]
         row.grpc_address = f"{broker.host}:{broker.grpc_port}"
         row.kafka_address = f"{broker.host}:{broker.kafka_port}"
     windows: list[tuple[Gate, int, int, Passing]] = []
-    for window, gate in manifest.windows(topic_id, number):
+    for window, gate in manifest.gates.windows(topic_id, number):
         base, end = max(window.base_offset, wanted.first), min(window.end_offset, wanted.end)
         if base < end:
-            items = manifest.gate_times.passing(gate, number, base, end, wanted.low_ms, wanted.high_ms)
+            items = manifest.gates.times.passing(gate, number, base, end, wanted.low_ms, wanted.high_ms)
             if gate.state == "filled":
                 folded = manifest.files.passing(topic_id, number, base, end, wanted.low_ms, wanted.high_ms)
                 items = heapq.merge(items, folded, key=lambda item: item.base_offset)
@@ -118,7 +118,7 @@ def _part(manifest: Manifest, topic_id: uuid.UUID, row: gates_pb2.PartitionLayou
         row=row,
         windows=windows,
         folded=manifest.files.passing(topic_id, number, first, end, wanted.low_ms, wanted.high_ms),
-        cuts=tuple(manifest.cuts.get(topic_id, {}).get(number, ())),
+        cuts=tuple(manifest.readable.cuts_of(topic_id, number)),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.patience import Patiences
 from headgate.broker.control.stream import Connect, connect
 from headgate.broker.control.wire import error_of

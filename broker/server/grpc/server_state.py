@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.control.stream import Connect, connect
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog

@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine import keys
 from headgate.broker.runtime.errors import HeadgateError

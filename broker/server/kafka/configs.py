@@ -13,7 +13,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Topic
+    from headgate.broker.cluster.objects import Topic
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 """Resource types. Client metrics (16) and groups (32): `resource_configs.py`."""

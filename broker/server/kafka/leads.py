@@ -12,7 +12,7 @@ from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Incarnation, Topic
+    from headgate.broker.cluster.objects import Incarnation, Topic
     from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.server.kafka.context import Context
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headgate.broker import __version__
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.control.load import trouble_of
 from headgate.broker.control.participant import Participant
 from headgate.broker.runtime.config import Settings

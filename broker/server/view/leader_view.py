@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from headgate.broker.cluster.liveness import is_starved
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.segments import BrokerLoad, SegmentInfo
 from headgate.broker.control.leader import Leader
 from headgate.broker.control.load import trouble_of

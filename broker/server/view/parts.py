@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from headgate.broker.cluster import gates as gate_rules
-from headgate.broker.cluster.manifest import Incarnation, Manifest
-from headgate.broker.cluster.manifest import Topic as StoredTopic
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Incarnation
+from headgate.broker.cluster.objects import Topic as StoredTopic
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import INTERNAL_TOPICS, is_internal
 from headgate.broker.runtime.turns import Turn
@@ -31,7 +32,7 @@ async def led(manifest: Manifest, turn: Turn) -> tuple[dict[str, Counts], Counts
     """(what each incarnation leads, all of it)."""
     found: dict[str, Counts] = {}
     whole = Counts()
-    async for segment in turn.each(list(manifest.segments.values())):
+    async for segment in turn.each(list(manifest.segments.open.values())):
         for one in (whole, found.setdefault(segment.incarnation_id, Counts())):
             one.segments += 1
             one.partitions += segment.end_partition - segment.first_partition
@@ -58,7 +59,7 @@ async def topic_names(manifest: Manifest, search: str, turn: Turn) -> list[str]:
 
 def segments_of(manifest: Manifest, topic: StoredTopic) -> Iterator[SegmentInfo | range]:
     """A topic's segments in order; ranges of partitions without a lead in between."""
-    leads = manifest.leads.get(topic.id, [])
+    leads = manifest.segments.leads.get(topic.id, [])
     number = 0
     while number < len(leads):
         segment = leads[number]
@@ -94,7 +95,7 @@ def topic_row(manifest: Manifest, topic: StoredTopic, segment_row: Callable[[Seg
         segments=rows,
         bytes_in_per_s=bytes_in if measured else None,
         bytes_out_per_s=bytes_out if measured else None,
-        gates_open=sum(gate.state == "open" for gate in islice(reversed(manifest.gates.get(topic.id, {}).values()), 100)),
+        gates_open=sum(gate.state == "open" for gate in islice(reversed(list(manifest.gates.of(topic.id).values())), 100)),
     )
 
 
@@ -130,10 +131,10 @@ def choose_gates(manifest: Manifest, open_ones: Sequence[tuple[uuid.UUID, str]])
     """The gates to show: the open ones, then the newest of the others. `open_ones`: topic id and gate id, as far as known."""
     found: dict[tuple[uuid.UUID, str], gate_rules.Gate] = {}
     for topic_id, gate_id in open_ones:
-        gate = manifest.gates.get(topic_id, {}).get(gate_id)
+        gate = manifest.gates.of(topic_id).get(gate_id)
         if gate is not None and gate.state == "open":
             found[topic_id, gate_id] = gate
-    for topic_id, gates in manifest.gates.items():
+    for topic_id, gates in manifest.gates.by_topic.items():
         for gate in islice(reversed(gates.values()), model.GATES_MAX):
             found[topic_id, gate.id] = gate
     ordered = sorted(found.values(), key=lambda gate: (gate.state != "open", -max(gate.filled_ms, gate.opened_ms)))

@@ -72,14 +72,14 @@ def _no_expiry() -> Mapping[str, object]:
 
 def _half_a_gate() -> Mapping[str, object]:
     """The leader fills only the first partitions of a gate."""
-    from headgate.broker.cluster import manifest
+    from headgate.broker.cluster.edits import gates
 
-    apply = manifest.Manifest.apply
+    apply = gates.FillGate.apply
 
-    def half(self: manifest.Manifest, edits: Iterable[manifest.Edit]) -> None:
-        apply(self, [replace(one, extents=one.extents[:1]) if isinstance(one, manifest.FillGate) else one for one in edits])
+    def half(self: gates.FillGate, state: Any) -> None:
+        apply(replace(self, extents=self.extents[:1]), state)
 
-    return {"headgate.broker.cluster.manifest.Manifest.apply": half}
+    return {"headgate.broker.cluster.edits.gates.FillGate.apply": half}
 
 
 def _readers_pass_gates() -> Mapping[str, object]:
@@ -165,7 +165,7 @@ def _no_proof() -> Mapping[str, object]:
 
 def _forgotten_files() -> Mapping[str, object]:
     """A recovery does not see that the last records of a partition are in files."""
-    from headgate.broker.cluster.manifest import Chunk
+    from headgate.broker.cluster.objects import Chunk
     from headgate.broker.engine.upkeep import recovery
 
     ends = recovery._ends
@@ -178,7 +178,7 @@ def _forgotten_files() -> Mapping[str, object]:
 
 def _late_folds() -> Mapping[str, object]:
     """The leader accepts a fold to files that has missed what happened to its chunks meanwhile."""
-    return {"headgate.broker.cluster.admission._check_fold_to_files": lambda manifest, edit: None}
+    return {"headgate.broker.cluster.edits.files.FoldToFiles.check": lambda self, state: None}
 
 
 def _folded_aborts() -> Mapping[str, object]:

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
 from headgate.broker.cluster.fleet import Drain
 from headgate.broker.cluster.fleet import Fleet as Plan
-from headgate.broker.cluster.manifest import OpenSegment, SealSegment
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError

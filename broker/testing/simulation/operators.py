@@ -116,7 +116,7 @@ class Operator:
         for broker in [world.brokers[key] for key in sorted(world.brokers)]:
             if not broker.alive or not broker.serving or broker.participant.leader is None:
                 continue
-            segments = sorted(broker.engine.manifest.segments)
+            segments = sorted(broker.engine.manifest.segments.open)
             if not segments:
                 return
             segment_id = random.choice(segments)

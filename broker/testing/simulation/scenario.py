@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TextIO
 
-from headgate.broker.cluster.manifest import (
-    Edit,
-    FillGate,
-    OpenSegment,
-    SealIncarnation,
-    SealSegment,
-    SetLeader,
-    SetLogStart,
-    decode_edits,
-)
+from headgate.broker.cluster.edits.brokers import SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.gates import FillGate
+from headgate.broker.cluster.edits.incarnations import SealIncarnation
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.edits.topics import SetLogStart
+from headgate.broker.cluster.manifest_format import decode_edits
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine import keys
 from headgate.broker.runtime.config import Settings
@@ -149,7 +146,7 @@ def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, obj
         "headgate.broker.cluster.term.TROUBLE_S": 3.0,
         "headgate.broker.engine.upkeep.fold.FANOUT": random.choice((2, 3, 8)),
         "headgate.broker.store.journal.SNAPSHOT_BYTES_MIN": random.choice((2_000, 8_000, 64_000)),
-        "headgate.broker.cluster.manifest.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),
+        "headgate.broker.cluster.topic_segments.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),
         **patches,
     }
 
@@ -396,7 +393,7 @@ class Scenario:
         serving = [broker for broker in self.fleet.alive() if broker.serving and broker.participant.leader is not None]
         manifests = [broker.engine.manifest for broker in serving]
         return bool(manifests) and all(
-            gate.state != "open" for manifest in manifests for gates in manifest.gates.values() for gate in gates.values()
+            gate.state != "open" for manifest in manifests for gates in manifest.gates.by_topic.values() for gate in gates.values()
         )
 
     def _fleet_state(self) -> str:

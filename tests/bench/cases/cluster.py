@@ -22,7 +22,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from headgate.broker.client.control import Control, Segment
-from headgate.broker.cluster.manifest import AddChunks, Chunk, CreateTopic, Extent, Incarnation, OpenIncarnation, Topic
+from headgate.broker.cluster.edits.incarnations import AddChunks, OpenIncarnation
+from headgate.broker.cluster.edits.topics import CreateTopic
+from headgate.broker.cluster.objects import Chunk, Extent, Incarnation, Topic
 from headgate.broker.engine.catalog import LocalCatalog
 from headgate.broker.store.local import LocalStore
 from tests.bench import brokers

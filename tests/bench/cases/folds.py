@@ -24,9 +24,13 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headgate.broker.cluster.admission import check
-from headgate.broker.cluster.folded_files import ChunkPart, FoldToFiles
+from headgate.broker.cluster.edits.files import FoldToFiles
+from headgate.broker.cluster.edits.incarnations import AddChunks, OpenIncarnation
+from headgate.broker.cluster.edits.topics import CreateTopic
+from headgate.broker.cluster.folded_files import ChunkPart
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import AddChunks, Chunk, CreateTopic, Extent, Incarnation, Manifest, OpenIncarnation, Topic
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Chunk, Extent, Incarnation, Topic
 from headgate.broker.cluster.ranges import Ranges
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog

@@ -34,8 +34,8 @@ class Topic:
         self._gates: Any = None
 
     async def open(self) -> None:
+        from headgate.broker.cluster.edits.gates import OpenGate
         from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
-        from headgate.broker.cluster.manifest import OpenGate
         from headgate.broker.runtime.clock import Clock
         from headgate.broker.runtime.config import Settings
         from headgate.broker.store.local import LocalStore

@@ -9,10 +9,12 @@ from __future__ import annotations
 import pytest
 
 from headgate.broker.cluster import scram
-from headgate.broker.cluster.access import Access, AddAcls, DeleteUser, PutUser, User
+from headgate.broker.cluster.access import User
 from headgate.broker.cluster.acl import Acl, AclFilter, Acls, Pattern, Permission, Resource, fault
 from headgate.broker.cluster.acl import Operation as Op
-from headgate.broker.cluster.manifest import Manifest, decode_edits, encode_edits
+from headgate.broker.cluster.edits.access import AddAcls, DeleteUser, PutUser
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 R = Resource
@@ -165,7 +167,7 @@ def test_filters_select_as_in_kafka(chosen: AclFilter, count: int) -> None:
 def test_a_wrong_rule_is_refused(wrong: Acl) -> None:
     assert fault(wrong) is not None
     with pytest.raises(InvalidError):
-        Access().check(AddAcls([wrong]))
+        AddAcls([wrong]).check(Manifest())
 
 
 def _user(name: str, *, superuser: bool = False, password: str = "p") -> User:
@@ -177,22 +179,22 @@ def test_the_last_administrator_stays() -> None:
     manifest.apply([PutUser(_user("root", superuser=True)), PutUser(_user("alice"))])
     for edit in (DeleteUser("root"), PutUser(_user("root"))):
         with pytest.raises(InvalidError) as raised:
-            manifest.access.check(edit)
+            edit.check(manifest)
         assert raised.value.reason is Reason.POLICY_VIOLATION
-    manifest.access.check(PutUser(_user("root", superuser=True, password="q")))
+    PutUser(_user("root", superuser=True, password="q")).check(manifest)
     with pytest.raises(InvalidError, match="must keep it"):  # by AlterUserScramCredentials
-        manifest.access.check(PutUser(User(name="root", superuser=True)))
+        PutUser(User(name="root", superuser=True)).check(manifest)
     manifest.apply([PutUser(User(name="by-certificate", superuser=True))])
     with pytest.raises(InvalidError, match="last administrator"):
-        manifest.access.check(DeleteUser("root"))
-    manifest.access.check(DeleteUser("by-certificate"))
+        DeleteUser("root").check(manifest)
+    DeleteUser("by-certificate").check(manifest)
     manifest.apply([PutUser(_user("second", superuser=True))])
-    manifest.access.check(DeleteUser("root"))
+    DeleteUser("root").check(manifest)
     with pytest.raises(InvalidError) as raised:
-        manifest.access.check(DeleteUser("nobody"))
+        DeleteUser("nobody").check(manifest)
     assert raised.value.reason is Reason.UNKNOWN_USER
     with pytest.raises(InvalidError) as raised:
-        manifest.access.check(PutUser(_user("alice"), new=True))
+        PutUser(_user("alice"), new=True).check(manifest)
     assert raised.value.reason is Reason.USER_EXISTS
 
 
@@ -201,7 +203,7 @@ def test_users_and_rules_survive_edits_and_snapshots_and_hold_no_password() -> N
     data = encode_edits(edits)
     manifest = Manifest()
     manifest.apply(decode_edits(data))
-    again = Manifest.decode(manifest.encode())
+    again = decode_snapshot(encode_snapshot(manifest))
     assert again.access.users == manifest.access.users and again.access.acls.all == manifest.access.acls.all
     assert again.access.acls.allows(("User:alice",), "h", Op.READ, R.TOPIC, "abc")
-    assert b"hunter2" not in data + manifest.encode()
+    assert b"hunter2" not in data + encode_snapshot(manifest)

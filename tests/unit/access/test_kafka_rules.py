@@ -18,6 +18,7 @@ import pytest_asyncio
 from headgate.broker.cluster.access import Access
 from headgate.broker.cluster.acl import Acl, Operation, Pattern, Permission, Resource
 from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import encode_snapshot
 from headgate.broker.cluster.topics import NewTopic
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
@@ -114,9 +115,9 @@ async def test_a_client_without_permissions_changes_and_sees_nothing(context: Co
     rights = Authority(context.settings, lambda: access).rights(Identity(principal="User:nobody", host="10.0.0.1"))
     assert rights is not None
     _, handle = api.load()
-    before = context.engine.manifest.encode()
+    before = encode_snapshot(context.engine.manifest)
     answer = await authorized(key, request, handle, dataclasses.replace(context, api_version=version), rights)
-    assert context.engine.manifest.encode() == before and isinstance(context.engine.manifest, Manifest)
+    assert encode_snapshot(context.engine.manifest) == before and isinstance(context.engine.manifest, Manifest)
     answer.encode(version)
     codes = set(_codes(answer)) - {0}
     if key in FREE:

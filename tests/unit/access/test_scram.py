@@ -11,7 +11,8 @@ import base64
 import pytest
 
 from headgate.broker.cluster import scram
-from headgate.broker.cluster.access import Access, DeleteUser, PutUser, User, Verifier
+from headgate.broker.cluster.access import Access, User, Verifier
+from headgate.broker.cluster.edits.access import DeleteUser, PutUser
 from headgate.broker.cluster.scram import Exchange, ScramError
 
 # RFC 7677, section 3.

@@ -12,10 +12,14 @@ import uuid
 import pytest
 from msgspec.structs import replace
 
+from headgate.broker.cluster.edits.files import FoldToFiles
+from headgate.broker.cluster.edits.gates import FillGate, OpenGate, TrimGates
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, SetLogStart
 from headgate.broker.cluster.file_times import ALL_MS, BLOCK_FILES, GateTimes, Passed, Passing
-from headgate.broker.cluster.folded_files import FilePart, FoldedFiles, FoldToFiles
+from headgate.broker.cluster.folded_files import FilePart, FoldedFiles
 from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
-from headgate.broker.cluster.manifest import CreateTopic, DeleteTopic, FillGate, Manifest, OpenGate, SetLogStart, Topic, TrimGates
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Topic
 
 TOPIC = uuid.UUID(int=1)
 FILES = 5 * BLOCK_FILES
@@ -128,10 +132,10 @@ def test_edits_of_a_manifest() -> None:
     manifest = Manifest()
 
     def look() -> int:
-        gates = manifest.gates.get(TOPIC, {}).values()
+        gates = manifest.gates.of(TOPIC).values()
         for gate in gates:
             for low_ms, high_ms in ((300_000, 301_000), (0, 1000), ALL_MS):
-                check(manifest.gate_times.passing(gate, 0, 0, 2 * FILES * ROWS, low_ms, high_ms), gate.extents, low_ms, high_ms)
+                check(manifest.gates.times.passing(gate, 0, 0, 2 * FILES * ROWS, low_ms, high_ms), gate.extents, low_ms, high_ms)
         return sum(len(gate.extents) for gate in gates)
 
     window = GateWindow(0, 0, FILES * ROWS, 1)

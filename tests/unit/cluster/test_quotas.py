@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.broker.cluster.manifest import Manifest, decode_edits, encode_edits
+from headgate.broker.cluster.edits.quotas import AlterQuotas
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
 from headgate.broker.cluster.meters import BURST_S, Meters, Use
 from headgate.broker.cluster.quota_shares import QuotaBook, divide
-from headgate.broker.cluster.quotas import ENTITIES_MAX, AlterQuotas, Entity, Kind, Quotas, entity_of
+from headgate.broker.cluster.quotas import ENTITIES_MAX, Entity, Kind, Quotas, entity_of
 from headgate.broker.runtime.errors import InvalidError
 
 LEVELS = [
@@ -42,9 +44,8 @@ SHARED = [
 
 
 def _set(quotas: Quotas, entity: Entity, **values: float | None) -> None:
-    edit = AlterQuotas(entity, values)
-    quotas.check(edit)
-    quotas.apply(edit)
+    quotas.check(entity, values)
+    quotas.alter(entity, values)
 
 
 def test_the_most_specific_entity_with_a_quota_decides() -> None:
@@ -95,23 +96,23 @@ def test_addresses_have_quotas_of_their_own() -> None:
 )
 def test_a_wrong_quota_is_refused(parts: list[tuple[str, str | None]], values: dict[str, float | None]) -> None:
     with pytest.raises(InvalidError):
-        Quotas().check(AlterQuotas(entity_of(parts), values))
+        Quotas().check(entity_of(parts), values)
 
 
 def test_the_number_of_entities_is_bounded() -> None:
     quotas = Quotas()
     for number in range(ENTITIES_MAX):
-        quotas.apply(AlterQuotas(Entity(user=f"u{number}"), {"producer_byte_rate": 1}))
+        quotas.alter(Entity(user=f"u{number}"), {"producer_byte_rate": 1})
     with pytest.raises(InvalidError, match="too many"):
-        quotas.check(AlterQuotas(Entity(user="one more"), {"producer_byte_rate": 1}))
-    quotas.check(AlterQuotas(Entity(user="u1"), {"producer_byte_rate": 2}))
+        quotas.check(Entity(user="one more"), {"producer_byte_rate": 1})
+    quotas.check(Entity(user="u1"), {"producer_byte_rate": 2})
 
 
 def test_quotas_are_part_of_the_manifest() -> None:
     manifest = Manifest()
     edit = AlterQuotas(Entity(user="alice", client_id=""), {"producer_byte_rate": 1024.0, "request_percentage": 12.5})
     manifest.apply(decode_edits(encode_edits([edit])))
-    again = Manifest.decode(manifest.encode())
+    again = decode_snapshot(encode_snapshot(manifest))
     assert again.quotas.by_entity == manifest.quotas.by_entity == {edit.entity: {Kind.PRODUCE: 1024.0, Kind.REQUEST: 12.5}}
 
 

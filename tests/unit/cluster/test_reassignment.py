@@ -11,18 +11,13 @@ import uuid
 import pytest
 
 from headgate.broker.cluster.admission import check
-from headgate.broker.cluster.manifest import (
-    CreateTopic,
-    DeleteTopic,
-    Incarnation,
-    Manifest,
-    OpenIncarnation,
-    OpenSegment,
-    SealSegment,
-    Topic,
-)
+from headgate.broker.cluster.edits.incarnations import OpenIncarnation
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, Reassign
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import decode_snapshot, encode_snapshot
+from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.reassign_orders import MOVED_TOGETHER_MAX, orders, placed
-from headgate.broker.cluster.reassignment import Reassign
 from headgate.broker.cluster.segments import BrokerLoad, Order, SegmentInfo
 from headgate.broker.runtime.errors import InvalidError, Reason
 
@@ -46,7 +41,7 @@ class World:
     def open(self, first: int, end: int, lead: str) -> None:
         self.epoch += 1
         segment = SegmentInfo(
-            id=self.manifest.next_segment_id,
+            id=self.manifest.segments.next_id,
             topic_id=TOPIC,
             first_partition=first,
             end_partition=end,
@@ -64,7 +59,7 @@ class World:
 
     def carry_out(self, order: Order) -> None:
         for key in order.seal:
-            self.manifest.apply([SealSegment(key, [0] * len(self.manifest.segments[key].partitions))])
+            self.manifest.apply([SealSegment(key, [0] * len(self.manifest.segments.open[key].partitions))])
         for one in order.open:
             self.open(one.first_partition, one.end_partition, one.incarnation_id)
         self.manifest.check_invariants()
@@ -94,7 +89,9 @@ def test_a_reassignment_moves_the_lead_of_its_partitions_only() -> None:
     assert world.leads() == [1, 2, 2, 1, 3, 1]
     assert world.topic.targets == {} and world.topic.replicas == {1: [2, 1], 2: [2], 4: [3]}
     assert orders(world.manifest, BROKERS, ()) == [] and not world.manifest.reassigning
-    assert placed(world.manifest) == {lead.id for number in (1, 4) if (lead := world.manifest.leads[TOPIC][number]) is not None}
+    assert placed(world.manifest) == {
+        lead.id for number in (1, 4) if (lead := world.manifest.segments.leads[TOPIC][number]) is not None
+    }
 
 
 def test_a_list_that_begins_with_the_lead_is_done_at_once() -> None:
@@ -120,7 +117,7 @@ def test_a_lead_that_moves_on_leaves_the_choice() -> None:
     world = World(1)
     world.reassign({0: [2, 3]})
     world.carry_out(orders(world.manifest, BROKERS, ())[0])
-    world.manifest.apply([SealSegment(world.manifest.next_segment_id - 1, [0])])
+    world.manifest.apply([SealSegment(world.manifest.segments.next_id - 1, [0])])
     world.open(0, 1, "c")
     assert world.topic.replicas == {0: [2, 3]} and world.topic.targets == {}
     assert placed(world.manifest) == set()
@@ -129,7 +126,7 @@ def test_a_lead_that_moves_on_leaves_the_choice() -> None:
 def test_a_snapshot_has_reassignments_and_a_deleted_topic_none() -> None:
     world = World()
     world.reassign({0: [1], 3: [2]})
-    copy = Manifest.decode(world.manifest.encode())
+    copy = decode_snapshot(encode_snapshot(world.manifest))
     copy.check_invariants()
     assert list(copy.reassigning) == list(copy.placed) == [TOPIC]
     copy.apply([DeleteTopic(TOPIC)])

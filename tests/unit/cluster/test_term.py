@@ -16,19 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.broker.cluster.edits.brokers import SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import OpenIncarnation, SealIncarnation
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.edits.topics import CreateTopic
 from headgate.broker.cluster.liveness import KNOWN_S, LEADER_REPORT_S, MEMBER_REPORT_S, TICK_S, Answer, Attention, Evidence
-from headgate.broker.cluster.manifest import (
-    CreateTopic,
-    Edit,
-    Incarnation,
-    Manifest,
-    OpenIncarnation,
-    OpenSegment,
-    SealIncarnation,
-    SealSegment,
-    SetLeader,
-    Topic,
-)
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo, Successor
 from headgate.broker.cluster.term import ALONE_S, DAMAGED_RETRY_S, PATIENCE, TROUBLE_S, Term
@@ -187,10 +182,10 @@ class Leader:
         return [*(SealSegment(two.id, [7] * len(two.partitions)) for two in self.led_by(one)), SealIncarnation(one.id)]
 
     def led_by(self, one: Incarnation) -> list[SegmentInfo]:
-        return [two for two in self.manifest.segments.values() if two.incarnation_id == one.id]
+        return [two for two in self.manifest.segments.open.values() if two.incarnation_id == one.id]
 
     def leads(self) -> list[str | None]:
-        return [None if lead is None else lead.incarnation_id for lead in self.manifest.leads[TOPIC.id]]
+        return [None if lead is None else lead.incarnation_id for lead in self.manifest.segments.leads[TOPIC.id]]
 
 
 def kinds(effects: list[Effect]) -> list[str]:

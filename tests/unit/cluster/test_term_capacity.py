@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from headgate.broker.cluster.capacity import RESERVED_DOWN_AFTER_MS, Reservation
-from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation, SetLeader
+from headgate.broker.cluster.edits.brokers import PutReservation, ReleaseReservation, SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import decode_snapshot, encode_snapshot
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
 from headgate.broker.control.leader_capacity import LeaderCapacity
@@ -223,4 +226,4 @@ async def test_those_that_drain_are_not_counted(store: MemoryStore, clock: Manua
 def test_a_snapshot_has_them() -> None:
     manifest = Manifest()
     manifest.apply([PutReservation(asks(3)), PutReservation(asks(2, "s")), ReleaseReservation("s"), ReleaseReservation("none")])
-    assert Manifest.decode(manifest.encode()).reservations == {"r": asks(3)}
+    assert decode_snapshot(encode_snapshot(manifest)).reservations == {"r": asks(3)}

@@ -11,8 +11,11 @@ import uuid
 
 import pytest
 
+from headgate.broker.cluster.edits.gates import OpenGate, TrimGates
+from headgate.broker.cluster.edits.topics import CreateTopic
 from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
-from headgate.broker.cluster.manifest import CreateTopic, Manifest, OpenGate, Topic, TrimGates
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Topic
 
 TOPIC = uuid.UUID(int=1)
 PARTITIONS = 4
@@ -42,15 +45,15 @@ def test_the_same_files_are_unreadable(seed: int) -> None:
     manifest.apply([CreateTopic(Topic(id=TOPIC, name="t", partitions=PARTITIONS)), OpenGate(gate)])
     for partition in chance.sample(range(PARTITIONS), 3):
         manifest.files.add(TOPIC, partition, files_in(chance, partition, GATE_END, END, folded=True))
-        manifest.log_starts.setdefault(TOPIC, {})[partition] = chance.randrange(END + 10)
+        manifest.readable.log_starts.setdefault(TOPIC, {})[partition] = chance.randrange(END + 10)
         bounds = sorted(chance.sample(range(END), 6))
-        manifest.cuts.setdefault(TOPIC, {})[partition] = list(zip(bounds[::2], bounds[1::2], strict=True))
+        manifest.readable.cuts.setdefault(TOPIC, {})[partition] = list(zip(bounds[::2], bounds[1::2], strict=True))
     every = [*extents, *(one for _, one in manifest.files.all())]
-    readable = [one for one in every if manifest.is_readable(TOPIC, one.partition, one.base_offset, one.end_offset)]
+    readable = [one for one in every if manifest.readable.has(TOPIC, one.partition, one.base_offset, one.end_offset)]
     assert 0 < len(readable) < len(every)
     gone = manifest.unreadable_files(TOPIC)
     assert len(gone) == len(every) - len(readable) and not {one.path for one in gone} & {one.path for one in readable}
     manifest.apply([TrimGates(TOPIC)])
-    left = [*manifest.gates[TOPIC]["g"].extents, *(one for _, one in manifest.files.all())]
+    left = [*manifest.gates.by_topic[TOPIC]["g"].extents, *(one for _, one in manifest.files.all())]
     assert sorted(left, key=lambda one: one.path) == sorted(readable, key=lambda one: one.path)
     manifest.check_invariants()

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.broker.cluster.manifest import Committed, CreateTopic, Edit, Topic
+from headgate.broker.cluster.edits.brokers import Committed
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.topics import CreateTopic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.control import routed_catalog as module
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.catalog import DeposedError, LocalCatalog

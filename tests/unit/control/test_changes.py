@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from headgate.broker.client.control import ClusterView, Control
 from headgate.broker.cluster import term
-from headgate.broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic
+from headgate.broker.cluster.manifest_format import encode_edits, encode_snapshot
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.control import leader
 from headgate.broker.control.load import LoadMeter, broker_load
 from headgate.broker.control.member import Membership
@@ -146,11 +148,11 @@ async def test_a_member_that_was_away_gets_what_it_missed(world: World, monkeypa
     await until(lambda: all_led_once(world, "t", 3) and len(first.engine.brokers()) == len(second.engine.brokers()) == 2)
     assert snapshots and not any(snapshots)
     # Commits that are under way reach both brokers.
-    await until(lambda: first.engine.manifest.encode() == second.engine.manifest.encode())
+    await until(lambda: encode_snapshot(first.engine.manifest) == encode_snapshot(second.engine.manifest))
     # A broker that was never a member gets all of it.
     await world.brokers[0].start()
     assert snapshots[-1]
-    await until(lambda: world.brokers[0].engine.manifest.encode() == world.leader.engine.manifest.encode())
+    await until(lambda: encode_snapshot(world.brokers[0].engine.manifest) == encode_snapshot(world.leader.engine.manifest))
 
 
 async def test_a_failover_is_told(world: World) -> None:

@@ -57,8 +57,8 @@ async def test_a_damaged_checkpoint_stops_its_partition_only(
     def move(to: int) -> None:
         term = world.leader.participant.leader
         assert term is not None
-        ids = [one.id for one in term.manifest.segments.values() if one.topic_id == segment.topic_id and 0 in one.partitions]
-        term.orders.begin(term.term.planner.order_move(term.manifest.segments, term.term.loads(), ids[0], to))
+        ids = [one.id for one in term.manifest.segments.open.values() if one.topic_id == segment.topic_id and 0 in one.partitions]
+        term.orders.begin(term.term.planner.order_move(term.manifest.segments.open, term.term.loads(), ids[0], to))
 
     move(target.number)
     await until(lambda: target.engine.leads.damaged)

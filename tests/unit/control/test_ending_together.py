@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.broker.cluster.manifest import Edit, SealIncarnation
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import SealIncarnation
 from headgate.broker.control import participant
 from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.runtime.clock import Clock

@@ -13,17 +13,12 @@ from typing import Any
 
 import pytest
 
-from headgate.broker.cluster.manifest import (
-    CreateTopic,
-    DeleteTopic,
-    Edit,
-    Incarnation,
-    Manifest,
-    OpenIncarnation,
-    OpenSegment,
-    SealSegment,
-    Topic,
-)
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import OpenIncarnation
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.order_book import Decision, OrderBook
 from headgate.broker.cluster.segments import Order, OrderKind, SegmentInfo, Successor
 from headgate.broker.control.orders import Orders

@@ -6,8 +6,9 @@ clients of one broker wait although the quota is not used up, or that brokers to
 
 from __future__ import annotations
 
+from headgate.broker.cluster.edits.quotas import AlterQuotas
 from headgate.broker.cluster.meters import Meter
-from headgate.broker.cluster.quotas import AlterQuotas, Entity
+from headgate.broker.cluster.quotas import Entity
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, until
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from headgate.broker.cluster.manifest import Follower
+from headgate.broker.cluster.objects import Follower
 from headgate.broker.control import replication
 from headgate.broker.control.stream import connect
 from headgate.broker.engine.partition.log import PartitionLog
@@ -82,7 +82,7 @@ async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Bro
         (segment,) = lead.engine.leads.segments()
         assert lead.participant.leader is not None
         orders, term = lead.participant.leader.orders, lead.participant.leader.term
-        order = term.planner.order_move(lead.participant.leader.manifest.segments, term.loads(), segment.id, None)
+        order = term.planner.order_move(lead.participant.leader.manifest.segments.open, term.loads(), segment.id, None)
         await orders.wait(orders.begin(order))
         lead = await new_lead(world, lead)
     assert await send(lead, 0) == 0

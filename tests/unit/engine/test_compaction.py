@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from headgate.broker.cluster.manifest import Edit
+from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.upkeep import compact_work, compaction, offline

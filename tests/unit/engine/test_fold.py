@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.broker.cluster.manifest import AddChunks, Chunk, FoldChunks, Incarnation, Manifest, OpenIncarnation
+from headgate.broker.cluster.edits.incarnations import AddChunks, FoldChunks, OpenIncarnation
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Chunk, Incarnation
 from headgate.broker.engine.upkeep.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose, fold, sparse
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.store.wrappers import MeteredStore

@@ -266,7 +266,7 @@ class Life:
                 await reader.read(self.broker, self.random.choice((1, 1_000, 1 << 20)))
             shown = dict(reader.shown)
             assert [offset for offset, _ in reader.shown] == sorted(shown), "each once, in order"
-            cuts = self.broker.engine.manifest.cuts.get(log.topic.id, {}).get(partition, [])
+            cuts = self.broker.engine.manifest.readable.cuts_of(log.topic.id, partition)
             for offset, value in wanted.items():
                 if offset >= log.log_start and not any(low <= offset < high for low, high in cuts):
                     assert shown.get(offset) == value, f"not there: {offset} {value!r}"

@@ -64,20 +64,20 @@ async def test_a_whole_store_is_whole(broker: Incarnation, deep: bool) -> None:
 
 
 async def _no_file(broker: Incarnation) -> tuple[str, int, int]:
-    (gate,) = broker.engine.manifest.gates[broker.engine.topic("t").id].values()
+    (gate,) = broker.engine.manifest.gates.by_topic[broker.engine.topic("t").id].values()
     await broker.faults.delete(gate.extents[0].path)
     return gate.extents[0].path, 0, ROWS
 
 
 async def _short_file(broker: Incarnation) -> tuple[str, int, int]:
-    (gate,) = broker.engine.manifest.gates[broker.engine.topic("t").id].values()
+    (gate,) = broker.engine.manifest.gates.by_topic[broker.engine.topic("t").id].values()
     data = await broker.faults.get(gate.extents[0].path)
     await broker.faults.put(gate.extents[0].path, data[:-100])
     return gate.extents[0].path, 0, ROWS
 
 
 async def _changed_page(broker: Incarnation) -> tuple[str, int, int]:
-    (gate,) = broker.engine.manifest.gates[broker.engine.topic("t").id].values()
+    (gate,) = broker.engine.manifest.gates.by_topic[broker.engine.topic("t").id].values()
     data = bytearray(await broker.faults.get(gate.extents[0].path))
     column = pq.read_metadata(io.BytesIO(data)).row_group(0).column(2)
     data[column.data_page_offset + column.total_compressed_size - 1] ^= 1
@@ -133,7 +133,7 @@ async def test_folded_files_are_a_kind_of_their_own(broker: Incarnation, clock: 
     await broker.wal.roll(cut=True)
     await broker.checkpointer.list_all()
     assert await broker.engine.running.offline.run_once()
-    (gate,) = broker.engine.manifest.gates[broker.engine.topic("t").id].values()
+    (gate,) = broker.engine.manifest.gates.by_topic[broker.engine.topic("t").id].values()
     assert not gate.extents
     use = topic_use(broker.engine.manifest)["t"]
     files = [one for _, one in broker.engine.manifest.files.all()]
@@ -186,7 +186,7 @@ async def test_objects_that_nothing_refers_to(broker: Incarnation, clock: Manual
 async def test_usage_by_topic(broker: Incarnation) -> None:
     manifest = broker.engine.manifest
     use = topic_use(manifest)["t"]
-    (gate,) = manifest.gates[broker.engine.topic("t").id].values()
+    (gate,) = manifest.gates.by_topic[broker.engine.topic("t").id].values()
     assert (use.history.objects, use.history.size_bytes) == (1, gate.extents[0].size_bytes)
     listed = [one for chunks in manifest.chunks.values() for chunk in chunks.values() for one in chunk.extents]
     assert use.live_bytes == sum(one.data_bytes for one in listed) > 0

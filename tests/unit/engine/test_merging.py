@@ -11,8 +11,9 @@ import uuid
 
 import pytest
 
+from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import Edit, Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.partition.log import AnyExtent, AnyRef, FileRef, PartitionLog

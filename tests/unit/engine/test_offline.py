@@ -13,9 +13,11 @@ import uuid
 
 import pytest
 
-from headgate.broker.cluster.folded_files import ChunkPart, FilePart, FoldToFiles, NoteCompacted
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.files import FoldToFiles, NoteCompacted
+from headgate.broker.cluster.folded_files import ChunkPart, FilePart
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.manifest import Edit, decode_edits, encode_edits
+from headgate.broker.cluster.manifest_format import decode_edits, encode_edits
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine import keys
 from headgate.broker.engine.upkeep import offline_work

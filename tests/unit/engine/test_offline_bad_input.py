@@ -132,14 +132,14 @@ async def test_a_missing_file_stops_its_merge_and_no_other(make_machine: MakeMac
     machine = make_machine("memory")
     broker = await machine.start()
     await work_due(broker)
-    (gate,) = broker.engine.manifest.gates[broker.engine.topic("h").id].values()
+    (gate,) = broker.engine.manifest.gates.by_topic[broker.engine.topic("h").id].values()
     lost = gate.extents[2].path
     data = await broker.store.get(lost)
     await broker.store.delete(lost)
     for _ in range(6):
         await folded(broker)
     assert files(broker) and not chunk_extents(broker), "the other topic goes on"
-    paths = [one.path for one in broker.engine.manifest.gates[broker.engine.topic("h").id]["flood"].extents]
+    paths = [one.path for one in broker.engine.manifest.gates.by_topic[broker.engine.topic("h").id]["flood"].extents]
     assert lost in paths, "its rows are not given up"
     await broker.store.put(lost, data)
     assert len(await seen(broker, "h")) == 50

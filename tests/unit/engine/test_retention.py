@@ -15,21 +15,17 @@ from pathlib import Path
 import pytest
 
 from headgate.broker.cluster.admission import check
-from headgate.broker.cluster.manifest import (
+from headgate.broker.cluster.edits.incarnations import (
     AddChunks,
-    Chunk,
     CloseIncarnation,
-    CreateTopic,
-    Extent,
     FoldChunks,
-    Incarnation,
-    Manifest,
     OpenIncarnation,
     RemoveChunks,
     SealIncarnation,
-    SetLogStart,
-    Topic,
 )
+from headgate.broker.cluster.edits.topics import CreateTopic, SetLogStart
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.objects import Chunk, Extent, Incarnation, Topic
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.retention import Cutoff, expired_offset, sweep_edits
 from headgate.broker.runtime.clock import Clock, ManualClock

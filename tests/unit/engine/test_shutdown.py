@@ -12,7 +12,8 @@ from contextlib import suppress
 
 import pytest
 
-from headgate.broker.cluster.manifest import Edit, SealIncarnation
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.incarnations import SealIncarnation
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine

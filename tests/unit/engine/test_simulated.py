@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from headgate.broker.cluster.admission import check_together
-from headgate.broker.cluster.manifest import SealIncarnation
+from headgate.broker.cluster.edits.incarnations import SealIncarnation
 from headgate.broker.runtime.errors import InvalidError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import eventually, settings
@@ -39,7 +39,7 @@ async def test_handing_over_goes_on_when_who_asked_for_it_is_gone(make_machine: 
     asked.cancel()
     await asyncio.wait((asked,))
     broker.store.held["put"].set()
-    await eventually(lambda: segment.id not in broker.engine.manifest.segments)
+    await eventually(lambda: segment.id not in broker.engine.manifest.segments.open)
 
 
 async def test_a_broker_that_has_ended_hears_of_it_without_harm(make_machine: MakeMachine) -> None:

@@ -19,7 +19,7 @@ from itertools import groupby
 
 import pytest
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine import keys
 from headgate.broker.engine.partition.log import PartitionLog, Pending

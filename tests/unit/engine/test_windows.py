@@ -12,7 +12,11 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from headgate.broker.cluster.manifest import Committed, Edit, FillGate, Manifest, OpenGate, ReleaseGate, SetLeader, SetLogStart
+from headgate.broker.cluster.edits.brokers import Committed, SetLeader
+from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.gates import FillGate, OpenGate, ReleaseGate
+from headgate.broker.cluster.edits.topics import SetLogStart
+from headgate.broker.cluster.manifest_format import decode_snapshot, encode_snapshot
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.windows import READERS_MAX, Readers, ReaderWindow, Windows
@@ -260,7 +264,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
         await machine.send(broker, [b"a%d" % partition, b"b%d" % partition], partition=partition)
     await broker.wal.roll()
     await broker.checkpointer.list_all()
-    before = engine.manifest.encode()
+    before = encode_snapshot(engine.manifest)
     seen: list[Edit] = []
 
     def applied(edits: Sequence[Edit]) -> None:
@@ -287,16 +291,16 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     catalog = engine._life.catalog
     assert isinstance(catalog, RoutedCatalog)
     # The topic as this broker knew it before it was away, and then with all edits.
-    for manifest, edits in ((Manifest.decode(before), []), (Manifest.decode(before), seen)):
+    for manifest, edits in ((decode_snapshot(before), []), (decode_snapshot(before), seen)):
         mine = engine.manifest.incarnations[engine.incarnation_id]
         manifest.incarnations = {mine.id: mine, **manifest.incarnations}
         manifest.chunks[mine.id] = {}
-        manifest.segments = {
+        manifest.segments.open = {
             key: replace(one, incarnation_id=mine.id, base_offsets=[102] * len(one.base_offsets))
-            for key, one in manifest.segments.items()
+            for key, one in manifest.segments.open.items()
         }
-        for segment in manifest.segments.values():
-            manifest._put_segment(segment)
+        for segment in manifest.segments.open.values():
+            manifest.segments.put(segment)
         manifest.apply(edits)
         catalog.manifest = manifest
         engine.leads.sync()

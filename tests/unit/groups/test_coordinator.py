@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.groups import driver as module
 from headgate.broker.groups.coordinator import TOPIC
 from headgate.broker.groups.driver import PatientClock

@@ -14,7 +14,7 @@ from kafka.partitioner.default import murmur2
 from headgate.broker.client import Admin, Delivery, Producer
 from headgate.broker.client.sender import Batch
 from headgate.broker.client.sequencing import IN_FLIGHT_MAX
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.log.batch import CODEC_MASK, parse_header, split
 from headgate.broker.log.compression import Codec

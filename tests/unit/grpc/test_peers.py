@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.server.grpc.peers import Peers
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 from headgate.broker.wire.grpc.methods import methods

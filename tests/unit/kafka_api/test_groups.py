@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.runtime.config import Settings
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.errors import ErrorCode

@@ -3,7 +3,8 @@ wrong. Deviation: `controller_mutation_rate` is not served."""
 
 from __future__ import annotations
 
-from headgate.broker.cluster.quotas import AlterQuotas, Entity, entity_of
+from headgate.broker.cluster.edits.quotas import AlterQuotas
+from headgate.broker.cluster.quotas import Entity, entity_of
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
@@ -62,9 +63,8 @@ def _judge(entry: EntryData, seen: set[Entity], context: Context, entries: int) 
                 f"Duplicate quota key {op.key} not updating quota for this entity {_shown(entry.entity)}",
             )
         values[op.key] = None if op.remove else op.value
-    edit = AlterQuotas(entity, values)
-    context.engine.manifest.quotas.check(edit)
-    return edit
+    context.engine.manifest.quotas.check(entity, values)
+    return AlterQuotas(entity, values)
 
 
 def _shown(names: list[EntityData]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.reassignment import REPLICAS_MAX
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.context import Context

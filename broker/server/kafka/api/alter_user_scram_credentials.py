@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headgate.broker.cluster.access import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, DeleteUser, PutUser, User
+from headgate.broker.cluster.access import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, User
+from headgate.broker.cluster.edits.access import DeleteUser, PutUser
 from headgate.broker.cluster.scram import verifier
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context

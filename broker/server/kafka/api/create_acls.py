@@ -3,8 +3,8 @@ together, without those that are wrong."""
 
 from __future__ import annotations
 
-from headgate.broker.cluster.access import AddAcls
 from headgate.broker.cluster.acl import Acl, fault
+from headgate.broker.cluster.edits.access import AddAcls
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, acl_of
 from headgate.broker.server.kafka.context import Context

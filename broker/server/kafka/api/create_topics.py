@@ -29,7 +29,7 @@ from headgate.broker.wire.kafka.messages.create_topics import (
 from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Topic
+    from headgate.broker.cluster.objects import Topic
 
 DEFAULT = -1
 REPLICATION_FACTOR_MAX = 10

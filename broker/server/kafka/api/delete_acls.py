@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.broker.cluster.access import RemoveAcls
 from headgate.broker.cluster.acl import Acl
+from headgate.broker.cluster.edits.access import RemoveAcls
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, shown
 from headgate.broker.server.kafka.context import Context

@@ -22,7 +22,7 @@ from headgate.broker.wire.kafka.messages.delete_topics import (
 from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Topic
+    from headgate.broker.cluster.objects import Topic
 
 IDS_VERSION_MIN = 6
 

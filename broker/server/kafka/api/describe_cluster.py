@@ -19,7 +19,7 @@ from headgate.broker.wire.kafka.messages.describe_cluster import (
 )
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Incarnation
+    from headgate.broker.cluster.objects import Incarnation
 
 BROKERS = 1
 CONTROLLERS = 2

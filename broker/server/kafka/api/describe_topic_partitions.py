@@ -26,7 +26,7 @@ from headgate.broker.wire.kafka.messages.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Topic
+    from headgate.broker.cluster.objects import Topic
 
 PARTITIONS_MAX = 2000
 

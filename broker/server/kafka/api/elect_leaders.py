@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.requests import unknown_topic_code

@@ -6,7 +6,7 @@ empty; see AlterPartitionReassignments. Topics and partitions that do not exist 
 
 from __future__ import annotations
 
-from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.objects import Topic
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.leads import Replicas
 from headgate.broker.wire.kafka.messages.list_partition_reassignments import (

@@ -32,7 +32,7 @@ from headgate.broker.wire.kafka.messages.metadata import (
 from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Incarnation, Topic
+    from headgate.broker.cluster.objects import Incarnation, Topic
 
 ALL_IS_EMPTY_VERSION = 0
 IDS_VERSION_MIN = 12

@@ -56,7 +56,7 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
                         leader_epoch=row.committed_leader_epoch,
                         metadata=row.committed_metadata,
                         topic_id=topic.id,
-                        window_end=manifest.window_end(topic.id, row.partition_index),
+                        window_end=manifest.gates.window_end(topic.id, row.partition_index),
                     )
                 )
 
