@@ -2,7 +2,6 @@
 
 ``HEADGATE_FLOODS``: files or directories, with ``:`` between them; default: ``floods.yaml`` beside this module.
 ``HEADGATE_CLUSTER``: address of the cluster. ``HEADGATE_SPARK_MASTER``, ``HEADGATE_FLEET``, ``HEADGATE_FLEET_WORKLOAD``,
-``HEADGATE_FLEET_NAMESPACE``, ``HEADGATE_FLEET_REGION``, ``HEADGATE_FLEET_MAX``: Spark and the fleet.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _FLEET = {
     "kind": "HEADGATE_FLEET",
     "workload": "HEADGATE_FLEET_WORKLOAD",
     "namespace": "HEADGATE_FLEET_NAMESPACE",
-    "region": "HEADGATE_FLEET_REGION",
     "maximum": "HEADGATE_FLEET_MAX",
 }
 
@@ -60,7 +58,7 @@ def _fleet(environment: Mapping[str, str]) -> FleetResource:
     if fleet.kind != "local" and not fleet.workload:
         raise InvalidError(
             Reason.INVALID_CONFIG,
-            f"HEADGATE_FLEET_WORKLOAD is missing: the StatefulSet, Deployment or ECS service. HEADGATE_FLEET=`{fleet.kind}`",
+            f"HEADGATE_FLEET_WORKLOAD is missing: the StatefulSet or Deployment. HEADGATE_FLEET=`{fleet.kind}`",
         )
     return fleet
 

@@ -249,15 +249,14 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The component that starts and stops brokers."""
 
-    kind: Literal["local", "kubernetes", "ecs"] = Field(
+    kind: Literal["local", "kubernetes"] = Field(
         default="local", description="local: `headgate up`, or KEDA: they follow by themselves"
     )
-    workload: str = Field(default="", description="kubernetes: the StatefulSet or Deployment; ecs: the service")
-    namespace: str = Field(default="default", description="kubernetes: the namespace; ecs: the cluster")
+    workload: str = Field(default="", description="kubernetes: the StatefulSet or Deployment")
+    namespace: str = Field(default="default", description="kubernetes: the namespace")
     workload_kind: Literal["statefulset", "deployment"] = Field(
         default="statefulset", description="kubernetes: what the workload is"
     )
-    region: str = Field(default="", description="ecs: the region; empty: that of the environment")
     minimum: int = Field(default=1, ge=0, description="never asked for fewer brokers")
     maximum: int = Field(default=64, ge=1, description="never asked for more brokers")
 
@@ -272,12 +271,6 @@ class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 kind=self.workload_kind,
                 minimum=self.minimum,
                 maximum=self.maximum,
-            )
-        if self.kind == "ecs":
-            from headgate.assets.fleets.ecs import EcsFleet
-
-            return EcsFleet(
-                cluster=self.namespace, service=self.workload, region=self.region, minimum=self.minimum, maximum=self.maximum
             )
         from headgate.assets.fleets.local import LocalFleet
 

@@ -148,23 +148,23 @@ def test_the_environment_chooses_files_cluster_and_fleet(tmp_path: Path) -> None
     environment = {
         "HEADGATE_FLOODS": str(tmp_path),
         "HEADGATE_CLUSTER": "broker:1",
-        "HEADGATE_FLEET": "ecs",
+        "HEADGATE_FLEET": "kubernetes",
         "HEADGATE_FLEET_WORKLOAD": "brokers",
         "HEADGATE_FLEET_MAX": "7",
         "HEADGATE_SPARK_MASTER": "spark://one:7077",
     }
     resources = from_environment(environment).resources or {}
     assert resources["cluster"].address == "broker:1" and resources["spark"].master == "spark://one:7077"
-    assert (resources["fleet"].kind, resources["fleet"].workload, resources["fleet"].maximum) == ("ecs", "brokers", 7)
+    assert (resources["fleet"].kind, resources["fleet"].workload, resources["fleet"].maximum) == ("kubernetes", "brokers", 7)
 
 
 @pytest.mark.parametrize(
     ("environment", "text"),
     [
-        ({"HEADGATE_FLEET": "nomad"}, r"input should be 'local', 'kubernetes' or 'ecs'\. HEADGATE_FLEET=`nomad`"),
+        ({"HEADGATE_FLEET": "nomad"}, r"input should be 'local' or 'kubernetes'\. HEADGATE_FLEET=`nomad`"),
         ({"HEADGATE_FLEET_MAX": "many"}, r"valid integer.*\. HEADGATE_FLEET_MAX=`many`"),
         ({"HEADGATE_FLEET_MAX": "0"}, r"greater than or equal to 1\. HEADGATE_FLEET_MAX=`0`"),
-        ({"HEADGATE_FLEET": "ecs"}, r"HEADGATE_FLEET_WORKLOAD is missing: .*\. HEADGATE_FLEET=`ecs`"),
+        ({"HEADGATE_FLEET": "kubernetes"}, r"HEADGATE_FLEET_WORKLOAD is missing: .*\. HEADGATE_FLEET=`kubernetes`"),
         ({"HEADGATE_FLOODS": ""}, r"no file with floods .*\. HEADGATE_FLOODS=``"),
         ({"HEADGATE_FLOODS": "."}, r"no file with floods .*\. HEADGATE_FLOODS=`\.`"),
     ],

@@ -1,6 +1,6 @@
-"""Fleets against the closest emulators: the official Kubernetes client against kmock, boto3 against moto.
+"""Fleets against the closest emulator: the official Kubernetes client against kmock.
 
-Compared: the API's state afterwards, and the errors for missing or forbidden objects. Neither emulator starts pods or tasks; the
+Compared: the API's state afterwards, and the errors for missing or forbidden objects. The emulator starts no pods; the
 tests do not cover a cluster's reaction to the number. A mismatch means that a fleet gets a wrong number of brokers, or an
 unclear error.
 """
@@ -16,14 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import kmock
 import pytest
 import yaml
-from botocore.config import Config  # type: ignore[import-untyped]
 from kubernetes import client as kubernetes  # type: ignore[import-untyped]
 
-from headgate.assets.fleets.ecs import EcsFleet
 from headgate.assets.fleets.interface import Fleet
 from headgate.assets.fleets.kubernetes import KubernetesFleet
 from headgate.assets.fleets.local import LocalFleet
@@ -31,7 +28,6 @@ from headgate.assets.resources import FleetResource
 from headgate.broker.client.control import DesiredBrokers
 from headgate.broker.runtime.errors import FatalError, RetryError
 from tests.support.ports import free_port
-from tests.support.s3_server import S3Server
 from tests.support.stand_in import StandInCluster, book
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -193,79 +189,3 @@ def test_each_pod_is_a_broker_of_its_own(tmp_path: Path) -> None:
         "broker", "--broker-id", "3", "--host", "0.0.0.0", "--advertised-host", "headgate-2.headgate-brokers.headgate.svc",
         "--capacity-brokers-min", "1", "--capacity-brokers-max", "8",
     ]  # fmt: skip
-
-
-# -- ecs
-
-
-def aws(server: S3Server, service: str) -> Any:
-    """moto's server emulates more services than S3."""
-    return boto3.client(
-        service, region_name="us-east-1", endpoint_url=server.endpoint, aws_access_key_id="test", aws_secret_access_key="test"
-    )
-
-
-def test_the_service_of_the_definitions_is_scaled(s3_server: S3Server, tmp_path: Path) -> None:
-    """boto3 accepts only fields of the API; moto keeps the given values."""
-    task, service = (json.loads((DEPLOY / name).read_text()) for name in ("ecs/task.json", "ecs/service.json"))
-    client, network = aws(s3_server, "ecs"), aws(s3_server, "ec2")
-    places = service["networkConfiguration"]["awsvpcConfiguration"]
-    places["subnets"] = [one["SubnetId"] for one in network.describe_subnets()["Subnets"]]
-    places["securityGroups"] = [one["GroupId"] for one in network.describe_security_groups()["SecurityGroups"]]
-    client.create_cluster(clusterName=service["cluster"])
-    made = client.register_task_definition(**task)["taskDefinition"]
-    assert client.create_service(**service)["service"]["taskDefinition"] == made["taskDefinitionArn"]
-    fleet = EcsFleet(cluster=service["cluster"], service=service["serviceName"], client=client)
-    assert fleet.scale(3).asked == 3 and fleet.state().asked == 3
-    (container,) = made["containerDefinitions"]
-    assert container["entryPoint"] == ["sh", "-c"]
-    assert started_with(container["command"][0], tmp_path) == [
-        "broker", "--broker-id", str(3 * 256 + 17), "--host", "0.0.0.0", "--advertised-host", "10.0.3.17"
-    ]  # fmt: skip
-
-
-@pytest.fixture
-def ecs(s3_server: S3Server) -> Any:
-    """A service of one task."""
-    client = aws(s3_server, "ecs")
-    client.create_cluster(clusterName="flood")
-    client.register_task_definition(family="broker", containerDefinitions=[{"name": "broker", "image": "headgate", "memory": 512}])
-    if not client.list_services(cluster="flood")["serviceArns"]:
-        client.create_service(cluster="flood", serviceName="brokers", taskDefinition="broker", desiredCount=1)
-    client.update_service(cluster="flood", service="brokers", desiredCount=1)
-    return client
-
-
-def test_ecs_is_scaled_within_the_limits(ecs: Any) -> None:
-    fleet: Fleet = EcsFleet(cluster="flood", service="brokers", minimum=1, maximum=5, client=ecs)
-    assert fleet.state().asked == 1
-    assert fleet.scale(3).asked == 3 and fleet.state().asked == 3
-    assert fleet.scale(9).asked == 5 and fleet.state().asked == 5
-    assert fleet.scale(0).asked == 1 and fleet.state().asked == 1
-
-
-@pytest.mark.parametrize(("cluster", "service"), [("flood", "gone"), ("gone", "brokers")])
-def test_ecs_has_no_such_service(ecs: Any, cluster: str, service: str) -> None:
-    with pytest.raises(FatalError, match="ecs has no such service"):
-        EcsFleet(cluster=cluster, service=service, client=ecs).state()
-
-
-def test_ecs_without_credentials(ecs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    name, _ = book()
-    with pytest.raises(FatalError, match="aws has no credentials"):
-        FleetResource(kind="ecs", namespace="flood", workload="brokers", region="us-east-1").fleet(
-            StandInCluster(name=name)
-        ).state()
-
-
-def test_ecs_does_not_answer() -> None:
-    client = boto3.client(
-        "ecs", region_name="us-east-1", endpoint_url=f"http://127.0.0.1:{free_port()}", aws_access_key_id="test",
-        aws_secret_access_key="test", config=Config(retries={"total_max_attempts": 1}),
-    )  # fmt: skip
-    with pytest.raises(RetryError, match="ecs does not answer"):
-        EcsFleet(cluster="flood", service="brokers", client=client).state()
