@@ -207,7 +207,7 @@ class Group:
         return effects
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Reason | None:
-        """True if this member may commit positions now; its session then starts anew.
+        """Why this member may not commit positions now; None if it may. Its session then starts anew.
 
         Args:
             generation: -1 for a consumer without a group, or an administrator; they may commit while the group is empty.
@@ -250,7 +250,7 @@ class Group:
         self.state = State.EMPTY
 
     def check_delete_offsets(self) -> Reason | None:
-        """True if positions may be deleted at all; `is_subscribed` then decides per topic."""
+        """Why no positions may be deleted at all; None if they may: `is_subscribed` then decides for each topic."""
         if self.state is State.DEAD:
             return Reason.GROUP_ID_NOT_FOUND
         if self.roster and self.protocol_type != CONSUMER_PROTOCOL:
