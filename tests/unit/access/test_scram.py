@@ -12,7 +12,6 @@ import pytest
 
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import Access, User, Verifier
-from headgate.broker.cluster.edits.access import DeleteUser, PutUser
 from headgate.broker.cluster.scram import Exchange, ScramError
 
 # RFC 7677, section 3.
@@ -100,12 +99,12 @@ def test_unknown_users_have_the_shapes_of_known_ones_as_often() -> None:
 def test_the_shapes_are_counted_while_users_come_change_and_go() -> None:
     users = {name: User(name=name, verifiers={"SCRAM-SHA-256": KNOWN}) for name in "ab"}
     access = Access([users["a"]])
-    access.apply(PutUser(users["b"]))
+    access.put(users["b"])
     assert access.shapes["SCRAM-SHA-256"] == {(4096, 16): 2} and not access.shapes["SCRAM-SHA-512"]
-    access.apply(PutUser(User(name="a", verifiers=scram.verifiers("x", bytes))))
+    access.put(User(name="a", verifiers=scram.verifiers("x", bytes)))
     assert access.shapes["SCRAM-SHA-256"] == {(4096, 16): 1, (scram.ITERATIONS, scram.SALT_BYTES): 1}
-    access.apply(DeleteUser("b"))
-    access.apply(DeleteUser("b"))
+    access.delete("b")
+    access.delete("b")
     assert access.shapes["SCRAM-SHA-256"] == {(scram.ITERATIONS, scram.SALT_BYTES): 1}
 
 
