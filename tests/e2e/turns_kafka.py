@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.broker.runtime.turns import SLICE_S
-from headgate.broker.server.kafka.apis import APIS, Api
+from headgate.broker.server.kafka.apis import APIS, Served
 from tests.support.costly import Costly, MeasuredBroker, costly, served, small
 
 TURN_RATIO_MAX = 15.0
@@ -77,13 +77,13 @@ def check(broker: MeasuredBroker, request: Costly, small_turn_s: float) -> None:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_the_costliest_requests_of_each_api(broker: MeasuredBroker, small_turn_s: float, api: Api) -> None:
+def test_the_costliest_requests_of_each_api(broker: MeasuredBroker, small_turn_s: float, api: Served) -> None:
     for request in costly(api, api.max_version, QUICK_ELEMENTS):
         check(broker, request, small_turn_s)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("api", "version"), list(served()), ids=lambda one: str(getattr(one, "name", one)))
-def test_the_costliest_requests_of_each_version(broker: MeasuredBroker, small_turn_s: float, api: Api, version: int) -> None:
+def test_the_costliest_requests_of_each_version(broker: MeasuredBroker, small_turn_s: float, api: Served, version: int) -> None:
     for request in costly(api, version):
         check(broker, request, small_turn_s)

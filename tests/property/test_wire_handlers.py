@@ -64,8 +64,8 @@ class Broker:
             log = engine.partition(engine.topic("a"), 0)
             engine.append(log, memoryview(bytearray(batch([b"x"] * 3, timestamp_ms=engine.clock.now_ms()))))
             await engine.durable(10_000)
-        decode, handle = APIS[key].load()
-        message, _ = finish(decode(request.encode(version), 0, version))
+        declared = APIS[key].load()
+        message, _ = finish(declared.decode(request.encode(version), 0, version))
         context = Context(
             engine=engine,
             groups=self.node.groups,
@@ -78,7 +78,7 @@ class Broker:
             host="broker.test",
             port=9092,
         )
-        return (await handle(message, context)).encode(version)
+        return (await declared.handle(message, context)).encode(version)
 
     def close(self) -> None:
         self.runner.run(nodes.end(self.node))

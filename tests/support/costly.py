@@ -24,7 +24,7 @@ from typing import Any, Self
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.broker.server.kafka.apis import APIS, PRODUCE, Api, request_bytes_max
+from headgate.broker.server.kafka.apis import APIS, PRODUCE, Served, request_bytes_max
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.store.memory import MemoryStore
 from headgate.broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX
@@ -80,14 +80,14 @@ VALUES: dict[str, Any] = {
 class Costly:
     """One request. `what` names the long array."""
 
-    api: Api
+    api: Served
     version: int
     what: str
     frame: bytes
 
 
 class _Maker:
-    def __init__(self, api: Api, version: int, long: tuple[str, ...], inner: int, known: bool) -> None:
+    def __init__(self, api: Served, version: int, long: tuple[str, ...], inner: int, known: bool) -> None:
         self.api = api
         self.version = version
         self.long = long
@@ -161,7 +161,7 @@ def _elements(message: Any, body: bytes, version: int) -> int:
     return sum(type(message).decoding(body, 0, version))
 
 
-def costly(api: Api, version: int, elements: int = REQUEST_ELEMENTS_MAX) -> Iterator[Costly]:
+def costly(api: Served, version: int, elements: int = REQUEST_ELEMENTS_MAX) -> Iterator[Costly]:
     """Requests of one version of an API, each as large as allowed, with at most this many elements."""
     bytes_max = PRODUCE_BYTES if api.key == PRODUCE else request_bytes_max(api.key)
     root = LOADED[f"{api.name}Request"][0].root
@@ -185,7 +185,7 @@ def costly(api: Api, version: int, elements: int = REQUEST_ELEMENTS_MAX) -> Iter
                 return
 
 
-def small(api: Api, version: int) -> Costly:
+def small(api: Served, version: int) -> Costly:
     """A request with one element in its first array."""
     root = LOADED[f"{api.name}Request"][0].root
     arrays = list(_arrays(root, version))
@@ -291,7 +291,7 @@ class MeasuredBroker:
             return self._selector.longest_s
 
 
-def served() -> Iterator[tuple[Api, int]]:
+def served() -> Iterator[tuple[Served, int]]:
     """Every version of every API."""
     for api in APIS.values():
         for version in range(api.min_version, api.max_version + 1):

@@ -17,7 +17,6 @@ from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.listeners import asks_for_login
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.server.access import kafka_rules
 from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.principals import PrincipalRules
@@ -60,7 +59,6 @@ class Security:
         self._certificates = certificates
         self._engine: Engine | None = None
         self._audit = audit
-        self.authorized = kafka_rules.authorized
         self.authority = Authority(settings, self.access, self._refused_records)
         self.failures = Failures(settings.failed_logins_per_s, now_s)
         """Failed logins and TLS handshakes of all ports."""

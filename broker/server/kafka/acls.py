@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.broker.cluster.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -55,3 +55,15 @@ def _code(kind: type[_Code], code: int, what: str) -> _Code:
         return kind(code)
     except ValueError as error:
         raise InvalidError(Reason.INVALID_REQUEST, f"{what} is not known. code=`{code}`") from error
+
+
+def rule_text(one: Any, resource: int, name: str | None, principal: str | None) -> str:
+    """A rule, or a filter of rules, in words for the audit log."""
+    return (
+        f"{_word(Permission, one.permission_type)} {principal or '*'} {_word(Operation, one.operation)} "
+        f"{_word(Resource, resource)} {name or '*'}"
+    )
+
+
+def _word(kind: type[Permission] | type[Operation] | type[Resource], number: int) -> str:
+    return kind(number).name.lower() if number in kind._value2member_map_ else str(number)

@@ -10,17 +10,11 @@ from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels
 from headgate.broker.server.kafka.frames import Inbox
 
 if TYPE_CHECKING:
-    from headgate.broker.server.access.asking import Handler, Message
-    from headgate.broker.server.access.rights import Rights
-    from headgate.broker.server.audit.audit import Audit
-    from headgate.broker.server.kafka.context import Context
-
-    Authorized = Callable[[int, Message, Handler, Context, Rights], Awaitable[Message]]
-
     from headgate.broker.engine.engine import Engine
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turns
+    from headgate.broker.server.audit.audit import Audit
     from headgate.broker.transactions.exchange import Exchange
 
 MEMORY, STORE, WAITED = FETCHES = ("memory", "store", "waited")
@@ -75,8 +69,6 @@ class Common:
         """None until the engine is open."""
         self.groups: Coordinator | None = None
         self.exchange: Exchange | None = None
-        self.authorized: Authorized | None = None
-        """Answers a request of a client with limited rights; None without authorization."""
         self.audit: Audit | None = None
         """Notes administrative acts and refusals; None: nothing is noted."""
         self.has_quotas = False

@@ -94,8 +94,6 @@ class KafkaServer:
             unserved=self.tell_unserved,
         )
         self.common.audit = audit
-        if security is not None:
-            self.common.authorized = security.authorized
         self._unserved: dict[tuple[str, str], None] = {}
         """Addresses of clients, and what they asked for in vain."""
         self._failures = Failures(settings.failed_logins_per_s, clock.monotonic) if security is None else security.failures

@@ -20,13 +20,12 @@ from headgate.broker.server.kafka.apis import (
     FETCH,
     LIST_OFFSETS,
     PRODUCE,
-    Api,
-    Handler,
-    Message,
+    Served,
     request_bytes_max,
 )
 from headgate.broker.server.kafka.common import STORE, WAITED
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Message, authorized
 from headgate.broker.server.kafka.produce import Answer
 from headgate.broker.server.kafka.session import PARSE_ERRORS, REQUEST, Session, check_answerable, skip_header
 from headgate.broker.server.kafka.slot import Slot
@@ -284,13 +283,13 @@ class PendingRequests:
             await self.answer_fetch(request, correlation_id, slot, turn)
         else:
             common.requests["other"] += 1
-            decode, handle = api.load()
+            declared = api.load()
             try:
-                message, _ = await turn.run(bounded(decode(frame, position, version)))
+                message, _ = await turn.run(bounded(declared.decode(frame, position, version)))
             except DecodeError as error:
                 raise DecodeError(f"{error.message} api=`{api.name}` version=`{version}`") from error
             try:
-                handling = self._handled(key, message, handle, self._context(api, version, head.client_id, turn))
+                handling = self._handled(declared, message, self._context(api, version, head.client_id, turn))
                 response = await (handling if session.throttle is None else self._metered(handling, session.throttle))
             except HeadgateError as error:
                 session.drop("request_failed", f"{api.name}: {error.message}")
@@ -316,18 +315,17 @@ class PendingRequests:
             response.throttle_time_ms = wait_ms
         return response
 
-    async def _handled(self, key: int, message: Message, handle: Handler, context: Context) -> Message:
+    async def _handled(self, api: Api, message: Message, context: Context) -> Message:
         """The handler's answer, as far as the client may have it."""
         common, rights = self._common, self._session.rights
-        names = audited.begin(common.audit, key, message)
+        names = audited.begin(common.audit, api.act, message)
         if rights is None:
-            answer = await handle(message, context)
+            answer: Message = await api.handle(message, context)
         else:
-            assert common.authorized is not None, "rights come from the broker's security, which also set this"
-            answer = await common.authorized(key, message, handle, context, rights)
+            answer = await authorized(api, message, context, rights)
         if common.audit is not None and (names is not None or rights is not None):
             caller = audited.caller(self._session.identity, context)
-            audited.end(common.audit, key, names, caller, answer)
+            audited.end(common.audit, api.key, names, caller, answer)
         return answer
 
     def _unserved(self, client_id: str | None, what: str) -> None:
@@ -336,7 +334,7 @@ class PendingRequests:
         reason = f"a client asked for something that is not served. asked=`{what}` client_id=`{name}`"
         self._common.unserved(self._session.peer.rpartition(":")[0], reason)
 
-    def _context(self, api: Api, version: int, client_id: str | None, turn: Turn) -> Context:
+    def _context(self, api: Served, version: int, client_id: str | None, turn: Turn) -> Context:
         common, session = self._common, self._session
         # ApiVersions needs no engine, and is answered before the engine is open.
         return Context(

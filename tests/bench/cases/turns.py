@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from headgate.broker.server.kafka.apis import APIS, Api
+from headgate.broker.server.kafka.apis import APIS, Served
 from tests.bench import frames
 from tests.bench.harness import MEMORY, Bench, Case
 from tests.bench.report import Row
@@ -49,7 +49,7 @@ def _least_s(broker: MeasuredBroker, request: Costly) -> float:
     return min(broker.longest_turn_s(request) for _ in range(ATTEMPTS))
 
 
-def _costliest(api: Api) -> bytes:
+def _costliest(api: Served) -> bytes:
     return next(costly(api, api.max_version)).frame
 
 

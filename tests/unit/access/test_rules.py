@@ -14,9 +14,8 @@ from headgate.broker.cluster.access import Access
 from headgate.broker.cluster.acl import ANONYMOUS, Acl, Operation, Pattern, Permission, Resource
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.broker.server.access import grpc_rules, kafka_rules
+from headgate.broker.server.access import grpc_rules
 from headgate.broker.server.access.rights import Authority, Identity, Rights
-from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.wire.grpc.headgate.v1 import (
     access_pb2,
     admin_pb2,
@@ -39,10 +38,6 @@ FREE = {
 """Every client with a login may call them. Their answers are trimmed."""
 JUDGED_LATER = {"Log/Publish", "Log/Subscribe"}
 """Each topic that they name is judged."""
-
-
-def test_every_kafka_api_has_a_rule() -> None:
-    assert set(kafka_rules.RULES) | kafka_rules.JUDGED_BY_CONNECTION == set(APIS)
 
 
 def test_every_grpc_method_has_a_rule_and_bounds() -> None:

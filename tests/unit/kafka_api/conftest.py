@@ -50,8 +50,8 @@ class Kafka:
         """The response to `request`, both of them encoded and decoded in `version`."""
         api = APIS[request.API_KEY]
         assert api.serves(version)
-        decode, handle = api.load()
-        message, _ = finish(decode(request.encode(version), 0, version))
+        declared = api.load()
+        message, _ = finish(declared.decode(request.encode(version), 0, version))
         context = Context(
             engine=self.engine,
             groups=self.groups,
@@ -64,7 +64,7 @@ class Kafka:
             host="broker.test",
             port=9092,
         )
-        response = await handle(message, context)
+        response = await declared.handle(message, context)
         data = response.encode(version)
         module = import_module(f"headgate.broker.wire.kafka.messages.{api.module}")
         answer, end = getattr(module, f"{api.name}Response").decode(data, 0, version)

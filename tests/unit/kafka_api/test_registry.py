@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import kio.schema.errors
@@ -17,8 +18,10 @@ import pytest
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka import api_index
 from headgate.broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
 from headgate.broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
+from headgate.broker.server.kafka.index import index
 from headgate.broker.server.kafka.listener import ENDS_TOLD_MAX, UNSERVED_TOLD_MAX, KafkaServer
 from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.wire.kafka.primitives import DecodeError
@@ -59,9 +62,13 @@ def test_rows_fit_the_schema_and_load(key: int) -> None:
         assert message.VERSIONS[0] <= api.min_version <= api.max_version <= message.VERSIONS[1]
         assert api.flexible_from == message.FLEXIBLE_FROM
     if api.module is not None:
-        decode, handle = api.load()
-        assert callable(decode)
-        assert callable(handle)
+        declared, requests = api.load(), getattr(messages, api.name + "Request")
+        assert (declared.key, declared.versions, declared.request) == (key, (api.min_version, api.max_version), requests)
+        assert callable(declared.decode) and callable(declared.handle) and callable(declared.rule)
+
+
+def test_the_index_is_what_the_files_declare() -> None:
+    assert index() == Path(api_index.__file__).read_text(), "python -m headgate.broker.server.kafka.index"
 
 
 def test_versions_of_the_plan() -> None:

@@ -1,1 +1,1 @@
-"""Handlers of the Kafka APIs, one file each, named in `broker/server/kafka/apis.py`."""
+"""The Kafka APIs, one file each: `API` at its end says what the broker has to know (`declared.py`)."""

@@ -6,9 +6,14 @@ If a topic of a transaction is unknown, none of its partitions is added: the oth
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.requests import fenced_code, unknown_topic_code
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, TOPIC_REFUSED, TRANSACTION_REFUSED, made
 from headgate.broker.transactions.coordinator import asked
 from headgate.broker.wire.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -78,3 +83,35 @@ async def _result(
             async for number in context.turn.each(row.partitions)
         ],
     )
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights = asked.rights
+    if asked.context.api_version >= BATCHED_VERSION_MIN:
+        if rights.on_cluster(Operation.CLUSTER_ACTION):
+            yield None
+        else:
+            yield made(AddPartitionsToTxnResponse, error_code=CLUSTER_REFUSED)
+        return
+    topics = request.v3_and_below_topics
+    if not rights.may_transact(request.v3_and_below_transactional_id):
+        rows = [_refused_topic(topic, TRANSACTION_REFUSED) for topic in topics]
+        yield made(AddPartitionsToTxnResponse, results_by_topic_v3_and_below=rows)
+        return
+    hidden = {topic.name for topic in topics if not rights.may_write(topic.name)}
+    if hidden:  # none is added if one is refused
+        not_tried = ErrorCode.OPERATION_NOT_ATTEMPTED
+        rows = [_refused_topic(topic, TOPIC_REFUSED if topic.name in hidden else not_tried) for topic in topics]
+        yield made(AddPartitionsToTxnResponse, results_by_topic_v3_and_below=rows)
+        return
+    yield None
+
+
+def _refused_topic(topic: Message, code: ErrorCode) -> Message:
+    rows = [
+        made(AddPartitionsToTxnPartitionResult, partition_index=number, partition_error_code=code) for number in topic.partitions
+    ]
+    return made(AddPartitionsToTxnTopicResult, name=topic.name, results_by_partition=rows)
+
+
+API = Api(24, versions=(0, 5), flexible_from=3, request=AddPartitionsToTxnRequest, handle=handle, rule=rule)

@@ -3,11 +3,16 @@ wrong. Deviation: `controller_mutation_rate` is not served."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterator
+
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.edits.quotas import AlterQuotas
 from headgate.broker.cluster.quotas import Entity, entity_of
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, made
 from headgate.broker.wire.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -69,3 +74,19 @@ def _judge(entry: EntryData, seen: set[Entity], context: Context, entries: int) 
 
 def _shown(names: list[EntityData]) -> str:
     return ", ".join(f"{one.entity_type}={one.entity_name or '<default>'}" for one in names)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER_CONFIGS):
+        yield None
+        return
+    rows = [made(EntryResult, entity=one.entity, error_code=CLUSTER_REFUSED) for one in request.entries]
+    yield made(AlterClientQuotasResponse, entries=rows)
+
+
+def act(request: Message) -> Iterator[str]:
+    for entry in request.entries:
+        yield ", ".join(f"{one.entity_type} {one.entity_name or '(default)'}" for one in entry.entity)
+
+
+API = Api(49, versions=(0, 1), flexible_from=1, request=AlterClientQuotasRequest, handle=handle, rule=rule, act=act)

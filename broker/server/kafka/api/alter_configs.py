@@ -6,13 +6,17 @@ As in Kafka, a resource or a key that occurs twice in the request, a null value,
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka import resource_configs
+from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.broker_configs import alter_broker
 from headgate.broker.server.kafka.configs import BROKER, TOPIC, find_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.requests import repeated
+from headgate.broker.server.kafka.rules import on_configs
 from headgate.broker.wire.kafka.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -54,3 +58,14 @@ async def _alter(one: AlterConfigsResource, validate_only: bool, context: Contex
         await resource_configs.alter(one.resource_type, one.resource_name, lambda _: config, context, validate_only=validate_only)
     else:
         raise unsupported_resource(one.resource_type)
+
+
+API = Api(
+    33,
+    versions=(0, 2),
+    flexible_from=2,
+    request=AlterConfigsRequest,
+    handle=handle,
+    rule=on_configs(Operation.ALTER_CONFIGS, AlterConfigsResourceResponse, "responses"),
+    act=rows("resources", "resource_name"),
+)

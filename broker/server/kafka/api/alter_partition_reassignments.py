@@ -15,12 +15,16 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.reassignment import REPLICAS_MAX
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.requests import check_assignment, unknown_topic_code
+from headgate.broker.server.kafka.rules import on_cluster
 from headgate.broker.wire.kafka.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -85,3 +89,14 @@ def _check(topic: Topic, asked: ReassignablePartition, brokers: frozenset[int], 
 def _refuse(rows: list[ReassignablePartitionResponse], error: HeadgateError) -> None:
     for row in rows:
         row.error_code, row.error_message = error_code(error), error_message(error)
+
+
+API = Api(
+    45,
+    versions=(0, 1),
+    flexible_from=0,
+    request=AlterPartitionReassignmentsRequest,
+    handle=handle,
+    rule=on_cluster(Operation.ALTER, AlterPartitionReassignmentsResponse),
+    act=rows("topics"),
+)

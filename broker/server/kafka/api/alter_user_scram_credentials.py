@@ -6,16 +6,20 @@ knows users only by their credentials. Taking the last credential of a user who 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from headgate.broker.cluster.access import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, User
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.edits.access import DeleteUser, PutUser
 from headgate.broker.cluster.scram import verifier
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, made
 from headgate.broker.wire.kafka.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -103,3 +107,19 @@ def _fault(upsertion: ScramCredentialUpsertion, mechanism: str) -> str:
 
 def _result(name: str, code: ErrorCode, text: str | None) -> AlterUserScramCredentialsResult:
     return AlterUserScramCredentialsResult(user=name, error_code=code, error_message=text)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER):
+        yield None
+        return
+    names = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+    rows = [made(AlterUserScramCredentialsResult, user=name, error_code=CLUSTER_REFUSED) for name in names]
+    yield made(AlterUserScramCredentialsResponse, results=rows)
+
+
+def act(request: Message) -> Iterator[str]:
+    yield from dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+
+
+API = Api(51, versions=(0, 0), flexible_from=0, request=AlterUserScramCredentialsRequest, handle=handle, rule=rule, act=act)

@@ -17,6 +17,7 @@ import re
 
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, free
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages.api_versions import (
     ApiVersion,
@@ -66,3 +67,6 @@ async def handle(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level) for name, level in FEATURES.items()
         ],
     )
+
+
+API = Api(18, versions=(0, 5), flexible_from=3, request=ApiVersionsRequest, handle=handle, rule=free)

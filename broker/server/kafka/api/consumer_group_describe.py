@@ -6,14 +6,19 @@ request is answered once. All operations are authorized, as in a Kafka without a
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.groups.assignors import Partition
 from headgate.broker.groups.consumer_member import Holding, Identity
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.api.consumer_group_heartbeat import by_topic
 from headgate.broker.server.kafka.constants import GROUP_OPERATIONS, NO_OPERATIONS
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.leads import find_group_doubt
+from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, limit, made
 from headgate.broker.wire.kafka.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -82,3 +87,20 @@ def _assignment(context: Context, partitions: frozenset[Partition]) -> Assignmen
             if topic_id in topics
         ]
     )
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    may = asked.topic(Operation.DESCRIBE)
+    refused = await asked.drop(request.group_ids, asked.group(Operation.DESCRIBE))
+    response = yield None
+    rows: list[Message] = []
+    async for group in asked.context.turn.each(response.groups):
+        held = [one.topic_name for member in group.members for one in member.assignment.topic_partitions]
+        named = [name for member in group.members for name in member.subscribed_topic_names]
+        hidden = not all(map(may, dict.fromkeys((*held, *named))))
+        rows.append(made(DescribedGroup, group_id=group.group_id, error_code=TOPIC_REFUSED) if hidden else group)
+    response.groups = rows + [made(DescribedGroup, group_id=name, error_code=GROUP_REFUSED) for name in refused]
+    await limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda one: one.group_id)
+
+
+API = Api(69, versions=(0, 1), flexible_from=0, request=ConsumerGroupDescribeRequest, handle=handle, rule=rule)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 
 from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.groups.assignors import ASSIGNORS, Partition
@@ -16,7 +16,9 @@ from headgate.broker.groups.consumer_events import ConsumerHeartbeat, ConsumerHe
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.access.rights import Rights
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import reason_code
+from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, made
 from headgate.broker.wire.kafka.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -118,3 +120,16 @@ def by_topic(partitions: Iterable[Partition]) -> dict[uuid.UUID, list[int]]:
     for topic, number in sorted(partitions):
         topics[topic].append(number)
     return topics
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights = asked.rights
+    if not rights.on_group(Operation.READ, request.group_id):
+        yield made(ConsumerGroupHeartbeatResponse, error_code=GROUP_REFUSED)
+    elif await asked.drop(list(request.subscribed_topic_names or ()), asked.topic(Operation.DESCRIBE)):
+        yield made(ConsumerGroupHeartbeatResponse, error_code=TOPIC_REFUSED)
+    else:
+        yield None
+
+
+API = Api(68, versions=(0, 1), flexible_from=0, request=ConsumerGroupHeartbeatRequest, handle=handle, rule=rule)

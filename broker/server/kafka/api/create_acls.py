@@ -3,12 +3,16 @@ together, without those that are wrong."""
 
 from __future__ import annotations
 
-from headgate.broker.cluster.acl import Acl, fault
+from collections.abc import AsyncGenerator, Iterator
+
+from headgate.broker.cluster.acl import Acl, Operation, fault
 from headgate.broker.cluster.edits.access import AddAcls
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, acl_of
+from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, acl_of, rule_text
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, made
 from headgate.broker.wire.kafka.messages.create_acls import (
     AclCreation,
     AclCreationResult,
@@ -57,3 +61,19 @@ def _judge(one: AclCreation) -> Acl | HeadgateError:
         return error
     wrong = fault(acl)
     return acl if wrong is None else InvalidError(Reason.INVALID_REQUEST, wrong)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER):
+        yield None
+    else:
+        row = made(AclCreationResult, error_code=CLUSTER_REFUSED)
+        yield made(CreateAclsResponse, results=[row] * len(request.creations))
+
+
+def act(request: Message) -> Iterator[str]:
+    for one in request.creations:
+        yield rule_text(one, one.resource_type, one.resource_name, one.principal)
+
+
+API = Api(30, versions=(1, 3), flexible_from=2, request=CreateAclsRequest, handle=handle, rule=rule, act=act)

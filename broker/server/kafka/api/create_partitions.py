@@ -6,11 +6,17 @@ cannot be changed (POLICY_VIOLATION): clients would look for groups in the wrong
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.requests import check_assignment, repeated
+from headgate.broker.server.kafka.rules import TOPIC_REFUSED, made
 from headgate.broker.wire.kafka.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -53,3 +59,13 @@ async def _create(one: CreatePartitionsTopic, validate_only: bool, context: Cont
         async for assignment in context.turn.each(one.assignments):
             check_assignment(brokers, assignment.broker_ids)
     await engine.create_partitions(topic, one.count, validate_only=validate_only)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    refused = await asked.drop(request.topics, lambda one: asked.rights.on_topic(Operation.ALTER, one.name))
+    response = yield None
+    for one in refused:
+        response.results.append(made(CreatePartitionsTopicResult, name=one.name, error_code=TOPIC_REFUSED))
+
+
+API = Api(37, versions=(0, 3), flexible_from=2, request=CreatePartitionsRequest, handle=handle, rule=rule, act=rows("topics"))

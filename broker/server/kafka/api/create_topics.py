@@ -11,14 +11,19 @@ kept: the cluster chooses the leads.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.topics import NewTopic
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.configs import topic_entries
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.requests import check_assignment, repeated
+from headgate.broker.server.kafka.rules import TOPIC_REFUSED, made
 from headgate.broker.wire.kafka.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -53,12 +58,12 @@ async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopics
     created = await context.engine.create_topics(list(asked.values()), validate_only=request.validate_only)
     results.update(zip(asked, created, strict=True))
     response = CreateTopicsResponse()
-    async for name, made in each(results.items()):
-        if isinstance(made, HeadgateError):
-            result = CreatableTopicResult(name=name, error_code=error_code(made), error_message=error_message(made))
+    async for name, outcome in each(results.items()):
+        if isinstance(outcome, HeadgateError):
+            result = CreatableTopicResult(name=name, error_code=error_code(outcome), error_message=error_message(outcome))
         else:
-            assert made is not None, "each was created or refused"
-            result = _created(made, request.validate_only, context)
+            assert outcome is not None, "each was created or refused"
+            result = _created(outcome, request.validate_only, context)
         response.topics.append(result)
     return response
 
@@ -118,3 +123,20 @@ def _created(topic: Topic, validate_only: bool, context: Context) -> CreatableTo
             for entry in topic_entries(topic, context)
         ],
     )
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights = asked.rights
+    refused = await asked.drop(
+        request.topics, lambda one: rights.on_cluster(Operation.CREATE) or rights.on_topic(Operation.CREATE, one.name)
+    )
+    response = yield None
+    async for one in asked.context.turn.each(response.topics):
+        if not one.error_code and not rights.on_topic(Operation.DESCRIBE_CONFIGS, one.name):
+            one.topic_config_error_code, one.configs = TOPIC_REFUSED, None
+            one.num_partitions = one.replication_factor = -1
+    for one in refused:
+        response.topics.append(made(CreatableTopicResult, name=one.name, error_code=TOPIC_REFUSED))
+
+
+API = Api(19, versions=(2, 7), flexible_from=5, request=CreateTopicsRequest, handle=handle, rule=rule, act=rows("topics"))

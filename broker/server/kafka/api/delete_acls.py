@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from headgate.broker.cluster.acl import Acl
+from collections.abc import AsyncGenerator, Iterator
+
+from headgate.broker.cluster.acl import Acl, Operation
 from headgate.broker.cluster.edits.access import RemoveAcls
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, shown
+from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, rule_text, shown
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, made
 from headgate.broker.wire.kafka.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsFilterResult,
@@ -55,3 +59,19 @@ def _row(acl: Acl) -> DeleteAclsMatchingAcl:
         operation=acl.operation,
         permission_type=acl.permission,
     )
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER):
+        yield None
+    else:
+        row = made(DeleteAclsFilterResult, error_code=CLUSTER_REFUSED)
+        yield made(DeleteAclsResponse, filter_results=[row] * len(request.filters))
+
+
+def act(request: Message) -> Iterator[str]:
+    for one in request.filters:
+        yield rule_text(one, one.resource_type_filter, one.resource_name_filter, one.principal_filter)
+
+
+API = Api(31, versions=(1, 3), flexible_from=2, request=DeleteAclsRequest, handle=handle, rule=rule, act=act)

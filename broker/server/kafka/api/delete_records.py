@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import error_code
+from headgate.broker.server.kafka.rules import on_partitions
 from headgate.broker.wire.kafka.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -60,3 +64,14 @@ def _log(name: str, number: int, context: Context) -> PartitionLog:
     if not log.config.delete:
         raise InvalidError(Reason.POLICY_VIOLATION, f"cleanup.policy of the topic does not allow deletion. topic=`{name}`")
     return log
+
+
+API = Api(
+    21,
+    versions=(0, 2),
+    flexible_from=2,
+    request=DeleteRecordsRequest,
+    handle=handle,
+    rule=on_partitions(Operation.DELETE, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, low_watermark=-1),
+    act=rows("topics"),
+)

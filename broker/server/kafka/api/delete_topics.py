@@ -6,13 +6,17 @@ deleted (POLICY_VIOLATION): all groups and their positions would be lost.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
-from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.declared import Api, Asked, Message
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.requests import repeated
+from headgate.broker.server.kafka.rules import TOPIC_REFUSED, made, may_see_id
 from headgate.broker.wire.kafka.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -68,3 +72,35 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
 def _refuse(result: DeletableTopicResult, error: HeadgateError) -> None:
     result.error_code = error_code(error)
     result.error_message = error_message(error)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights, ids = asked.rights, asked.context.engine.manifest.topics_by_id
+    names = await asked.drop(request.topic_names, asked.topic(Operation.DELETE))
+
+    def may(one: Message) -> bool:
+        if one.topic_id == ZERO_UUID:
+            return rights.on_topic(Operation.DELETE, one.name or "")
+        topic = ids.get(one.topic_id)
+        return topic is None or rights.on_topic(Operation.DELETE, topic.name)
+
+    states = await asked.drop(request.topics, may)
+    response = yield None
+    for name in names:
+        response.responses.append(made(DeletableTopicResult, name=name, error_code=TOPIC_REFUSED))
+    for one in states:
+        by_id = one.topic_id != ZERO_UUID
+        visible = not by_id or may_see_id(asked, one.topic_id)
+        name = (ids[one.topic_id].name if visible else None) if by_id else one.name
+        code = TOPIC_REFUSED if visible else ErrorCode.UNKNOWN_TOPIC_ID
+        row = made(DeletableTopicResult, name=name, topic_id=one.topic_id, error_code=code)
+        response.responses.append(row)
+
+
+def act(request: Message) -> Iterator[str]:
+    yield from request.topic_names
+    for one in request.topics:
+        yield one.name or str(one.topic_id)
+
+
+API = Api(20, versions=(1, 6), flexible_from=4, request=DeleteTopicsRequest, handle=handle, rule=rule, act=act)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from headgate.broker.cluster.acl import Acl, Pattern, Resource
+from headgate.broker.cluster.acl import Acl, Operation, Pattern, Resource
 from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, shown
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode, error_message
+from headgate.broker.server.kafka.rules import on_cluster
 from headgate.broker.wire.kafka.messages.describe_acls import (
     AclDescription,
     DescribeAclsRequest,
@@ -42,3 +44,13 @@ async def handle(request: DescribeAclsRequest, context: Context) -> DescribeAcls
         ]
         response.resources.append(DescribeAclsResource(resource_type=resource, resource_name=name, pattern_type=pattern, acls=rows))
     return response
+
+
+API = Api(
+    29,
+    versions=(1, 3),
+    flexible_from=2,
+    request=DescribeAclsRequest,
+    handle=handle,
+    rule=on_cluster(Operation.DESCRIBE, DescribeAclsResponse),
+)

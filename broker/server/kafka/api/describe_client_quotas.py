@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.quotas import DEFAULT, PARTS, Entity
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.rules import on_cluster
 from headgate.broker.wire.kafka.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
@@ -70,3 +73,13 @@ def _selects(wanted: dict[str, str | None], entity: Entity, *, strict: bool) -> 
     if strict and len(parts) != len(wanted):
         return False
     return all(word in parts and name in (None, parts[word]) for word, name in wanted.items())
+
+
+API = Api(
+    48,
+    versions=(0, 1),
+    flexible_from=1,
+    request=DescribeClientQuotasRequest,
+    handle=handle,
+    rule=on_cluster(Operation.DESCRIBE_CONFIGS, DescribeClientQuotasResponse, entries=None),
+)

@@ -6,12 +6,15 @@ of Kafka, with MISMATCHED_ENDPOINT_TYPE. No broker is ever listed as fenced.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from headgate.broker.server.kafka.constants import CLUSTER_OPERATIONS
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.leads import broker_address
+from headgate.broker.server.kafka.rules import limit_cluster
 from headgate.broker.wire.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -46,3 +49,10 @@ async def handle(request: DescribeClusterRequest, context: Context) -> DescribeC
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    limit_cluster((yield None), asked)
+
+
+API = Api(60, versions=(0, 2), flexible_from=0, request=DescribeClusterRequest, handle=handle, rule=rule)

@@ -7,6 +7,7 @@ of this broker's loggers. Groups and client metrics have settings whether they e
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka import resource_configs
 from headgate.broker.server.kafka.broker_configs import broker_entries, check_broker, logger_entries
@@ -20,7 +21,9 @@ from headgate.broker.server.kafka.configs import (
     unsupported_resource,
 )
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.rules import on_configs
 from headgate.broker.wire.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
@@ -78,3 +81,13 @@ def _result(entry: Entry, synonyms: bool, documentation: bool) -> DescribeConfig
             for name, value, source in (entry.synonyms if synonyms else ())
         ],
     )
+
+
+API = Api(
+    32,
+    versions=(1, 4),
+    flexible_from=4,
+    request=DescribeConfigsRequest,
+    handle=handle,
+    rule=on_configs(Operation.DESCRIBE_CONFIGS, DescribeConfigsResult, "results"),
+)

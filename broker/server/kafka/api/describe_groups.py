@@ -7,12 +7,17 @@ ask for an answer of any size.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.groups.events import State
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.constants import GROUP_OPERATIONS, NO_OPERATIONS
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.leads import find_group_doubt
+from headgate.broker.server.kafka.rules import GROUP_REFUSED, TEXTS, limit, made
 from headgate.broker.wire.kafka.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -64,3 +69,16 @@ async def _describe(group_id: str, context: Context, operations: int, doubt: Hea
             async for member in context.turn.each(shown.members)
         ],
     )
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    refused = await asked.drop(request.groups, asked.group(Operation.DESCRIBE))
+    response = yield None
+    await limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda one: one.group_id)
+    text = TEXTS[GROUP_REFUSED] if asked.context.api_version >= MESSAGE_VERSION_MIN else None
+    for name in refused:
+        row = made(DescribedGroup, group_id=name, error_code=GROUP_REFUSED, error_message=text)
+        response.groups.append(row)
+
+
+API = Api(15, versions=(0, 6), flexible_from=5, request=DescribeGroupsRequest, handle=handle, rule=rule)

@@ -6,8 +6,11 @@ it still leads its partitions names none of them, as one that does not lead them
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.leads import find_doubt
+from headgate.broker.server.kafka.rules import on_cluster
 from headgate.broker.wire.kafka.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -42,3 +45,13 @@ async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeL
         if partitions:
             result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=partitions))
     return DescribeLogDirsResponse(results=[result])
+
+
+API = Api(
+    35,
+    versions=(1, 4),
+    flexible_from=2,
+    request=DescribeLogDirsRequest,
+    handle=handle,
+    rule=on_cluster(Operation.DESCRIBE, DescribeLogDirsResponse),
+)

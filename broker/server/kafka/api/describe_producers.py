@@ -5,11 +5,14 @@ Deviation: the epoch of the coordinator is not kept (-1); admins that abort a tr
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.leads import find_doubt
+from headgate.broker.server.kafka.rules import on_partitions
 from headgate.broker.wire.kafka.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -58,3 +61,13 @@ async def _describe(topic: str, number: int, context: Context, doubt: HeadgateEr
             async for producer in context.turn.each(log.producers())
         ],
     )
+
+
+API = Api(
+    61,
+    versions=(0, 0),
+    flexible_from=0,
+    request=DescribeProducersRequest,
+    handle=handle,
+    rule=on_partitions(Operation.READ, TopicResponse, PartitionResponse),
+)

@@ -7,9 +7,12 @@ broker keeps a replica of the journal, so there are no observers. Any other topi
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.leads import broker_address
+from headgate.broker.server.kafka.rules import on_cluster
 from headgate.broker.wire.kafka.messages.describe_quorum import (
     DescribedPartition,
     DescribedTopic,
@@ -57,3 +60,13 @@ def _partition(topic: str, number: int, context: Context) -> DescribedPartition:
         high_watermark=version,
         current_voters=[leader],
     )
+
+
+API = Api(
+    55,
+    versions=(0, 2),
+    flexible_from=0,
+    request=DescribeQuorumRequest,
+    handle=handle,
+    rule=on_cluster(Operation.DESCRIBE, DescribeQuorumResponse),
+)

@@ -8,15 +8,19 @@ Deviation: all replicas that a partition shows (see `Replicas`) are in sync, so 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.server.kafka.constants import TOPIC_OPERATIONS
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.leads import Replicas, lead_of
 from headgate.broker.server.kafka.requests import unknown_topic_code
+from headgate.broker.server.kafka.rules import TOPIC_REFUSED, limit, made
 from headgate.broker.wire.kafka.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -89,3 +93,25 @@ def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) 
         eligible_leader_replicas=[],
         last_known_elr=[],
     )
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights = asked.rights
+    everything = not request.topics
+    refused = await asked.drop(request.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name))
+    nothing_left = bool(refused) and not request.topics
+    if nothing_left:
+        yield made(DescribeTopicPartitionsResponse, topics=[_hidden_topic(one) for one in refused])
+        return
+    response = yield None
+    if everything:
+        await asked.drop(response.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name))
+    response.topics += [_hidden_topic(one) for one in refused]
+    await limit(response.topics, asked, "topic_authorized_operations", Resource.TOPIC, lambda one: one.name or "")
+
+
+def _hidden_topic(one: Message) -> Message:
+    return made(DescribeTopicPartitionsResponseTopic, error_code=TOPIC_REFUSED, name=one.name)
+
+
+API = Api(75, versions=(0, 0), flexible_from=0, request=DescribeTopicPartitionsRequest, handle=handle, rule=rule)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.server.kafka.rules import TRANSACTION_REFUSED, made
 from headgate.broker.transactions.records import by_topic
 from headgate.broker.wire.kafka.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -55,3 +60,20 @@ async def _describe(transactional_id: str, context: Context, doubt: HeadgateErro
 
 def _refused(transactional_id: str, code: ErrorCode) -> TransactionState:
     return TransactionState(error_code=code, transactional_id=transactional_id, producer_id=ID_UNKNOWN, producer_epoch=ID_UNKNOWN)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    refused = await asked.drop(request.transactional_ids, lambda one: _describes(asked, one))
+    response = yield None
+    for state in response.transaction_states:
+        await asked.drop(state.topics, lambda topic: asked.rights.on_topic(Operation.DESCRIBE, topic.topic))
+    for one in refused:
+        row = made(TransactionState, transactional_id=one, error_code=TRANSACTION_REFUSED)
+        response.transaction_states.append(row)
+
+
+def _describes(asked: Asked, transactional_id: str) -> bool:
+    return asked.rights.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transactional_id)
+
+
+API = Api(65, versions=(0, 0), flexible_from=0, request=DescribeTransactionsRequest, handle=handle, rule=rule)

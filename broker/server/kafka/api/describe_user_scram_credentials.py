@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 from headgate.broker.cluster.access import MECHANISMS, User
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.requests import repeated
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, made
 from headgate.broker.wire.kafka.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -44,3 +49,14 @@ def _row(user: User) -> DescribeUserScramCredentialsResult:
 
 def _error(name: str, code: ErrorCode, text: str) -> DescribeUserScramCredentialsResult:
     return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=text)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.DESCRIBE):
+        yield None
+        return
+    rows = [made(DescribeUserScramCredentialsResult, user=one.name, error_code=CLUSTER_REFUSED) for one in request.users or ()]
+    yield made(DescribeUserScramCredentialsResponse, error_code=CLUSTER_REFUSED, results=rows)
+
+
+API = Api(50, versions=(0, 0), flexible_from=0, request=DescribeUserScramCredentialsRequest, handle=handle, rule=rule)

@@ -12,12 +12,16 @@ Kafka, a request for all partitions lists only those with an election.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Iterator
 from uuid import UUID
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.requests import unknown_topic_code
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, made
 from headgate.broker.wire.kafka.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -115,3 +119,25 @@ def _preferred(topic: Topic, number: int, lead: int) -> int:
     """The broker that should lead: the one that a client chose, or else the one that the placement chose."""
     chosen = topic.replicas.get(number)
     return lead if chosen is None else chosen[0]
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER):
+        yield None
+        return
+    topics = []
+    async for one in asked.context.turn.each(request.topic_partitions or ()):
+        rows = [made(PartitionResult, partition_id=number, error_code=CLUSTER_REFUSED) for number in one.partitions]
+        topics.append(made(ReplicaElectionResult, topic=one.topic, partition_result=rows))
+    code = CLUSTER_REFUSED if asked.context.api_version else 0
+    yield made(ElectLeadersResponse, error_code=code, replica_election_results=topics)
+
+
+def act(request: Message) -> Iterator[str]:
+    if request.topic_partitions is None:
+        yield "every topic"
+    for one in request.topic_partitions or ():
+        yield one.topic
+
+
+API = Api(43, versions=(0, 2), flexible_from=2, request=ElectLeadersRequest, handle=handle, rule=rule, act=act)

@@ -5,10 +5,13 @@ While groups are loaded the answer is NONE, as in Kafka: the member then keeps i
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.events import Heartbeat
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import reason_code
+from headgate.broker.server.kafka.rules import on_group
 from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
@@ -24,3 +27,13 @@ async def handle(request: HeartbeatRequest, context: Context) -> HeartbeatRespon
     except HeadgateError as error:
         reason = None if error.reason is Reason.COORDINATOR_LOADING else error.reason
     return HeartbeatResponse(error_code=reason_code(reason))
+
+
+API = Api(
+    12,
+    versions=(0, 4),
+    flexible_from=4,
+    request=HeartbeatRequest,
+    handle=handle,
+    rule=on_group(Operation.READ, HeartbeatResponse),
+)

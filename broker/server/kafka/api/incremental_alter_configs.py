@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from functools import partial
 
+from headgate.broker.cluster import acl
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka import resource_configs
+from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.broker_configs import alter_broker, alter_loggers, altered_broker
 from headgate.broker.server.kafka.configs import BROKER, BROKER_LOGGER, TOPIC, Operation, alter_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.requests import repeated
+from headgate.broker.server.kafka.rules import on_configs
 from headgate.broker.wire.kafka.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -69,3 +73,14 @@ async def _alter(one: AlterConfigsResource, validate_only: bool, context: Contex
         await resource_configs.alter(kind, name, made, context, validate_only=validate_only)
     else:
         raise unsupported_resource(one.resource_type)
+
+
+API = Api(
+    44,
+    versions=(0, 1),
+    flexible_from=1,
+    request=IncrementalAlterConfigsRequest,
+    handle=handle,
+    rule=on_configs(acl.Operation.ALTER_CONFIGS, AlterConfigsResourceResponse, "responses"),
+    act=rows("resources", "resource_name"),
+)

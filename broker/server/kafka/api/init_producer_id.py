@@ -7,11 +7,16 @@ CONCURRENT_TRANSACTIONS; an open one is aborted first. FenceProducers of Kafka's
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
 from headgate.broker.server.kafka.requests import fenced_code
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, TRANSACTION_REFUSED, made
 from headgate.broker.transactions.coordinator import asked, expected_of
 from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -40,3 +45,16 @@ async def _transactional(request: InitProducerIdRequest, transactional_id: str, 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=ID_UNKNOWN, producer_epoch=ID_UNKNOWN)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights, name = asked.rights, request.transactional_id
+    if name is not None and not rights.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
+        yield made(InitProducerIdResponse, error_code=TRANSACTION_REFUSED, producer_id=-1, producer_epoch=-1)
+    elif name is None and not (rights.on_cluster(Operation.IDEMPOTENT_WRITE) or rights.may(Operation.WRITE, Resource.TOPIC, None)):
+        yield made(InitProducerIdResponse, error_code=CLUSTER_REFUSED, producer_id=-1, producer_epoch=-1)
+    else:
+        yield None
+
+
+API = Api(22, versions=(0, 5), flexible_from=2, request=InitProducerIdRequest, handle=handle, rule=rule)

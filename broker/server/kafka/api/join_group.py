@@ -7,10 +7,13 @@ Changes by version: 1 has a separate rebalance time-out, 4 gives a new member it
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.events import Join, JoinReply
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.server.kafka.rules import on_group
 from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 REBALANCE_TIMEOUT_VERSION_MIN = 1
@@ -60,3 +63,13 @@ async def handle(request: JoinGroupRequest, context: Context) -> JoinGroupRespon
             for member in reply.members
         ],
     )
+
+
+API = Api(
+    11,
+    versions=(0, 9),
+    flexible_from=6,
+    request=JoinGroupRequest,
+    handle=handle,
+    rule=on_group(Operation.READ, JoinGroupResponse, protocol_name=""),
+)

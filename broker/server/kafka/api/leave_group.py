@@ -6,10 +6,13 @@ leave, also static ones by their instance id (KIP-345).
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.events import Leave, LeaveReply, Leaving
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.server.kafka.rules import on_group
 from headgate.broker.wire.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 MEMBERS_VERSION_MIN = 3
@@ -35,3 +38,13 @@ async def handle(request: LeaveGroupRequest, context: Context) -> LeaveGroupResp
             for member, reason in reply.members
         ],
     )
+
+
+API = Api(
+    13,
+    versions=(0, 5),
+    flexible_from=4,
+    request=LeaveGroupRequest,
+    handle=handle,
+    rule=on_group(Operation.READ, LeaveGroupResponse),
+)

@@ -6,10 +6,13 @@ Version 0 asks for client metrics (KIP-714). Without types, all are listed. A ty
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.engine.resource_settings import names_of
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.resource_configs import KINDS
+from headgate.broker.server.kafka.rules import on_cluster
 from headgate.broker.wire.kafka.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -41,3 +44,13 @@ async def handle(request: ListConfigResourcesRequest, context: Context) -> ListC
             async for name in each(names_of(prefix, context.engine.manifest.broker_configs)):
                 found.append(ConfigResource(resource_name=name, resource_type=kind))
     return ListConfigResourcesResponse(config_resources=found)
+
+
+API = Api(
+    74,
+    versions=(0, 1),
+    flexible_from=0,
+    request=ListConfigResourcesRequest,
+    handle=handle,
+    rule=on_cluster(Operation.DESCRIBE_CONFIGS, ListConfigResourcesResponse),
+)

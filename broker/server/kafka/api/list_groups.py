@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import error_code
 from headgate.broker.wire.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -25,3 +29,12 @@ async def handle(request: ListGroupsRequest, context: Context) -> ListGroupsResp
         )
     except HeadgateError as error:
         return ListGroupsResponse(error_code=error_code(error))
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    response = yield None
+    if not asked.rights.on_cluster(Operation.DESCRIBE):
+        await asked.drop(response.groups, lambda one: asked.rights.on_group(Operation.DESCRIBE, one.group_id))
+
+
+API = Api(16, versions=(0, 5), flexible_from=3, request=ListGroupsRequest, handle=handle, rule=rule)

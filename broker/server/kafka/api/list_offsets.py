@@ -15,11 +15,14 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
 from headgate.broker.server.kafka.leads import check_leader_epoch, epoch_at, find_doubt
 from headgate.broker.server.kafka.requests import repeated
+from headgate.broker.server.kafka.rules import on_partitions
 from headgate.broker.wire.kafka.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -152,3 +155,13 @@ async def _search(
 def _set_epoch(answer: ListOffsetsPartitionResponse, log: PartitionLog, context: Context) -> None:
     if context.api_version >= EPOCHS_VERSION_MIN:
         answer.leader_epoch = epoch_at(log, answer.offset)
+
+
+API = Api(
+    2,
+    versions=(1, 11),
+    flexible_from=6,
+    request=ListOffsetsRequest,
+    handle=handle,
+    rule=on_partitions(Operation.DESCRIBE, ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
+)

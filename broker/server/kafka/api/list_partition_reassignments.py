@@ -6,9 +6,12 @@ empty; see AlterPartitionReassignments. Topics and partitions that do not exist 
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.leads import Replicas
+from headgate.broker.server.kafka.rules import on_cluster
 from headgate.broker.wire.kafka.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -51,3 +54,13 @@ def _row(topic: Topic, number: int, target: list[int], replicas: Replicas, conte
         adding_replicas=[one for one in target if one not in present],
         removing_replicas=removing,
     )
+
+
+API = Api(
+    46,
+    versions=(0, 0),
+    flexible_from=0,
+    request=ListPartitionReassignmentsRequest,
+    handle=handle,
+    rule=on_cluster(Operation.DESCRIBE, ListPartitionReassignmentsResponse),
+)

@@ -7,9 +7,12 @@ which must match the whole id.
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
 
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
 from headgate.broker.transactions.records import State, Transaction
 from headgate.broker.wire.kafka.messages.list_transactions import (
@@ -74,3 +77,15 @@ def _matches(
     if request.duration_filter < 0:
         return True
     return known.start_ms >= 0 and context.engine.clock.now_ms() - known.start_ms > request.duration_filter
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    response = yield None
+    await asked.drop(response.transaction_states, lambda state: _describes(asked, state.transactional_id))
+
+
+def _describes(asked: Asked, transactional_id: str) -> bool:
+    return asked.rights.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transactional_id)
+
+
+API = Api(66, versions=(0, 2), flexible_from=0, request=ListTransactionsRequest, handle=handle, rule=rule)

@@ -12,16 +12,20 @@ a Kafka without an authorizer.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+from headgate.broker.cluster.acl import Operation, Resource
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.cluster.topics import NewTopic
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.constants import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
 from headgate.broker.server.kafka.leads import Replicas, broker_address, lead_of
 from headgate.broker.server.kafka.requests import unknown_topic_code
+from headgate.broker.server.kafka.rules import TOPIC_REFUSED, limit, limit_cluster, made, may_see_id
 from headgate.broker.wire.kafka.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -123,3 +127,42 @@ def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) 
         replica_nodes=shown,
         isr_nodes=shown,
     )
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights, engine = asked.rights, asked.context.engine
+    everything = request.topics is None or (not request.topics and asked.context.api_version == 0)
+    refused: list[Message] = []
+    hidden: list[Message] = []
+    if not everything:
+        by_id = [one for one in request.topics if one.topic_id != ZERO_UUID]
+        request.topics = [one for one in request.topics if one.topic_id == ZERO_UUID]
+        refused = await asked.drop(request.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name or ""))
+        if (
+            request.allow_auto_topic_creation
+            and asked.context.settings.auto_create_topics
+            and not rights.on_cluster(Operation.CREATE)
+        ):
+            refused += await asked.drop(
+                request.topics,
+                lambda one: one.name in engine.manifest.topics or rights.on_topic(Operation.CREATE, one.name or ""),
+            )
+        hidden = await asked.drop(by_id, lambda one: may_see_id(asked, one.topic_id))
+        request.topics += by_id
+        if not request.topics and asked.context.api_version == 0:
+            request.topics = [type(refused[0])(name="")]  # an empty list would ask for all topics
+    response = yield None
+    if everything:
+        await asked.drop(response.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name))
+    elif refused and asked.context.api_version == 0:
+        await asked.drop(response.topics, lambda one: bool(one.name))
+    for one in refused:
+        response.topics.append(made(MetadataResponseTopic, error_code=TOPIC_REFUSED, name=one.name))
+    for one in hidden:
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        response.topics.append(made(MetadataResponseTopic, error_code=unknown, name=None, topic_id=one.topic_id))
+    limit_cluster(response, asked)
+    await limit(response.topics, asked, "topic_authorized_operations", Resource.TOPIC, lambda one: one.name or "")
+
+
+API = Api(3, versions=(0, 13), flexible_from=9, request=MetadataRequest, handle=handle, rule=rule)

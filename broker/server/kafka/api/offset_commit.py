@@ -8,15 +8,18 @@ one by one. Version 10 names topics by their ids. A member of a consumer group (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.entry import RowsReply
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
 from headgate.broker.server.kafka.requests import in_portions, unknown_topic_code
+from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, made
 from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -94,3 +97,29 @@ def _code(reason: Reason, version: int) -> ErrorCode:
         return ErrorCode.UNSUPPORTED_VERSION  # it has a generation, and no epoch
     # Kafka's answer to a commit that is larger than a record may be.
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if reason is Reason.MESSAGE_TOO_LARGE else reason_code(reason)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    in_group = asked.rights.on_group(Operation.READ, request.group_id)
+    refused = await asked.drop(request.topics, lambda one: in_group and asked.on_named(Operation.READ, one))
+    code = TOPIC_REFUSED if in_group else GROUP_REFUSED
+    rows = [
+        made(
+            OffsetCommitResponseTopic,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                made(OffsetCommitResponsePartition, partition_index=one.partition_index, error_code=code)
+                for one in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+    if not in_group:
+        yield made(OffsetCommitResponse, topics=rows)
+        return
+    response = yield None
+    response.topics += rows
+
+
+API = Api(8, versions=(2, 10), flexible_from=8, request=OffsetCommitRequest, handle=handle, rule=rule)

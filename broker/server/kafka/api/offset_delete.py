@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
 from headgate.broker.server.kafka.requests import in_portions
+from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, made
 from headgate.broker.wire.kafka.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -37,3 +42,20 @@ async def handle(request: OffsetDeleteRequest, context: Context) -> OffsetDelete
     async for result, reason in each(zip(results, reply.errors, strict=True)):
         result.error_code = reason_code(reason)
     return response
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if not asked.rights.on_group(Operation.DELETE, request.group_id):
+        yield made(OffsetDeleteResponse, error_code=GROUP_REFUSED)
+        return
+    refused = await asked.drop(request.topics, lambda one: asked.rights.on_topic(Operation.READ, one.name))
+    response = yield None
+    for topic in refused:
+        rows = [
+            made(OffsetDeleteResponsePartition, partition_index=one.partition_index, error_code=TOPIC_REFUSED)
+            for one in topic.partitions
+        ]
+        response.topics.append(made(OffsetDeleteResponseTopic, name=topic.name, partitions=rows))
+
+
+API = Api(47, versions=(0, 0), request=OffsetDeleteRequest, handle=handle, rule=rule, act=lambda request: iter((request.group_id,)))

@@ -10,16 +10,19 @@ version 9 on, a member of a consumer group (KIP-848) says who it is; a fenced on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from uuid import UUID
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.records import OffsetValue
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.constants import ID_UNKNOWN
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, reason_code
 from headgate.broker.server.kafka.leads import find_group_doubt
+from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, made
 from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -183,3 +186,39 @@ async def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int
         name: [(number, position(group_id, name, number)) async for number in each(numbers)]
         async for name, numbers in each(wanted.items())
     }
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    may_topic = asked.topic(Operation.DESCRIBE)
+    if asked.context.api_version < 8:
+        if not asked.rights.on_group(Operation.DESCRIBE, request.group_id):
+            yield made(OffsetFetchResponse, error_code=GROUP_REFUSED)
+            return
+        refused = [] if request.topics is None else await asked.drop(request.topics, lambda one: may_topic(one.name))
+        response = yield None
+        await asked.drop(response.topics, lambda one: may_topic(one.name))
+        response.topics += [_unread(one, OffsetFetchResponseTopic, OffsetFetchResponsePartition) for one in refused]
+        return
+    groups = await asked.drop(request.groups, lambda one: asked.rights.on_group(Operation.DESCRIBE, one.group_id))
+    topics = {
+        one.group_id: await asked.drop(one.topics, lambda topic: asked.on_named(Operation.DESCRIBE, topic))
+        for one in request.groups
+        if one.topics is not None
+    }
+    response = yield None
+    for group in response.groups:
+        await asked.drop(group.topics, lambda one: not one.name or may_topic(one.name))
+        group.topics += [
+            _unread(one, OffsetFetchResponseTopics, OffsetFetchResponsePartitions) for one in topics.get(group.group_id, ())
+        ]
+    for one in groups:
+        response.groups.append(made(OffsetFetchResponseGroup, group_id=one.group_id, error_code=GROUP_REFUSED))
+
+
+def _unread(topic: Message, kind: type[Message], row: type[Message]) -> Message:
+    rows = [made(row, partition_index=one, committed_offset=-1, error_code=TOPIC_REFUSED) for one in topic.partition_indexes]
+    names = {"name": topic.name, "topic_id": topic.topic_id} if kind is OffsetFetchResponseTopics else {"name": topic.name}
+    return made(kind, **names, partitions=rows)
+
+
+API = Api(9, versions=(1, 10), flexible_from=6, request=OffsetFetchRequest, handle=handle, rule=rule)

@@ -6,10 +6,13 @@ which is not an error.
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import error_code
 from headgate.broker.server.kafka.leads import check_leader_epoch, find_doubt
+from headgate.broker.server.kafka.rules import on_partitions
 from headgate.broker.wire.kafka.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -43,3 +46,13 @@ def _end(topic: str, one: OffsetForLeaderPartition, context: Context, refusal: H
         return EpochEndOffset(partition=one.partition, error_code=error_code(error))
     epoch, end_offset = engine.epoch_end(log, one.leader_epoch)
     return EpochEndOffset(partition=one.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+API = Api(
+    23,
+    versions=(2, 4),
+    flexible_from=4,
+    request=OffsetForLeaderEpochRequest,
+    handle=handle,
+    rule=on_partitions(Operation.DESCRIBE, OffsetForLeaderTopicResult, EpochEndOffset, name="topic", number="partition"),
+)

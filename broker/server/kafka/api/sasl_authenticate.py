@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, free
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
@@ -23,3 +24,6 @@ async def handle(request: SaslAuthenticateRequest, context: Context) -> SaslAuth
         # The client does not learn whether the user exists; the log has the reason.
         return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed")
     return SaslAuthenticateResponse(error_message=None, auth_bytes=answer, session_lifetime_ms=sasl.lifetime_ms)
+
+
+API = Api(36, versions=(0, 2), flexible_from=2, request=SaslAuthenticateRequest, handle=handle, rule=free)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, free
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -27,3 +28,6 @@ async def handle(request: SaslHandshakeRequest, context: Context) -> SaslHandsha
         code = ErrorCode.UNSUPPORTED_SASL_MECHANISM if unknown else ErrorCode.ILLEGAL_SASL_STATE
         return SaslHandshakeResponse(error_code=code, mechanisms=sasl.mechanisms)
     return SaslHandshakeResponse(mechanisms=sasl.mechanisms)
+
+
+API = Api(17, versions=(0, 1), request=SaslHandshakeRequest, handle=handle, rule=free)

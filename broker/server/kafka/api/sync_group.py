@@ -6,10 +6,13 @@ here, and the right reaction is to join again. More assignments than a group may
 
 from __future__ import annotations
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.events import Sync, SyncReply
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.server.kafka.rules import on_group
 from headgate.broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
@@ -38,3 +41,13 @@ async def handle(request: SyncGroupRequest, context: Context) -> SyncGroupRespon
         protocol_name=reply.protocol_name,
         assignment=reply.assignment,
     )
+
+
+API = Api(
+    14,
+    versions=(0, 5),
+    flexible_from=4,
+    request=SyncGroupRequest,
+    handle=handle,
+    rule=on_group(Operation.READ, SyncGroupResponse),
+)

@@ -8,15 +8,18 @@ a member of an unknown group and one with an old epoch apart from one with an ol
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.entry import RowsReply
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
 from headgate.broker.server.kafka.requests import in_portions, unknown_topic_code
+from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, TRANSACTION_REFUSED, made
 from headgate.broker.wire.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -111,3 +114,28 @@ def _code(reason: Reason, version: int) -> ErrorCode:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retriable for every client, unlike the exact error
         case _:
             return reason_code(reason)
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    rights = asked.rights
+    code = 0
+    if not rights.may_transact(request.transactional_id):
+        code = TRANSACTION_REFUSED
+    elif not rights.on_group(Operation.READ, request.group_id):
+        code = GROUP_REFUSED
+    if code:
+        yield made(TxnOffsetCommitResponse, topics=[_uncommitted(topic, code) for topic in request.topics])
+        return
+    refused = await asked.drop(request.topics, lambda topic: asked.on_named(Operation.READ, topic))
+    response = yield None
+    response.topics += [_uncommitted(topic, TOPIC_REFUSED) for topic in refused]
+
+
+def _uncommitted(topic: Message, code: int) -> Message:
+    rows = [
+        made(TxnOffsetCommitResponsePartition, partition_index=one.partition_index, error_code=code) for one in topic.partitions
+    ]
+    return made(TxnOffsetCommitResponseTopic, name=topic.name, topic_id=topic.topic_id, partitions=rows)
+
+
+API = Api(28, versions=(0, 6), flexible_from=3, request=TxnOffsetCommitRequest, handle=handle, rule=rule)

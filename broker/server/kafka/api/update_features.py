@@ -8,9 +8,15 @@ whole request, in every version, and the rows of versions 0 and 1 say which upda
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
+from headgate.broker.cluster.acl import Operation
 from headgate.broker.server.kafka.api.api_versions import FEATURES
+from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.rules import CLUSTER_REFUSED, made
 from headgate.broker.wire.kafka.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -43,3 +49,22 @@ def _refusal(one: FeatureUpdateKey) -> str | None:
     if one.max_version_level != level:
         return f"the level of a feature is fixed by the release. feature=`{name}` level=`{level}` asked=`{one.max_version_level}`"
     return None
+
+
+async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
+    if asked.rights.on_cluster(Operation.ALTER):
+        yield None
+        return
+    rows = [made(UpdatableFeatureResult, feature=one.feature, error_code=CLUSTER_REFUSED) for one in request.feature_updates]
+    yield made(UpdateFeaturesResponse, error_code=CLUSTER_REFUSED, results=rows)
+
+
+API = Api(
+    57,
+    versions=(0, 2),
+    flexible_from=0,
+    request=UpdateFeaturesRequest,
+    handle=handle,
+    rule=rule,
+    act=rows("feature_updates", "feature"),
+)
