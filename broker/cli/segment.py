@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from headgate.broker.cli import output
-from headgate.broker.cli.top import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
+from headgate.broker.cli.cluster_tables import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
 from headgate.broker.client import Admin
 from headgate.broker.client.control import Control, Segment
 

@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 from headgate.broker.cli import gate as gate_commands
 from headgate.broker.cli import output
-from headgate.broker.cli.quota import throttled_lines
-from headgate.broker.cli.top import (
+from headgate.broker.cli.cluster_tables import (
     DECISION_COLUMNS,
     SEGMENT_COLUMNS,
     SEGMENT_NUMERIC,
@@ -19,6 +18,7 @@ from headgate.broker.cli.top import (
     starvation,
     state,
 )
+from headgate.broker.cli.quota import throttled_lines
 from headgate.broker.client import Admin, Broker, Gate, GateAdmin, GateState, TopicStatus
 from headgate.broker.client.control import ClusterView, Control
 from headgate.broker.runtime.config import SECOND_MS

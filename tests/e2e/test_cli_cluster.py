@@ -88,7 +88,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
         assert sorted(number for one in segments for number in range(one["first_partition"], one["end_partition"])) == list(
             range(6)
         )
-        assert "3 brokers" in headgate(door, "top", "-n", "1")
+        assert "3 brokers" in headgate(door, "status", "--window", "0")
     assert described[0] == described[1] == described[2]
     assert sum(lag for broker in brokers.all for lag in lags(broker)) == 300, "each lag is shown once, whoever leads the partition"
     listed = json.loads(headgate(doors[1], "segment", "list", "--json"))

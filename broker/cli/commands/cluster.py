@@ -92,20 +92,6 @@ def status(
 
 
 @app.command()
-def top(
-    cluster: Cluster = DEFAULT_CLUSTER,
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Pause between two updates.")] = "1s",
-    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after this many updates.")] = None,
-) -> None:
-    """Watch the cluster until Ctrl-C: brokers, the busiest segments, and the leader's decisions with their reasons."""
-    from headgate.broker.cli.top import watch
-
-    interval_ms = max(duration_ms("--interval", interval, high_ms=60_000), 100)
-    output.check_reachable(cluster)
-    output.run(watch(cluster, interval_ms, count))
-
-
-@app.command()
 def drain(
     broker: Annotated[int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="The number that `headgate status` shows.")],
     cluster: Cluster = DEFAULT_CLUSTER,

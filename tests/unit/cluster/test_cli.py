@@ -17,6 +17,8 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.cli import app
+from headgate.broker.cli.cluster_tables import decision_rows, look, state
+from headgate.broker.client.control import Control
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import CallCounts, service_handler
@@ -225,23 +227,17 @@ async def test_capacity_from_open_to_release(brokers: tuple[Broker, Broker], hea
     assert "@" in json.loads((await headgate(other, "capacity", "open", "1", "--json"))[1])["owner"]
 
 
-async def test_top_prints_every_look_where_nobody_watches(brokers: tuple[Broker, Broker], headgate: Commands) -> None:
-    leader, other = brokers
-    code, out, _ = await headgate(other, "top", "-n", "2", "--interval", "100ms")
-    assert code == 0 and leader.control.described == 2
-    first, second = out.split("\n\n")
-    assert first.splitlines() == second.splitlines()
-    lines = first.splitlines()
-    assert lines[0] == "2 brokers of 1 desired, leader 1, 2 segments, 2.0 KiB/s in, 0 B/s out"
-    assert lines[1] == "machine starved: broker 1 runs up to 1.3 s late; a silent broker is replaced after up to 6.4 s"
-    rows = [line.split("\t") for line in lines]
-    assert ["1", "h1:9092", "52%", "3.0 MiB", "4", "1", "0 B", "0 B", "serves, leader, starved"] in rows
-    assert ["2", "h2:9192", "10%", "0 B", "0", "1", "2.0 KiB", "0 B", "drains"] in rows
-    assert ["4.2 s", "split", "orders", "done, writers waited 120 ms", "segment 9 took 0.40 of a broker"] in rows
-    assert ["9.0 s", "move", "", "failed: member is lost", "brokers were apart"] in rows
-    assert ["0.1 s", "drain", "", "under way", "broker 2 is to go"] in rows
-    # The busiest segment comes first.
-    assert [row[0] for row in rows if row[1:2] == ["orders"]] == ["12", "11"]
+async def test_states_of_brokers_and_decisions_in_words(brokers: tuple[Broker, Broker]) -> None:
+    async with Control(brokers[1].address) as control:
+        found = await look(control)
+    assert found is not None
+    states = [state(one, 1, found.view.leader_broker_id) for one in found.view.members]
+    assert states == ["serves, leader, starved", "drains"]
+    assert decision_rows(found.view.decisions) == [
+        ("4.2 s", "split", "orders", "done, writers waited 120 ms", "segment 9 took 0.40 of a broker"),
+        ("9.0 s", "move", "", "failed: member is lost", "brokers were apart"),
+        ("0.1 s", "drain", "", "under way", "broker 2 is to go"),
+    ]
 
 
 async def test_status_shows_segments_and_decisions(brokers: tuple[Broker, Broker], headgate: Commands) -> None:

@@ -1,0 +1,113 @@
+"""The tables of brokers, segments and decisions that `headgate status` and `headgate segment` show."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headgate.broker.cli import output
+from headgate.broker.client.control import ClusterView, Control, Decision, DesiredBrokers, Member, Segment
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+_T = TypeVar("_T")
+
+SEGMENT_COLUMNS = ("segment", "topic", "partitions", "lead", "epoch", "in/s", "out/s", "requests/s")
+SEGMENT_NUMERIC = ("segment", "epoch", "in/s", "out/s", "requests/s")
+DECISION_COLUMNS = ("ago", "decision", "topic", "result", "why")
+
+TOPICS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The cluster at one moment."""
+
+    view: ClusterView
+    desired: DesiredBrokers | None
+
+
+async def look(control: Control) -> Look | None:
+    """Ask the leader. None: these brokers have no segments yet. Raises HeadgateError."""
+    view = await _supported(control.describe())
+    return None if view is None else Look(view, await _supported(control.desired_brokers()))
+
+
+async def _supported(asking: Awaitable[_T]) -> _T | None:
+    """The answer; None if the brokers do not know the call."""
+    try:
+        return await asking
+    except InvalidError as error:
+        if error.reason is Reason.UNSUPPORTED:
+            return None
+        raise
+
+
+def headline(found: Look) -> str:
+    """The cluster in one line."""
+    view, desired = found.view, found.desired
+    total_in = sum(one.bytes_in_per_s for one in view.segments)
+    total_out = sum(one.bytes_out_per_s for one in view.segments)
+    wanted = "" if desired is None else f" of {desired.brokers} desired"
+    return (
+        f"{output.plural(len(view.members), 'broker')}{wanted}, leader {view.leader_broker_id}, "
+        f"{output.plural(len(view.segments), 'segment')}, {output.size(total_in)}/s in, {output.size(total_out)}/s out"
+    )
+
+
+def segment_rows(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
+    """A row per segment."""
+    return [
+        (
+            one.id,
+            one.topic,
+            one.span,
+            f"broker {one.broker_id}",
+            one.leader_epoch,
+            output.size(one.bytes_in_per_s),
+            output.size(one.bytes_out_per_s),
+            f"{one.requests_per_s:,.0f}",
+        )
+        for one in segments
+    ]
+
+
+def decision_rows(decisions: Sequence[Decision]) -> list[tuple[object, ...]]:
+    """A row per decision."""
+    return [(output.duration(one.age_ms), one.kind, _topics(one), _result(one), one.why) for one in decisions]
+
+
+def state(member: Member, segments: int, leader_broker_id: int) -> str:
+    """The broker's activity, in a word or two. `segments`: the number that it leads."""
+    if member.trouble:
+        return member.trouble
+    word = "serves" if not member.draining else "drains" if segments else "drained"
+    if member.broker_id == leader_broker_id:
+        word += ", leader"
+    if member.starved:
+        word += ", starved"
+    return word if member.follower_broker_id is None else f"{word}, copied to broker {member.follower_broker_id}"
+
+
+def starvation(view: ClusterView) -> str:
+    """The warning about machines that give brokers too little processor time; empty without such a machine."""
+    starved = [one for one in view.members if one.starved]
+    if not starved:
+        return ""
+    late = ", ".join(f"broker {one.broker_id} runs up to {one.late_ms / 1000:.1f} s late" for one in starved)
+    longest_ms = max(one.silence_ms_max for one in view.members)
+    patience = f"; a silent broker is replaced after up to {longest_ms / 1000:.1f} s" if longest_ms else ""
+    return f"machine starved: {late}{patience}"
+
+
+def _topics(one: Decision) -> str:
+    more = len(one.topics) - TOPICS_SHOWN
+    return ", ".join(one.topics[:TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _result(one: Decision) -> str:
+    if one.error:
+        return f"failed: {one.error}"
+    if one.under_way:
+        return "under way"
+    return f"done, writers waited {one.pause_ms} ms" if one.pause_ms else "done"
