@@ -99,9 +99,9 @@ class Http2:
             await self._room.wait_for(lambda: self.gone or self.ended.issuperset(streams))
 
     async def close(self) -> None:
-        self._reading.cancel()
         self._writer.transport.abort()
         await asyncio.wait((self._reading,))
+        await asyncio.sleep(0)  # the transport closes its socket
 
     def _space(self, stream: int) -> int:
         return min(self._windows.get(0, 65535), self._windows[stream])

@@ -56,6 +56,10 @@ class Call(Protocol):
         """Send a message; returns when the transport has accepted it, so a slow reader slows the sender down."""
         ...
 
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Act once gRPC holds nothing of the call any more."""
+        ...
+
 
 class CallCounts:
     """Counts the calls of one server by their outcome."""
@@ -145,7 +149,7 @@ class _Handler:
                     raise why from error
         except Exception as error:  # every error becomes a status
             if call is not None:
-                call.ends()
+                call.is_done = True
             await _abort(self._method, context, error)
             raise
 
@@ -158,7 +162,8 @@ class _Handler:
             raise
         self._gate.note(call, request, response)
         response = self._gate.trim(call, response)
-        return call.answers(response if isinstance(response, bytes) else response.SerializeToString())
+        call.is_done = True
+        return response if isinstance(response, bytes) else response.SerializeToString()
 
     async def _answers(self, call: OpenCall) -> None:
         request = await self._gate.request(call)

@@ -4,9 +4,10 @@ A call goes through::
 
     asking -> known -> (streams: open | others: reading -> working -> answering) -> ended
 
-`asking`: it is not known yet who calls. `reading`: the request arrives; `answering`: the client takes the answer. Both must end in
-time. A stream must not rest for long without being in use. `sweep`, which runs once in a while, ends the calls that do, and those
-whose client's proof, or right, is gone. A call that is cut gets an error; if the client does not take that either, it is reset.
+`asking`: it is not known yet who calls. `reading`: the request arrives, in time. A stream must not rest for long unless it is in
+use, and its client must take messages in time. `sweep`, which runs once in a while, ends the calls that do not, and those whose client's
+proof, or right, is gone. gRPC's server cannot reset a call: a client that takes neither answer nor status keeps the call, and the
+bytes that gRPC holds for it. So both count for that client, and for nobody else, until it takes them or its connection ends.
 
 Brokers' calls are not counted: clients cannot take their places. Strangers are clients that did not prove who they are, at a broker
 that asks for proofs. They share few places, and rest for a short time only.
@@ -46,13 +47,13 @@ STRANGERS_MAX = 500
 READING_MAX = 8
 """Requests of one client that arrive at the same time, each up to `frame_bytes_max`; further ones wait in the sender, unread."""
 ANSWER_BYTES_PER_S_MIN = 256 << 10
-"""A client that takes an answer more slowly is cut off, after `frame_timeout_ms`."""
+"""A client that takes a message of a stream more slowly than this, and `frame_timeout_ms`, loses the stream."""
 SWEEP_S_MAX = 1.0
 """Longest pause between two sweeps: the time for which a revoked right may still serve an open stream."""
 
 
 class StalledError(RetryError):
-    """The client does not take its messages. Even a status would wait: the call is reset."""
+    """The client does not take its messages. Even the status waits until it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class OpenCall:
     """One call. It is what a stream's implementation reads from and writes to."""
 
     __slots__ = (
-        "_calls", "_deadline_s", "_error", "_late", "_task",
+        "_calls", "_deadline_s", "_error", "_task",
         "active_s", "client", "context", "is_done", "is_in_use", "method", "rule",
     )  # fmt: skip
 
@@ -102,11 +103,10 @@ class OpenCall:
         self.is_in_use = not method.client_streaming
         """The client waits for something: a subscription, an ack. Otherwise the stream rests."""
         self._deadline_s = math.inf
-        self._late = ""
         self._task = asyncio.current_task()
         self._error: HeadgateError | None = None
         self.is_done = False
-        """It has its answer or its error: if the client does not take that in time, the call is reset."""
+        """It has its answer or its error, which cannot be replaced any more."""
 
     async def read(self) -> Any:
         """The next message, or `grpc.aio.EOF`. Raises InvalidError for one that is too large."""
@@ -131,7 +131,7 @@ class OpenCall:
         """The one request of the call. Raises InvalidError."""
         assert self.client is not None
         async with self._calls.reading(self.client.key):
-            self._due(self._calls.timeout_s, "the request did not arrive in time")
+            self._deadline_s = self._calls.now_s() + self._calls.timeout_s
             data: Any = await self.read()
             self._deadline_s = math.inf
         if data is grpc.aio.EOF:
@@ -139,54 +139,34 @@ class OpenCall:
         found: bytes = data
         return found
 
-    def answers(self, answer: bytes) -> bytes:
-        """The answer, which the client must take in time from now on."""
-        self._due(self._calls.answer_s(len(answer)), "the answer was not taken in time")
-        self.is_done = True  # its status waits behind the answer
-        return answer
-
-    def ends(self) -> None:
-        """The call has failed: its client must take the status in time from now on."""
-        self._due(self._calls.timeout_s, "")
-        self.is_done = True
-
-    def _due(self, timeout_s: float, late: str) -> None:
-        self._deadline_s, self._late = self._calls.now_s() + timeout_s, late
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Act once gRPC holds nothing of the call any more."""
+        self.context.add_done_callback(lambda _: act())  # type: ignore[arg-type]  # the stub asks for a class
 
     # -- the end from outside
 
     def judge(self, now_s: float, recheck: Callable[[OpenCall], None] | None) -> None:
-        """Cut the call if it takes too long, or if `recheck` raises. A call that did not take its error in time is reset."""
-        error: HeadgateError | None = None
-        if now_s >= self._deadline_s:
-            if self._error is None and not self.is_done:
-                error = RetryError(Reason.TIMED_OUT, self._late)
-            else:
-                self.is_done = True
-                self._cancel()
-        elif self._error is None and self.client is not None and not self.is_done:
-            identity = self.client.identity
-            if identity is not None and now_s >= identity.expires_s:
-                error = InvalidError(Reason.NOT_AUTHENTICATED, "the login has expired")
-            elif not self.is_in_use and not self.client.is_broker and now_s - self.active_s >= self._calls.rest_s(self.client):
-                error = ClosedError(Reason.CLOSED, "the stream was idle for too long")
-            elif recheck is not None:
-                try:
-                    recheck(self)
-                except HeadgateError as gone:
-                    error = gone
-        if error is not None:
+        """Cut the call if it takes too long, or if `recheck` raises."""
+        client = self.client
+        if self.is_done or self._error is not None or client is None:
+            return
+        try:
+            if now_s >= self._deadline_s:
+                raise RetryError(Reason.TIMED_OUT, "the request did not arrive in time")
+            if client.identity is not None and now_s >= client.identity.expires_s:
+                raise InvalidError(Reason.NOT_AUTHENTICATED, "the login has expired")
+            if not self.is_in_use and not client.is_broker and now_s - self.active_s >= self._calls.rest_s(client):
+                raise ClosedError(Reason.CLOSED, "the stream was idle for too long")
+            if recheck is not None:
+                recheck(self)
+        except HeadgateError as error:
             self._error = error
-            self._due(self._calls.timeout_s, "")
-            self._cancel()
-
-    def _cancel(self) -> None:
-        if self._task is not None:
+            assert self._task is not None
             self._task.cancel()
 
     def error_of(self, error: BaseException) -> BaseException:
         """What ended the call: the reason for which it was cut, or the error itself."""
-        if isinstance(error, asyncio.CancelledError) and self._error is not None and not self.is_done:
+        if isinstance(error, asyncio.CancelledError) and self._error is not None:
             assert self._task is not None
             self._task.uncancel()
             return self._error

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 
 import grpc
 
@@ -211,8 +212,10 @@ class Subscriber:
         self._share.take(size)
         try:
             await self._write(self._response(subscription), slices)
-        finally:
-            self._share.give(size)
+        except BaseException:
+            self._call.at_end(partial(self._share.give, size))  # gRPC holds the message until then
+            raise
+        self._share.give(size)
         subscription.wake()
 
     def _response(self, subscription: _Subscription) -> log_pb2.SubscribeResponse:

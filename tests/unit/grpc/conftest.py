@@ -16,11 +16,14 @@ from google.protobuf.message import Message
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.node import Node
 from headgate.broker.runtime.clock import Clock
-from headgate.broker.runtime.config import Settings, Value
+from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings, Value
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.listeners import knows_clients
+from headgate.broker.server.access.security import Security
+from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
 from tests.support import nodes
 
@@ -34,10 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 METHODS = {
     f"{service.name}.{name}": method
-    for file in (admin_pb2, groups_pb2, log_pb2)
+    for file in (access_pb2, admin_pb2, gates_pb2, groups_pb2, log_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for name, method in methods(service).items()
 }
+PASSWORD = "right"
+"""Of the user `admin`, where clients log in."""
 WAIT_S = 90
 """Longest wait of a test for anything; real durations are milliseconds."""
 
@@ -83,6 +88,8 @@ class Served(nodes.Offline):
         self.settings = Settings.from_values({"grpc_port": 0, "wal_flush_interval_ms": 1, "num_partitions": 2, **values})
         self.objects = MemoryObjects()
         self.failures: list[HeadgateError] = []
+        self.lines: list[dict[str, object]] = []
+        """Of the audit log."""
         self.port = 0
         self._channel: grpc.aio.Channel | None = None
 
@@ -105,7 +112,12 @@ class Served(nodes.Offline):
         await self.groups.loaded()
 
     async def open(self, node: Node) -> None:
-        self.server = GrpcServer(node, self.settings)
+        security: Security | None = None
+        if knows_clients(self.settings):
+            audit = Audit(1, node.engine.clock.now_ms, lambda row, _: self.lines.append(row))
+            security = Security(self.settings, node.engine.clock.monotonic, node.engine.clock.now_ms, None, audit)
+            await security.use(node.engine, {ADMIN_PASSWORD: PASSWORD})
+        self.server = GrpcServer(node, self.settings, security=security)
         self.port = await self.server.start()
 
     async def stop(self, grace_s: float = 5) -> None:
@@ -117,15 +129,16 @@ class Served(nodes.Offline):
             await self._channel.close()
         await self.stop()
 
-    async def call(self, name: str, message: Message | bytes) -> Any:
+    async def call(self, name: str, message: Message | bytes, *metadata: tuple[str, str]) -> Any:
         """A unary call such as ``Log.Fetch``. Raises AioRpcError."""
         method = METHODS[name]
         data = message if isinstance(message, bytes) else message.SerializeToString()
-        return method.response.FromString(await self.channel.unary_unary(method.path)(data, timeout=WAIT_S))
+        call = self.channel.unary_unary(method.path)(data, timeout=WAIT_S, metadata=metadata)
+        return method.response.FromString(await call)
 
-    def stream(self, name: str) -> RawStream:
+    def stream(self, name: str, *metadata: tuple[str, str]) -> RawStream:
         method = METHODS[name]
-        return RawStream(self.channel.stream_stream(method.path)(), method.response)
+        return RawStream(self.channel.stream_stream(method.path)(metadata=metadata), method.response)
 
     async def create(self, name: str, partitions: int = 2, **config: str) -> None:
         await self.engine.create_topic(name, partitions, {key.replace("_", "."): value for key, value in config.items()})

@@ -285,8 +285,8 @@ async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> Non
     log = served.engine.partition(served.engine.topic("a"), 0)
     await until(lambda: log.waiters)
     await until(lambda: not log.waiters)
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
     assert (await stream.status())[:2] == (grpc.StatusCode.DEADLINE_EXCEEDED, "timed_out")
+    await until(lambda: served.server._server_state.budget.used_bytes == 0)
 
 
 async def test_the_server_stops(served: Served) -> None:
