@@ -5,9 +5,10 @@ A call goes through::
     asking -> known -> (streams: open | others: reading -> working -> answering) -> ended
 
 `asking`: it is not known yet who calls. `reading`: the request arrives, in time. A stream must not rest for long unless it is in
-use, and its client must take messages in time. `sweep`, which runs once in a while, ends the calls that do not, and those whose client's
-proof, or right, is gone. gRPC's server cannot reset a call: a client that takes neither answer nor status keeps the call, and the
-bytes that gRPC holds for it. So both count for that client, and for nobody else, until it takes them or its connection ends.
+use, and its client must take messages in time. `sweep`, which runs once in a while, ends the calls that do not, and those whose
+client's proof, or right, is gone. gRPC's server cannot reset a call: a client that takes neither answer nor status keeps the call,
+and the bytes that gRPC holds for it. So both count for that client, and for nobody else, until it takes them or its connection
+ends.
 
 Brokers' calls are not counted: clients cannot take their places. Strangers are clients that did not prove who they are, at a broker
 that asks for proofs. They share few places, and rest for a short time only.
