@@ -21,7 +21,9 @@ from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.listeners import knows_clients
 from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
+from headgate.broker.server.grpc.open_calls import OpenCall
 from headgate.broker.server.grpc.server import GrpcServer
+from headgate.broker.server.grpc.shares import Shares
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
@@ -96,6 +98,14 @@ class Served(nodes.Offline):
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def budget(self) -> Shares:
+        return self.server._server_state.budget
+
+    @property
+    def calls(self) -> dict[OpenCall, None]:
+        return self.server._callers.calls.calls
 
     @property
     def channel(self) -> grpc.aio.Channel:

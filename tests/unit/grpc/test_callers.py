@@ -67,7 +67,7 @@ async def test_no_byte_of_a_strangers_request_is_read(guarded: Served, name: str
     assert not client.gone
     await client.close()
     assert guarded.lines[-1]["act"] == METHODS[name].short and guarded.lines[-1]["outcome"] == "refused"
-    await until(lambda: not guarded.server._callers.calls.calls)
+    await until(lambda: not guarded.calls)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_one_client_cannot_take_the_calls_of_others(guarded: Served, monke
     assert len((await guarded.call("Admin.ListTopics", admin_pb2.ListTopicsRequest(), ADMIN)).topics) == 2
     for stream in streams:
         stream.call.cancel()
-    await until(lambda: not guarded.server._callers.calls.calls)
+    await until(lambda: not guarded.calls)
     await guarded.call("Log.ListOffsets", pb.ListOffsetsRequest(topic="a"), ALICE)
 
 
@@ -130,11 +130,11 @@ async def test_requests_that_do_not_arrive_end_and_delay_no_other_user(guarded: 
     async with asyncio.timeout(WAIT_S):
         await client.wait_ended(*calls)
     await client.close()
-    await until(lambda: not guarded.server._callers.calls.calls)
+    await until(lambda: not guarded.calls)
 
 
 async def test_answers_that_are_not_read_cost_no_other_user_its_budget(guarded: Served) -> None:
-    budget, kib = guarded.server._server_state.budget, 1 << 10
+    budget, kib = guarded.budget, 1 << 10
     budget.limit_bytes = 400 * kib
     await guarded.fill("a", 0, *[batch(b"x" * 100 * kib)] * 4)
     client = await Http2.connect(guarded.port, window=0)
@@ -144,9 +144,9 @@ async def test_answers_that_are_not_read_cost_no_other_user_its_budget(guarded: 
     await until(lambda: budget.must_wait("User:alice"))
     fetched = await guarded.call("Log.Fetch", pb.FetchRequest(topic="a", max_bytes=kib), ADMIN)
     assert len(fetched.batches) > 100 * kib
-    assert len(guarded.server._callers.calls.calls) >= len(calls), "gRPC holds their answers: they count for their client"
+    assert len(guarded.calls) >= len(calls), "gRPC holds their answers: they count for their client"
     await client.close()
-    await until(lambda: not guarded.server._callers.calls.calls and budget.used_bytes == 0)
+    await until(lambda: not guarded.calls and budget.used_bytes == 0)
 
 
 async def test_a_client_that_wants_no_acks_gets_them(guarded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ async def test_calls_that_are_reset_at_once_leave_nothing(guarded: Served) -> No
             await client.drain()
     await guarded.call("Admin.ListTopics", admin_pb2.ListTopicsRequest(), ADMIN)
     await client.close()
-    await until(lambda: not guarded.server._callers.calls.calls)
+    await until(lambda: not guarded.calls)
 
 
 async def test_filling_a_gate_with_many_files_is_decoded_in_parts(served: Served) -> None:

@@ -66,7 +66,7 @@ async def test_a_batch_of_a_megabyte(served: Served) -> None:
     response = await fetch(served, offset=0)
     assert len(response.batches) == len(big)
     assert parse_header(response.batches).base_offset == 0
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
+    await until(lambda: served.budget.used_bytes == 0)
 
 
 async def test_the_long_poll_ends_with_a_record(served: Served) -> None:
@@ -129,7 +129,7 @@ async def test_wrong_fetches(served: Served, message: object, code: grpc.StatusC
     await served.create("a")
     await served.fill("a", 0, *BATCHES)
     assert await refused(served, "Log.Fetch", message) == (code, reason)
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
+    await until(lambda: served.budget.used_bytes == 0)
 
 
 async def test_records_from_the_store_after_a_restart(start: Start) -> None:

@@ -263,7 +263,7 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
     assert offsets == list(range(100))
     await sending
     assert await stream.rest() == []
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
+    await until(lambda: served.budget.used_bytes == 0)
 
 
 async def test_acks_come_before_their_number_where_no_more_is_read(start: Start) -> None:
@@ -302,7 +302,7 @@ async def test_acks_keep_the_order_of_the_stream(start: Start, monkeypatch: pyte
 
 async def test_one_streams_batches_never_fill_the_brokers_budget_for_ever(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     served: Served = await start()
-    served.server._server_state.budget.limit_bytes = 40_000
+    served.budget.limit_bytes = 40_000
     await served.create("a")
     held = HeldWal(served, monkeypatch)
     streams = [served.stream("Log.Publish") for _ in range(4)]
@@ -312,13 +312,13 @@ async def test_one_streams_batches_never_fill_the_brokers_budget_for_ever(start:
     await until(lambda: len(held.callbacks) >= 2)
     acks = 0
     while acks < 8:
-        await until(lambda: held.callbacks or served.server._server_state.budget.used_bytes == 0)
+        await until(lambda: held.callbacks or served.budget.used_bytes == 0)
         acks += len(held.callbacks)
         held.release()
         await asyncio.sleep(0.001)
     for stream in streams:
         assert sorted(acked(await stream.rest()))[0] >= 0
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
+    await until(lambda: served.budget.used_bytes == 0)
 
 
 async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) -> None:
@@ -335,7 +335,7 @@ async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) 
                 await stream.write(request(number, b"?" * 5000, topic="t" * 5000))
 
     sending = asyncio.create_task(send())
-    budget = served.server._server_state.budget
+    budget = served.budget
     await until(lambda: budget.used_bytes > 0)
     # The budget goes up and down; once the stream was given up it stays at 0.
     quiet = 0
@@ -396,7 +396,7 @@ async def test_a_client_that_goes_away(served: Served) -> None:
     log = served.engine.partition(served.engine.topic("a"), 0)
     await until(lambda: log.next_offset == 1)
     stream.call.cancel()
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
+    await until(lambda: served.budget.used_bytes == 0)
     await served.engine.durable()
     assert log.high_watermark == 1
 

@@ -243,7 +243,7 @@ async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
     assert log.waiters
     stream.call.cancel()
     await until(lambda: not log.waiters)
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
+    await until(lambda: served.budget.used_bytes == 0)
 
 
 class SilentCall:
@@ -286,7 +286,7 @@ async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> Non
     await until(lambda: log.waiters)
     await until(lambda: not log.waiters)
     assert (await stream.status())[:2] == (grpc.StatusCode.DEADLINE_EXCEEDED, "timed_out")
-    await until(lambda: served.server._server_state.budget.used_bytes == 0)
+    await until(lambda: served.budget.used_bytes == 0)
 
 
 async def test_the_server_stops(served: Served) -> None:
