@@ -16,8 +16,9 @@ import pytest_asyncio
 from google.protobuf.message import Message
 
 from headgate.broker.cluster import scram
-from headgate.broker.cluster.access import DeleteUser, PutUser, User
+from headgate.broker.cluster.access import User
 from headgate.broker.cluster.acl import Acl, Operation, Pattern, Permission, Resource
+from headgate.broker.cluster.edits.access import PutUser
 from headgate.broker.server.grpc import open_calls, publish
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
@@ -168,7 +169,7 @@ async def test_what_is_revoked_ends_open_streams(guarded: Served, gone: str) -> 
     await subscriber.write(pb.SubscribeRequest(add=add, credit_bytes=MIB))
     assert (await subscriber.read()).next_offset == 1
     if gone == "user":
-        await guarded.engine.change_access(DeleteUser("alice"))
+        await guarded.call("Access.DeleteUser", access_pb2.DeleteUserRequest(name="alice"), ADMIN)
     else:
         await guarded.call("Access.RemoveAcls", access_pb2.RemoveAclsRequest(filter=access_pb2.Acl(name="a")), ADMIN)
     expected = grpc.StatusCode.UNAUTHENTICATED if gone == "user" else grpc.StatusCode.PERMISSION_DENIED
