@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import dagster as dg
 
 from headgate.assets.progress import Follower
 from headgate.assets.steps import Run, let_go
 from headgate.broker.runtime.errors import HeadgateError, InvalidError
+from headgate.pipelines.calls import Apart
 
 NO_RETRY = {"dagster/max_retries": "0"}
 """Tag of a run whose retry would fail in the same way."""
+LET_GO_S = 5.0
+"""Longest wait of a run that ends for the release of its brokers, in seconds."""
+_CANCELLED = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 
 
 class EndedError(dg.Failure):
@@ -44,18 +49,8 @@ def clear_end(run: Run, doing: str, *, holds: bool = True) -> Iterator[Follower]
         follow.at(doing)
         try:
             yield follow
-        except HeadgateError as error:
-            if isinstance(error, InvalidError):
-                run.context.instance.add_run_tags(run.context.run.run_id, NO_RETRY)
-            what = "correct it and run the same days again" if isinstance(error, InvalidError) else "run the same days again"
-            failure = EndedError(
-                description=f"{error.message}\n{_state(run, holds)}: {what}.",
-                metadata={"reason": str(error.reason), "while": follow.doing},
-                allow_retries=not isinstance(error, InvalidError),
-            )
-        except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
-            text = f"cancelled while {follow.doing}. {_state(run, holds)}: run the same days again."
-            failure = EndedError(description=text, metadata={"while": follow.doing}, allow_retries=False)
+        except (Exception, KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:
+            failure = _ended(run, error, follow.doing, holds)
         except BaseException:
             if holds:
                 let_go(run)
@@ -65,15 +60,52 @@ def clear_end(run: Run, doing: str, *, holds: bool = True) -> Iterator[Follower]
     raise failure from None
 
 
+def _ended(run: Run, error: BaseException, doing: str, holds: bool) -> BaseException:
+    """Release what the run holds. Returns the exception that ends the step.
+
+    Whatever a run that is being cancelled raises, it was cancelled: cancelled work fails with errors of many kinds. Dagster reports
+    a run as failed that raises such an error after Dagster stopped waiting for it, and then retries it; it does not for an
+    interrupt.
+    """
+    status = _status(run)
+    if not isinstance(error, Exception) or status in _CANCELLED:
+        text = f"cancelled while {doing}. {_state(run, holds)}: run the same days again."
+        if _status(run) is dg.DagsterRunStatus.CANCELED:
+            run.context.log.error(text)
+            return dg.DagsterExecutionInterruptedError()
+        return EndedError(description=text, metadata={"while": doing}, allow_retries=False)
+    if not isinstance(error, HeadgateError):
+        if holds:
+            let_go(run)
+        return error
+    is_mistake = isinstance(error, InvalidError)
+    if is_mistake:
+        run.context.instance.add_run_tags(run.context.run.run_id, NO_RETRY)
+    what = "correct it and run the same days again" if is_mistake else "run the same days again"
+    return EndedError(
+        description=f"{error.message}\n{_state(run, holds)}: {what}.",
+        metadata={"reason": str(error.reason), "while": doing},
+        allow_retries=not is_mistake,
+    )
+
+
+def _status(run: Run) -> dg.DagsterRunStatus | None:
+    """The state of the run in Dagster by now; None when it is deleted."""
+    found = run.context.instance.get_run_by_id(run.context.run.run_id)
+    return None if found is None else found.status
+
+
 def _state(run: Run, holds: bool) -> str:
-    """What the run leaves behind, for a person."""
+    """What the run leaves behind, for a person. Brokers that do not answer are not waited for: what they hold for the run ends by
+    itself."""
     if not holds:
         return "No brokers were asked for, and nothing was added"
-    released = let_go(run)
+    left = Apart(partial(_left, run)).start()
+    if not left.end(within_s=LET_GO_S):
+        return "The cluster does not answer. Brokers and gates are released, at the latest when their time is over"
+    released, added = left.result()
     brokers = "Brokers and gates are released" if released else "Gates are released, and brokers when no other run needs them"
-    try:
-        added = run.newly_filled()
-    except HeadgateError:
+    if added is None:
         return f"{brokers}, at the latest when their time is over"
     if not added:
         return f"{brokers}, and nothing was added"
@@ -86,3 +118,13 @@ def _state(run: Run, holds: bool) -> str:
         else "the partition was added and stays"
     )
     return f"{brokers}, and {each}"
+
+
+def _left(run: Run) -> tuple[bool, dict[str, int] | None]:
+    """Release brokers. Returns whether they are released, and the rows of the partitions that the run added to; None when the
+    cluster does not tell."""
+    released = let_go(run)
+    try:
+        return released, run.newly_filled()
+    except HeadgateError:
+        return released, None

@@ -52,8 +52,9 @@ from headgate.assets.steps import (
     wait_for_brokers,
     watch_brokers_go,
 )
+from headgate.pipelines.calls import apart
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.floods.plan import covered
+from headgate.pipelines.floods.plan import Plan, covered
 from headgate.pipelines.floods.spans import TimeSpan
 
 if TYPE_CHECKING:
@@ -157,7 +158,10 @@ def _plan(flood: Flood) -> dg.OpDefinition:
                 follow.at(f"letting Spark judge the expressions on {span.key}")
                 spark.analyse(flood, span)
 
-            made = count_ahead(run, spark, make_plan(run, analyse), follow)
+            def planned() -> Plan:
+                return count_ahead(run, spark, make_plan(run, analyse), follow)
+
+            made = apart(planned, spark.cancel)
             need = spark.need(made.size_bytes)
         if need.short is not None:
             context.log.warning(need.short)
@@ -187,7 +191,7 @@ def _capacity(flood: Flood) -> dg.OpDefinition:
     def capacity(context: dg.OpExecutionContext, cluster: ClusterResource, fleet: FleetResource) -> None:
         run = Run(flood, context, cluster)
         with clear_end(run, "reserving brokers") as follow:
-            plan = run.plan()
+            plan = apart(run.plan)
             if plan.rows == 0:
                 run.say("nothing to add: no brokers are asked for")
                 context.add_output_metadata({"brokers asked for": 0})
@@ -232,11 +236,11 @@ def _load(flood: Flood) -> dg.OpDefinition:
     ) -> Iterator[dg.AssetCheckResult | dg.Output[None]]:
         run = Run(flood, context, cluster)
         with clear_end(run, "comparing the source with the topic") as follow:
-            plan = run.plan()
-            pending, loaded = run.pending(), run.loaded()
+            plan = apart(run.plan)
+            pending, loaded = apart(run.pending), run.loaded()
             late = {span.key for span in pending if span.late}
             otherwise = run.loaded_otherwise(loaded)
-            counted, unknown = run.counted([one for one in loaded if one[0].key not in late])
+            counted, unknown = apart(lambda: run.counted([one for one in loaded if one[0].key not in late]))
             if plan.rows:
                 hold(run, plan.brokers)
             began = time.monotonic()

@@ -16,6 +16,7 @@ from pydantic import Field
 import headgate
 from headgate.assets.loop import call
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.calls import apart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,8 +182,14 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def session(self) -> SparkSession:
         """The session of this process, started if there is none. Raises FatalError when Spark does not start."""
-        started: SparkSession = self._spark().start(self.master, self.driver_memory, self.conf)
+        started: SparkSession = apart(lambda: self._spark().start(self.master, self.driver_memory, self.conf))
         return started
+
+    def cancel(self) -> None:
+        """Cancel all jobs of the session, from any thread. Without effect when there is none."""
+        from headgate.pipelines.session import cancel_all
+
+        cancel_all()
 
     @staticmethod
     def _spark() -> Any:

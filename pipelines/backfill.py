@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.calls import apart
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
@@ -278,34 +279,51 @@ class FloodRun:
         """The gate of the files; None at the end of a topic, where the commit opens it."""
         self._written: list[Any] | None = None
         """The output of each partition; None until it is written."""
+        self._is_given_up = False
+        """True once the run was cancelled: a thread that still works for it creates no topic and opens no gate."""
 
     def open_ahead(self) -> bool:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
         committed before, the source has no rows, or another run opened the gate. Raises as `run` does."""
-        with spark_errors("the flood failed."):
-            activate(self._spark)
-            self._count()
-            if self._source is None or self._source[1].total == 0:
-                return False
-            return self._open(self._source[1]).gate.owner == self._gates.owner
+        self._apart(self._count)
+        if self._source is None or self._source[1].total == 0:
+            return False
+        return self._open(self._source[1]).gate.owner == self._gates.owner
 
     def write(self, progress: Listener | None = None) -> None:
         """Do everything that needs Spark: count the source, open the gate, write the files. `run` then only commits and verifies.
         Arguments and errors are those of the module's `run`."""
         self._listener = progress
-        with spark_errors("the flood failed."):
-            activate(self._spark)
-            self._write()
+        self._apart(self._write)
 
     def run(self, progress: Listener | None = None) -> Certificate:
         """Run the flood to its end, from where `open_ahead` or `write` left it. Arguments and errors are those of the module's
         `run`."""
         self._listener = progress
         with spark_errors("the flood failed."):
-            activate(self._spark)
             if self._written is None and self._held is None:
-                self._write()
+                self._apart(self._write)
             return self._run()
+
+    def give_up(self) -> None:
+        """Cancel the flood's Spark jobs under way, from any thread, and start nothing new for it in the cluster."""
+        self._is_given_up = True
+        self.cancel()
+
+    def _apart(self, work: Callable[[], None]) -> None:
+        """Let Spark work in a thread of its own: an interrupt of the caller ends the flood within seconds."""
+
+        def here() -> None:
+            with spark_errors("the flood failed."):
+                activate(self._spark)
+                work()
+
+        apart(here, self.give_up)
+
+    def _check_wanted(self) -> None:
+        """Raise RetryError when the run was given up."""
+        if self._is_given_up:
+            raise RetryError(Reason.INTERNAL, f"the flood was cancelled. flood_id=`{self._flood_id}`")
 
     def cancel(self) -> None:
         """Cancel the flood's Spark jobs under way, from any thread. Without effect on a session of Spark Connect."""
@@ -332,9 +350,9 @@ class FloodRun:
         if seen is not None and seen.state is GateState.FILLED:
             return
         with self._phase(Phase.COUNTING):
-            rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
-            self._snapshot = rows.snapshot
-            with self._job():
+            with self._job():  # Spark reads whole files of JSON to know their columns
+                rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
+                self._snapshot = rows.snapshot
                 work, counts = counted(self._spark, rows, partitions, self.known)
                 if (behind := self._backfill.late_behind) is not None:
                     whole = replace(self._backfill, part=behind.part).rows(self._spark, time.time_ns() // 1_000_000)
@@ -364,6 +382,7 @@ class FloodRun:
         return found, True
 
     def _create(self, partitions: int) -> None:
+        self._check_wanted()
         try:
             self._connection.call(self._connection.admin.create_topic(self._backfill.topic, partitions, {ROOM: str(ROOM_OFFSETS)}))
         except InvalidError as error:
@@ -387,6 +406,7 @@ class FloodRun:
 
     def _open(self, counts: Counts) -> HeldGate:
         one = self._backfill
+        self._check_wanted()
         try:
             return self._gates.open(
                 one.topic,

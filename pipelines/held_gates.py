@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from headgate.pipelines.connection import Connection, Repeated
 
 BEATS_PER_TTL = 3
 """Renewals in one time to live: one or two may be lost."""
+RELEASE_S = 5.0
+"""Longest time that a run which fails or is cancelled waits for the release of its gates, in seconds."""
 
 
 class HeldGate:
@@ -55,10 +58,9 @@ class HeldGates:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for held in self._held.values():
             held.stop()
-        if error is not None:
-            for held in self._held.values():
-                if held.gate.owner == self.owner:
-                    self._release(held.gate)
+        own = [held.gate for held in self._held.values() if held.gate.owner == self.owner]
+        if error is not None and own:
+            self._connection.call(self._release_all(own))
 
     def open(
         self, topic: str, gate_id: str, rows: Sequence[int], *, place: Place, ttl_ms: int, definition: str, lost: Callable[[], None]
@@ -104,10 +106,18 @@ class HeldGates:
         if held is not None:
             held.stop()
 
-    def _release(self, gate: Gate) -> None:
-        """Release a gate, so that readers need not wait until it expires. The run's own error matters more than a failure here."""
+    async def _release_all(self, gates: Sequence[Gate]) -> None:
+        """Release gates, so that readers need not wait until they expire."""
         try:
-            self._connection.call(self._connection.gates.release(gate.topic, gate.id, owner=self.owner))
+            async with asyncio.timeout(RELEASE_S):
+                await asyncio.gather(*map(self._release, gates))
+        except TimeoutError:
+            self._say(f"the cluster does not answer: gates that are not released will expire. gates=`{len(gates)}`")
+
+    async def _release(self, gate: Gate) -> None:
+        """Release a gate. The run's own error matters more than a failure here."""
+        try:
+            await self._connection.gates.release(gate.topic, gate.id, owner=self.owner)
         except InvalidError:
             return  # filled meanwhile, or released and opened by another run
         except HeadgateError as error:

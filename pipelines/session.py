@@ -95,7 +95,7 @@ def session(
     except ImportError:
         command = install_command("pipelines", Path(sys.prefix))
         raise FatalError(Reason.UNSUPPORTED, f"pyspark is not installed: {command}") from None
-    active = SparkSession.getActiveSession()
+    active = SparkSession.getActiveSession() or _of_process()
     if active is not None:
         return active
     from headgate.pipelines.java import java_home
@@ -127,6 +127,26 @@ def session(
     spark.sparkContext.setLogLevel("ERROR")
     _end_quietly(spark)
     return spark
+
+
+def _of_process() -> SparkSession | None:
+    """The session that another thread of this process started, and that still runs. It becomes the session of this thread."""
+    from pyspark.sql import SparkSession
+
+    sessions: Any = SparkSession
+    found: Any = getattr(sessions, "_instantiatedSession", None)
+    if found is None or getattr(found, "_sc", None) is None or found._sc._jsc is None:
+        return None
+    activate(found)
+    return found  # type: ignore[no-any-return]
+
+
+def cancel_all() -> None:
+    """Cancel all jobs of this process's session, from any thread. Without effect before it has one, and with Spark Connect."""
+    found: Any = _of_process()
+    if found is not None:
+        with while_ending():
+            found.sparkContext.cancelAllJobs()
 
 
 def _end_quietly(spark: SparkSession) -> None:

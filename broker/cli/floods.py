@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,17 @@ from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.parse import parse_all
 from headgate.pipelines.floods.plan import Plan, too_late
 from headgate.pipelines.floods.planning import Analyse, make_plan
-from headgate.pipelines.floods.spans import KEYS_MAX, LATE, TimeSpan, deadline_at, gates_of, keys_between, newest_key, span_of
+from headgate.pipelines.floods.spans import (
+    KEYS_MAX,
+    LATE,
+    TimeSpan,
+    deadline_at,
+    first_key,
+    gates_of,
+    keys_between,
+    newest_key,
+    span_of,
+)
 from headgate.pipelines.floods.standing import Topic, topic_of
 
 if TYPE_CHECKING:
@@ -187,9 +197,8 @@ def show(path: Path, cluster: str, as_json: bool) -> int:
 def _keys(flood: Flood, asked: Sequence[str], now: datetime) -> list[str]:
     """The partitions that are asked for, each a key or FIRST..LAST; without any, all until now. Raises InvalidError."""
     newest = newest_key(flood.partitions, now)
-    first = newest_key(flood.partitions, flood.partitions.start + timedelta(days=1 if flood.partitions.by == "day" else 1 / 24))
     if not asked:
-        return [] if newest is None or first is None else keys_between(flood.partitions, first, newest)[-KEYS_MAX:]
+        return [] if newest is None else keys_between(flood.partitions, first_key(flood.partitions), newest)[-KEYS_MAX:]
     found: set[str] = set()
     for text in asked:
         begin, dots, end = text.partition("..")
@@ -200,7 +209,7 @@ def _keys(flood: Flood, asked: Sequence[str], now: datetime) -> list[str]:
             form = "2026-01-31" if flood.partitions.by == "day" else "2026-01-31-23:00"
             raise InvalidError(
                 Reason.INVALID_REQUEST,
-                f"expected a partition such as {form}, or FIRST..LAST. option=`--partition` value=`{text}` flood=`{flood.name}`",
+                f"expected a partition such as {form} that exists in {flood.partitions.timezone}, or FIRST..LAST. option=`--partition` value=`{text}` flood=`{flood.name}`",
             ) from None
         if any(span.start < flood.partitions.start.astimezone(UTC) for span in spans):
             raise InvalidError(
@@ -246,8 +255,9 @@ def _analyst() -> Iterator[Analyse | None]:
     if find_spec("pyspark") is None:
         yield None
         return
+    from headgate.pipelines.calls import apart
     from headgate.pipelines.floods.analysis import analyse
-    from headgate.pipelines.session import end, session
+    from headgate.pipelines.session import cancel_all, end, session
 
     with ExitStack() as held:
         started: list[SparkSession] = []
@@ -257,9 +267,10 @@ def _analyst() -> Iterator[Analyse | None]:
             output.fail(f"{flood.name}: Spark {doing} its expressions on {span.key}", "headgate flood")
             if not started:
                 held.enter_context(quiet())
-                started.append(session(f"local[{min(os.cpu_count() or 1, 2)}]", app_name="headgate flood check"))
+                master = f"local[{min(os.cpu_count() or 1, 2)}]"
+                started.append(apart(lambda: session(master, app_name="headgate flood check")))
                 held.callback(end, started[0])
-            analyse(started[0], flood, span)
+            apart(lambda: analyse(started[0], flood, span), cancel_all)
 
         yield judge
 

@@ -19,7 +19,7 @@ from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
 from headgate.pipelines.part import Part
 from headgate.pipelines.plan import spark_errors
-from headgate.pipelines.session import is_local
+from headgate.pipelines.session import activate, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,7 @@ _SAMPLED = ("csv", "json")
 def analyse(spark: SparkSession, flood: Flood, span: TimeSpan) -> None:
     """Judge the expressions of a flood on the source of one partition. Raises InvalidError with the first mistake, in terms of the
     flood."""
+    activate(spark)
     with _source(spark, flood, span) as (job, is_sample):
         try:
             _check_expressions(job, flood, spark)

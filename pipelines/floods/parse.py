@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
@@ -27,7 +27,7 @@ from headgate.pipelines.floods.model import (
     Place,
     Source,
 )  # fmt: skip
-from headgate.pipelines.floods.spans import names_partition
+from headgate.pipelines.floods.spans import has_whole_hours, names_partition
 
 FLOODS_MAX = 1000
 LATE_NAME_CHARS_MAX = 49
@@ -45,6 +45,8 @@ KINDS_MAX = 3
 CONDITIONS = ("upstream", "eager", "on_missing")
 ON_CRON = re.compile(r"on_cron\((.*)\)")
 _TTL_MS_MIN = 10_000
+_YEARS_AHEAD = timedelta(days=30 * 365)
+"""Time after the start of a flood for which its clock is looked at."""
 _DEADLINE_MS_MIN = MINUTE_MS
 """Shortest deadline, in ms: Spark and the brokers need a part of it to start."""
 _DEFAULTS = Flood(name="", topic="", source=Source(path=""), event_time="", partitions=Partitions(start=datetime.min))
@@ -239,7 +241,12 @@ def _partitions(parent: Section) -> Partitions | None:
         if when is not None and (when.minute or when.second or when.microsecond or (by == "day" and when.hour)):
             section.wrong(name, f"a whole {by}")
     section.close()
-    return None if start is None else Partitions(by=by, start=start, end=end, timezone=zone)
+    if start is None:
+        return None
+    found = Partitions(by=by, start=start, end=end, timezone=zone)
+    if by == "hour" and not has_whole_hours(found, start + _YEARS_AHEAD):
+        section.wrong("timezone", f"`UTC`, as hours begin at other minutes after the clock of {zone} changes by a part of an hour")
+    return found
 
 
 def _partition_by(section: Section, source: Source | None, partitions: Partitions | None) -> PartitionBy:

@@ -14,7 +14,9 @@ from headgate.pipelines.floods.model import Flood, Partitions
 from headgate.pipelines.part import Part
 
 KEY_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H:%M"}
-"""Dagster's own formats of partition keys."""
+"""Dagster's own formats of partition keys. The second of two hours of one name has its offset from UTC behind it, as
+`2026-10-25-02:00+0100`."""
+HOUR = timedelta(hours=1)
 KEYS_MAX = 366 * 24
 _HELD = {"%Y": timedelta(days=365), "%m": timedelta(days=30), "%d": timedelta(days=1), "%H": timedelta(hours=1)}
 LATE = ".late-"
@@ -46,16 +48,56 @@ class Occurrence:
 
 
 def span_of(partitions: Partitions, key: str) -> TimeSpan:
-    """The span of a partition. Raises ValueError for an illegal key."""
-    local = datetime.strptime(key, KEY_FORMATS[partitions.by])
+    """The span of a partition. Raises ValueError for an illegal key, and for a day or an hour that the clock skips."""
+    form, place = KEY_FORMATS[partitions.by], ZoneInfo(partitions.timezone)
+    try:
+        start = datetime.strptime(key, form).replace(tzinfo=place).astimezone(UTC)
+    except ValueError:
+        start = datetime.strptime(key, f"{form}%z").astimezone(UTC)
+    span = _span_at(partitions, start)
+    if span.key != key:
+        raise ValueError(f"no partition in {partitions.timezone}: {key}")
+    return span
+
+
+def _span_at(partitions: Partitions, start: datetime) -> TimeSpan:
+    """The partition that begins at this time, in UTC. A day lasts from midnight to midnight, even when the clock changes in
+    between; an hour is 60 minutes, and of two hours of one name the second one shows its offset."""
     place = ZoneInfo(partitions.timezone)
-    start = local.replace(tzinfo=place)
-    # A day lasts from midnight to midnight, even when the clock changes in between; an hour is 60 minutes.
+    local = start.astimezone(place)
     if partitions.by == "day":
-        end = (local + timedelta(days=1)).replace(tzinfo=place).astimezone(UTC)
-    else:
-        end = start.astimezone(UTC) + timedelta(hours=1)
-    return TimeSpan(start.astimezone(UTC), end, key)
+        midnight = local.replace(tzinfo=None, fold=0, hour=0, minute=0) + timedelta(days=1)
+        return TimeSpan(start, midnight.replace(tzinfo=place).astimezone(UTC), local.strftime(KEY_FORMATS["day"]))
+    key = local.strftime(KEY_FORMATS["hour"])
+    return TimeSpan(start, start + HOUR, f"{key}{local:%z}" if _is_repeated(local) else key)
+
+
+def _is_repeated(local: datetime) -> bool:
+    """True for the second one of two hours of one name."""
+    before = local.replace(fold=0).utcoffset()
+    after = local.utcoffset()
+    return local.fold == 1 and before is not None and after is not None and before > after
+
+
+def has_whole_hours(partitions: Partitions, until: datetime) -> bool:
+    """False when the clock of the partitions' zone changes by a part of an hour in their time, at the latest at `until`.
+
+    Looks at each day, because no zone changes twice a day.
+    """
+    place, at = ZoneInfo(partitions.timezone), partitions.start.astimezone(UTC)
+    end = until if partitions.end is None else partitions.end.astimezone(UTC)
+    parts = set[int]()
+    while at < end + timedelta(days=1) and len(parts) < 2:
+        offset = at.astimezone(place).utcoffset()
+        parts.add(int((offset or timedelta()).total_seconds()) % 3600)
+        at += timedelta(days=1)
+    return len(parts) < 2
+
+
+def shares_path(flood: Flood, span: TimeSpan) -> bool:
+    """True for the second of two hours of one name, in a flood whose partitions are their paths: its rows are stored at the path of
+    the first one, which loads them."""
+    return flood.partition_by == "path" and flood.partitions.by == "hour" and len(span.key) > len("2026-01-31-23:00")
 
 
 def spans_of(partitions: Partitions, keys: Sequence[str]) -> list[TimeSpan]:
@@ -66,14 +108,30 @@ def spans_of(partitions: Partitions, keys: Sequence[str]) -> list[TimeSpan]:
 def newest_key(partitions: Partitions, by: datetime) -> str | None:
     """The newest partition that is over at a time; None when there is none yet."""
     limit = by if partitions.end is None else min(by, partitions.end)
-    local = limit.astimezone(ZoneInfo(partitions.timezone))
+    place = ZoneInfo(partitions.timezone)
     if partitions.by == "day":
-        first = local.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+        # Midnight of the day of the last moment before this day: a clock may skip a whole day.
+        midnight = limit.astimezone(place).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+        before = (midnight.astimezone(UTC) - timedelta(microseconds=1)).astimezone(place)
+        first = before.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     else:
-        first = (limit.astimezone(UTC) - timedelta(hours=1)).astimezone(local.tzinfo).replace(minute=0, second=0, microsecond=0)
-    if first.astimezone(UTC) < partitions.start.astimezone(UTC):
-        return None
-    return first.strftime(KEY_FORMATS[partitions.by])
+        first = (limit.astimezone(UTC) - HOUR).astimezone(place).replace(minute=0, second=0, microsecond=0)
+    span = _span_at(partitions, first.astimezone(UTC))
+    return None if span.start < partitions.start.astimezone(UTC) else span.key
+
+
+def first_key(partitions: Partitions) -> str:
+    """The first partition: the day or the hour that begins at `start`, or the next one."""
+    start, place = partitions.start.astimezone(UTC), ZoneInfo(partitions.timezone)
+    local = start.astimezone(place)
+    day = partitions.by == "day"
+    begin = (
+        local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+        if day
+        else local.replace(minute=0, second=0, microsecond=0)
+    )
+    span = _span_at(partitions, begin.astimezone(UTC))
+    return span.key if span.start >= start else _span_at(partitions, span.end).key
 
 
 def occurrences(flood: Flood, after: datetime, until: datetime, loaded: Collection[str] = (), most: int = 100) -> list[Occurrence]:
@@ -115,8 +173,10 @@ def deadline_at(flood: Flood, started: datetime) -> datetime:
 
 
 def part_of(flood: Flood, span: TimeSpan) -> Part:
-    """The rows of a partition. `partition_by: path`: all rows at its path."""
-    conditions = tuple(one for one in (flood.where, flood.late if span.late else None) if one)
+    """The rows of a partition. `partition_by: path`: all rows at its path; no rows for an hour whose rows the hour of the same name
+    loads."""
+    nothing = "false" if shares_path(flood, span) else None
+    conditions = tuple(one for one in (flood.where, flood.late if span.late else None, nothing) if one)
     return Part(conditions=conditions, span=None if flood.partition_by == "path" else (span.start, span.end))
 
 
@@ -133,10 +193,14 @@ def path_span(flood: Flood, span: TimeSpan) -> TimeSpan | None:
     units = sum(named)
     if not units or not all(named[:units]):
         return None
-    if units >= (3 if flood.partitions.by == "day" else 4):
+    if units >= 4 and flood.partitions.by == "hour":
+        local = span.start.astimezone(ZoneInfo(flood.partitions.timezone))
+        both = [local.replace(fold=0).astimezone(UTC), local.replace(fold=1).astimezone(UTC)]
+        return TimeSpan(min(both), max(both) + HOUR, source_path(flood, span)) if both[0] != both[1] else span
+    if units >= 3 and flood.partitions.by == "day":
         return span
     place = ZoneInfo(flood.partitions.timezone)
-    first = span.start.astimezone(place).replace(tzinfo=None, minute=0, second=0, microsecond=0)
+    first = span.start.astimezone(place).replace(tzinfo=None, minute=0, second=0, microsecond=0, fold=0)
     if units == 3:
         first = first.replace(hour=0)
         after = first + timedelta(days=1)
@@ -166,19 +230,18 @@ def names_partition(path: str, by: str) -> bool:
 def gate_id(flood: Flood, key: str, *, late: bool = False) -> str:
     """The gate of a partition, or of its late rows under the present condition: always the same id, so that the same history never
     enters twice."""
-    name = f"{flood.name}.{key.replace(':', '.')}"
+    # An id has no colon and no plus sign.
+    name = f"{flood.name}.{key.replace(':', '.').replace('+', '_')}"
     return f"{name}{LATE}{hashlib.sha256((flood.late or '').encode()).hexdigest()[:8]}" if late else name
 
 
 def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
     """All keys from one to another, both included; at most a leap year of hours. Raises ValueError for an illegal key."""
-    step = timedelta(days=1) if partitions.by == "day" else timedelta(hours=1)
-    form = KEY_FORMATS[partitions.by]
-    at, end = datetime.strptime(first, form), datetime.strptime(last, form)
+    at, end = span_of(partitions, first), span_of(partitions, last).start
     found: list[str] = []
-    while at <= end and len(found) < KEYS_MAX:
-        found.append(at.strftime(form))
-        at += step
+    while at.start <= end and len(found) < KEYS_MAX:
+        found.append(at.key)
+        at = _span_at(partitions, at.end)
     return found
 
 

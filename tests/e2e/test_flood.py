@@ -800,7 +800,7 @@ def test_what_a_function_of_the_user_s_raises_is_said(
     ("phase", "number"),
     [
         ("starting Spark", signal.SIGINT),
-        ("shuffling", signal.SIGINT),
+        ("counting", signal.SIGINT),
         ("shuffling", signal.SIGTERM),
         ("shuffling", signal.SIGHUP),
     ],

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +27,7 @@ from headgate.assets.build import flood_definitions
 from headgate.assets.owners import HOLD_UNTIL_TAG
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import FleetResource, GroupLag, SparkResource
+from headgate.assets.steps import Run
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.floods.model import Brokers
 from tests.support.floods import CHECKS, flood
@@ -375,6 +377,45 @@ def test_a_run_that_is_cancelled_while_it_plans_held_nothing(world: World, monke
     assert told(world.run()) == (
         "cancelled while planning. No brokers were asked for, and nothing was added: run the same days again."
     )
+
+
+@pytest.mark.parametrize("after", [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED])
+@pytest.mark.parametrize("error", [RetryError(Reason.INTERNAL, "Spark's JVM ended"), ValueError("p"), KeyboardInterrupt()])
+def test_a_run_that_is_being_cancelled_never_fails_whatever_it_raises(
+    world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, after: dg.DagsterRunStatus, error: BaseException
+) -> None:
+    """Cancelled work fails in many ways, and Dagster may have stopped waiting for its end: a failed run would be retried."""
+
+    def cancelled(run: Run, *_: object) -> None:
+        record = run.context.instance.get_run_by_id(run.context.run.run_id)
+        assert record is not None
+        run.context.instance.report_run_canceling(record)
+        if after is dg.DagsterRunStatus.CANCELED:
+            run.context.instance.report_run_canceled(record)
+        raise error
+
+    monkeypatch.setattr("headgate.assets.graph.make_plan", cancelled)
+    result = world.run()
+    (record,) = instance.get_runs()
+    assert record.status is dg.DagsterRunStatus.CANCELED, result.all_events
+    told = [one.user_message for one in instance.all_logs(record.run_id)]
+    failures = [one.step_failure_data.user_failure_data for one in result.all_events if one.is_step_failure]
+    sentence = "cancelled while planning. No brokers were asked for, and nothing was added: run the same days again."
+    assert sentence in told or [one.description for one in failures if one is not None] == [sentence]
+
+
+def test_a_cluster_that_does_not_answer_holds_no_run_that_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr("headgate.assets.ending.let_go", lambda run: answers.wait(600))
+    monkeypatch.setattr("headgate.assets.ending.LET_GO_S", 0.01)
+    world.book.spark_error = KeyboardInterrupt()
+    said = told(world.run())
+    answers.set()
+    assert said == (
+        "cancelled while writing 2026-01-01. The cluster does not answer. Brokers and gates are released, at the latest when their "
+        "time is over: run the same days again."
+    )
+    RESERVATIONS.drop(next(iter(RESERVATIONS.held())))
 
 
 def test_a_run_that_failed_by_a_mistake_is_not_retried(world: World, instance: dg.DagsterInstance) -> None:

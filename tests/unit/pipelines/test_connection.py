@@ -1,4 +1,4 @@
-"""`headgate.pipelines.connection`: asyncio's client for callers that have no loop.
+"""`headgate.pipelines.connection` and `calls`: work for callers that have no loop, or that may be interrupted.
 
 Compared: the ended work with the cancelled work. A mismatch means that work continues after its caller gave it up.
 """
@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+from headgate.pipelines.calls import Apart, apart
 from headgate.pipelines.connection import Connection
 
 
@@ -32,3 +33,32 @@ def test_a_call_that_is_broken_off_ends_its_work() -> None:
             connection.call(work())
         gc.collect()  # the event loop alone does not keep a task from being collected
     assert ended.is_set()
+
+
+def test_an_interrupt_ends_work_that_cannot_be_interrupted() -> None:
+    """A call to Spark's JVM, or to Arrow: it ends when its job is cancelled, or long after it was given up."""
+    caller, cancelled = threading.get_ident(), threading.Event()
+
+    def work() -> None:
+        assert threading.get_ident() != caller, "here an interrupt would reach py4j"
+        signal.pthread_kill(caller, signal.SIGINT)
+        assert cancelled.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        apart(work, cancelled.set)
+    assert cancelled.is_set()
+
+
+def test_work_that_nothing_ends_is_given_up() -> None:
+    ended, attempts = threading.Event(), threading.Semaphore(0)
+    one = Apart(ended.wait).start()
+    assert not one.end(attempts.release, within_s=0.01)
+    assert attempts.acquire(timeout=60) and attempts.acquire(timeout=60), "a job that starts later is cancelled too"
+    ended.set()
+    assert one.end() and one.result()
+
+
+def test_work_apart_gives_its_result_or_its_error() -> None:
+    assert apart(lambda: threading.current_thread().daemon)
+    with pytest.raises(ZeroDivisionError):
+        apart(lambda: 1 // 0)

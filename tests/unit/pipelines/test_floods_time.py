@@ -5,9 +5,11 @@ A mismatch means that a flood is prepared for another moment than the one at whi
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
@@ -18,11 +20,16 @@ from hypothesis import strategies as st
 from headgate.assets.build import partitions_definition
 from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
 from headgate.assets.schedules import expected_runs
+from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.floods.cron import Cron
-from headgate.pipelines.floods.model import Flood, Occurrences, Partitions, Source
+from headgate.pipelines.floods.model import By, Flood, Occurrences, Partitions, Source
+from headgate.pipelines.floods.parse import parse_all
 from headgate.pipelines.floods.spans import (
+    KEY_FORMATS,
     deadline_at,
+    first_key,
     gate_id,
+    keys_between,
     newest_key,
     occurrences,
     part_of,
@@ -34,6 +41,11 @@ from headgate.pipelines.floods.spans import (
 from tests.support import floods
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")
+CHANGING = (
+    "Europe/Berlin", "America/New_York", "America/Havana", "America/Sao_Paulo", "Africa/Casablanca", "Africa/Cairo",
+    "Antarctica/Troll", "Asia/Amman", "Pacific/Chatham", "Europe/Istanbul", "America/St_Johns",
+)  # fmt: skip
+"""Zones with summer time, at midnight too, by two hours, from an offset of 30 or 45 minutes, and zones that changed their rule."""
 # 03:00 and later: cron implementations differ in the hour that the clock skips or repeats.
 CRONS = (
     "0 6 * * *",
@@ -70,6 +82,74 @@ def test_occurrences_are_those_of_dagster(text: str, zone: str, seconds: int) ->
 def test_what_is_no_cron(text: str) -> None:
     with pytest.raises(ValueError):
         Cron.parse(text)
+
+
+@pytest.mark.parametrize("by", ["day", "hour"])
+@pytest.mark.parametrize("zone", CHANGING)
+def test_partitions_around_a_change_of_the_clock_are_those_of_dagster(zone: str, by: By) -> None:
+    """The keys and their spans, three days around each change; and no other name of a partition is one."""
+    place = ZoneInfo(zone)
+    for change in changes(place):
+        start, end = ((change + timedelta(days=days)).astimezone(place) for days in (-2, 2))
+        start, end = (one.replace(hour=0, minute=0, fold=0) for one in (start, end))
+        partitions = Partitions(by=by, start=start, end=end, timezone=zone)
+        definition = partitions_definition(partitions)
+        theirs = definition.get_partition_keys(current_time=end + timedelta(days=1))
+        assert keys_between(partitions, first_key(partitions), theirs[-1]) == list(theirs), change
+        assert newest_key(partitions, end + timedelta(days=1)) == theirs[-1]
+        spans = [span_of(partitions, key) for key in theirs]
+        windows = [definition.time_window_for_partition_key(key) for key in theirs]
+        assert [(one.start, one.end) for one in spans] == [(one.start.astimezone(UTC), one.end.astimezone(UTC)) for one in windows]
+        assert all(one.end == after.start for one, after in pairwise(spans)), "each moment is in one partition"
+        assert [newest_key(partitions, one.end) for one in spans] == list(theirs), "each partition is over once"
+        assert len({gate_id(flood(), key) for key in theirs}) == len(theirs)
+        assert all(re.fullmatch("[A-Za-z0-9._-]{1,100}", gate_id(flood(), key)) for key in theirs), "a gate's id"
+        named = {(start.replace(tzinfo=None) + timedelta(hours=hours)).strftime(KEY_FORMATS[by]) for hours in range(96)}
+        for key in named - set(theirs):
+            with pytest.raises(ValueError):
+                span_of(partitions, key)
+
+
+def changes(place: ZoneInfo) -> list[datetime]:
+    """The days of some years in which the offset of a zone changes."""
+    days = [datetime(year, 1, 1, 12, tzinfo=UTC) + timedelta(days=day) for year in (2016, 2018, 2022, 2026) for day in range(365)]
+    found = [
+        after for before, after in pairwise(days) if before.astimezone(place).utcoffset() != after.astimezone(place).utcoffset()
+    ]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "whole"),
+    [
+        ("Australia/Lord_Howe", 2026, False), ("Asia/Pyongyang", 2014, False), ("Asia/Pyongyang", 2019, True),
+        ("Asia/Kathmandu", 2026, True), ("Pacific/Chatham", 2026, True), ("America/Caracas", 2016, False), ("UTC", 2026, True),
+    ],
+)  # fmt: skip
+def test_hours_of_a_clock_that_changes_by_half_an_hour_are_refused(zone: str, start: int, whole: bool) -> None:
+    """Dagster's own hours lose half an hour there."""
+    text = (
+        "floods: [{name: c, topic: c, source: /d, event_time: at, "
+        f"partitions: {{by: hour, start: {start}-01-01, timezone: {zone}}}}}]"
+    )
+    if whole:
+        assert parse_all([(text, "f")])
+    else:
+        with pytest.raises(InvalidError, match="as hours begin at other minutes after the clock of"):
+            parse_all([(text, "f")])
+    assert parse_all([(text.replace("by: hour", "by: day"), "f")])
+
+
+def test_an_hour_that_comes_twice_is_stored_at_one_path() -> None:
+    berlin = Partitions(by="hour", start=datetime(2026, 1, 1, tzinfo=UTC), timezone="Europe/Berlin")
+    one = flood(source=Source(path="/d/%Y-%m-%d/%H"), partitions=berlin)
+    first, second = (span_of(berlin, key) for key in ("2026-10-25-02:00", "2026-10-25-02:00+0100"))
+    assert source_path(one, first) == source_path(one, second) == "/d/2026-10-25/02"
+    named = path_span(one, second)
+    assert named is not None and (named.start, named.end) == (first.start, second.end), "no row there is left out"
+    by_path = replace(one, partition_by="path")
+    assert (part_of(by_path, first).text("at"), part_of(by_path, second).text("at")) == (None, "(false)"), "no row is loaded twice"
 
 
 @settings(deadline=None)
