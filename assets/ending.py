@@ -49,7 +49,7 @@ def clear_end(run: Run, doing: str, *, holds: bool = True) -> Iterator[Follower]
         follow.at(doing)
         try:
             yield follow
-        except (Exception, KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:
+        except (Exception, KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:  # noqa: BLE001 - raised again, in our words
             failure = _ended(run, error, follow.doing, holds)
         except BaseException:
             if holds:

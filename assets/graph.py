@@ -170,7 +170,7 @@ def _plan(flood: Flood) -> dg.OpDefinition:
         for text in made.notes:
             context.log.warning(text)
         context.log.info(
-            f"planned: {made.rows:,} rows, {made.size_bytes:,} bytes, {made.brokers} brokers, {made.seconds:g} s ({made.basis})"
+            f"planned: {made.rows:,} rows, {made.size_bytes:,} bytes, brokers: {made.brokers}, {made.seconds:g} s ({made.basis})"
         )
         if own is not None:
             for one in made.partitions:

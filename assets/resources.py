@@ -187,9 +187,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def cancel(self) -> None:
         """Cancel all jobs of the session, from any thread. Without effect when there is none."""
-        from headgate.pipelines.session import cancel_all
-
-        cancel_all()
+        self._spark().cancel_all()
 
     @staticmethod
     def _spark() -> Any:

@@ -171,7 +171,7 @@ def _load() -> dg.SensorDefinition:
         unplanned = desired.brokers > reserved and bool(desired.reasons) and desired.reasons[0].startswith("the load ")
         seen = f"{desired.brokers}/{desired.live_brokers}/{reserved}/{unplanned}"
         if seen == context.cursor:
-            return dg.SkipReason(f"{desired.live_brokers} of {desired.brokers} brokers, as before")
+            return dg.SkipReason(f"brokers: {desired.live_brokers} of {desired.brokers}, as before")
         observation = dg.AssetObservation(
             BROKERS.key,
             metadata={

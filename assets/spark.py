@@ -22,11 +22,14 @@ from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
 from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.progress import Progress
-from headgate.pipelines.session import activate, heap_bytes, memory_bytes, session, warm
+from headgate.pipelines.session import activate, cancel_all, heap_bytes, memory_bytes, session, warm
 from headgate.pipelines.work import counted_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+__all__ = ["cancel_all", "count", "loader", "need", "start"]
 
 
 def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSession:

@@ -14,6 +14,15 @@ WORKSPACE = HERE / "workspace.yaml"
 """The code location of this package."""
 INSTANCE = HERE / "dagster.yaml"
 """The Dagster instance for floods. A home without a `dagster.yaml` gets a copy, which the user may change."""
+PATIENCE = dict.fromkeys(
+    ("DAGSTER_GRPC_TIMEOUT_SECONDS", "DAGSTER_REPOSITORY_GRPC_TIMEOUT_SECONDS", "DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS",
+     "DAGSTER_SCHEDULE_GRPC_TIMEOUT_SECONDS"),
+    "300",
+)  # fmt: skip
+"""Longest time of a call to Dagster's code server, in seconds, in Dagster's variables: an instance has no field for it. On a busy
+machine a launch takes longer than Dagster's 60 s, and each one that fails uses up a retry of its run."""
+QUIET = "ignore:Function `dev_command`:FutureWarning"
+"""Dagster calls its own command superseded by another package's."""
 
 
 def command(arguments: Sequence[str], environment: Mapping[str, str], place: Path) -> tuple[list[str], dict[str, str]]:
@@ -35,7 +44,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], place: Pat
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "dagster.yaml").exists():
         shutil.copy(INSTANCE, home / "dagster.yaml")
-    added = {"DAGSTER_HOME": str(home)}
+    added = {"DAGSTER_HOME": str(home), **PATIENCE, **{name: environment[name] for name in PATIENCE if name in environment}}
     floods = given.floods or environment.get("HEADGATE_FLOODS") or ("floods.yaml" if (place / "floods.yaml").exists() else None)
     if floods is not None:
         # Dagster's processes may work in other directories.
@@ -44,7 +53,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], place: Pat
         added["HEADGATE_CLUSTER"] = given.cluster
     own = any(one.split("=")[0] in ("-w", "--workspace", "-m", "--module-name", "-f", "--python-file") for one in others)
     workspace = [] if own else ["--workspace", str(WORKSPACE)]
-    return [sys.executable, "-m", "dagster", "dev", *workspace, *others], {**environment, **added}
+    return [sys.executable, "-W", QUIET, "-m", "dagster", "dev", *workspace, *others], {**environment, **added}
 
 
 def main(arguments: Sequence[str]) -> None:

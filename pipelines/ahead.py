@@ -33,7 +33,7 @@ class Ahead:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for number, write in self._writes.items():
-            write.end(self._runs[number][0].give_up)
+            write.end(self._runs[number][0].jobs.give_up)
 
     def run(self, number: int) -> Certificate:
         """Run flood `number` of `runs` to its end; the floods before it have ended. Returns its certificate. Raises what

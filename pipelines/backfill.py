@@ -28,19 +28,17 @@ from typing import TYPE_CHECKING, Any
 from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from headgate.pipelines.calls import apart
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
+from headgate.pipelines.jobs import Jobs
 from headgate.pipelines.late import Loaded, missing
-from headgate.pipelines.murmur2 import has_jvm
 from headgate.pipelines.part import Part
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.rows import rows_of
-from headgate.pipelines.session import activate, while_ending
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -268,8 +266,9 @@ class FloodRun:
         self.known: KeptCount | None = None
         """An earlier count of the source, which the run takes if the source is unchanged."""
         self._listener: Listener | None = None
-        self._name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        """Name of this run's Spark jobs."""
+        name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
+        self.jobs = Jobs(spark, name, f"flood {self._flood_id} to {backfill.topic}")
+        """This run's Spark jobs."""
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None
         """The work on the source's rows and their number; None until they are counted, and when the flood was committed before."""
@@ -279,13 +278,11 @@ class FloodRun:
         """The gate of the files; None at the end of a topic, where the commit opens it."""
         self._written: list[Any] | None = None
         """The output of each partition; None until it is written."""
-        self._is_given_up = False
-        """True once the run was cancelled: a thread that still works for it creates no topic and opens no gate."""
 
     def open_ahead(self) -> bool:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
         committed before, the source has no rows, or another run opened the gate. Raises as `run` does."""
-        self._apart(self._count)
+        self.jobs.apart(self._count)
         if self._source is None or self._source[1].total == 0:
             return False
         return self._open(self._source[1]).gate.owner == self._gates.owner
@@ -294,7 +291,7 @@ class FloodRun:
         """Do everything that needs Spark: count the source, open the gate, write the files. `run` then only commits and verifies.
         Arguments and errors are those of the module's `run`."""
         self._listener = progress
-        self._apart(self._write)
+        self.jobs.apart(self._write)
 
     def run(self, progress: Listener | None = None) -> Certificate:
         """Run the flood to its end, from where `open_ahead` or `write` left it. Arguments and errors are those of the module's
@@ -302,34 +299,8 @@ class FloodRun:
         self._listener = progress
         with spark_errors("the flood failed."):
             if self._written is None and self._held is None:
-                self._apart(self._write)
+                self.jobs.apart(self._write)
             return self._run()
-
-    def give_up(self) -> None:
-        """Cancel the flood's Spark jobs under way, from any thread, and start nothing new for it in the cluster."""
-        self._is_given_up = True
-        self.cancel()
-
-    def _apart(self, work: Callable[[], None]) -> None:
-        """Let Spark work in a thread of its own: an interrupt of the caller ends the flood within seconds."""
-
-        def here() -> None:
-            with spark_errors("the flood failed."):
-                activate(self._spark)
-                work()
-
-        apart(here, self.give_up)
-
-    def _check_wanted(self) -> None:
-        """Raise RetryError when the run was given up."""
-        if self._is_given_up:
-            raise RetryError(Reason.INTERNAL, f"the flood was cancelled. flood_id=`{self._flood_id}`")
-
-    def cancel(self) -> None:
-        """Cancel the flood's Spark jobs under way, from any thread. Without effect on a session of Spark Connect."""
-        if has_jvm(self._spark):
-            with while_ending():
-                self._spark.sparkContext.cancelJobGroup(self._name)
 
     def _run(self) -> Certificate:
         if self._source is None:
@@ -350,7 +321,7 @@ class FloodRun:
         if seen is not None and seen.state is GateState.FILLED:
             return
         with self._phase(Phase.COUNTING):
-            with self._job():  # Spark reads whole files of JSON to know their columns
+            with self.jobs.group():  # Spark reads whole files of JSON to know their columns
                 rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
                 self._snapshot = rows.snapshot
                 work, counts = counted(self._spark, rows, partitions, self.known)
@@ -382,7 +353,7 @@ class FloodRun:
         return found, True
 
     def _create(self, partitions: int) -> None:
-        self._check_wanted()
+        self.jobs.check_wanted()
         try:
             self._connection.call(self._connection.admin.create_topic(self._backfill.topic, partitions, {ROOM: str(ROOM_OFFSETS)}))
         except InvalidError as error:
@@ -406,7 +377,7 @@ class FloodRun:
 
     def _open(self, counts: Counts) -> HeldGate:
         one = self._backfill
-        self._check_wanted()
+        self.jobs.check_wanted()
         try:
             return self._gates.open(
                 one.topic,
@@ -415,7 +386,7 @@ class FloodRun:
                 place=one.place,
                 ttl_ms=one.ttl_ms,
                 definition=one.definition(),
-                lost=self.cancel,  # this job's files can no longer be committed
+                lost=self.jobs.cancel,  # this job's files can no longer be committed
             )
         except InvalidError as error:
             if error.reason is not Reason.GATE_CONFLICT:
@@ -465,8 +436,8 @@ class FloodRun:
         from headgate.pipelines.watch import Watch
 
         name = f"{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        watch = Watch(self._spark, self._name, counts.total, self._tell, by_tasks=work.engine == ARROW)
-        with self._phase(Phase.SHUFFLING, counts.total), self._job(), watch:
+        watch = Watch(self._spark, self.jobs.name, counts.total, self._tell, by_tasks=work.engine == ARROW)
+        with self._phase(Phase.SHUFFLING, counts.total), self.jobs.group(), watch:
             written = work.write(Job(store_url, prefix, name, self._backfill.file_bytes, bases))
         self._check(written, counts)
         return written
@@ -581,26 +552,6 @@ class FloodRun:
         done = verify(self._backfill.cluster, self._backfill.topic, certificate=certificate, progress=self._listener)
         done.seconds[str(Phase.VERIFYING)] = round(time.monotonic() - began, 3)
         return done
-
-    # -- Spark
-
-    @contextmanager
-    def _job(self) -> Iterator[None]:
-        """Put the Spark jobs inside into a group that can be watched and cancelled. Ctrl-C cancels them."""
-        if not has_jvm(self._spark):
-            yield
-            return
-        context = self._spark.sparkContext
-        context.setJobGroup(self._name, f"flood {self._flood_id} to {self._backfill.topic}", interruptOnCancel=True)
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit):
-            self.cancel()
-            raise
-        finally:
-            with while_ending():
-                for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-                    context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     # -- progress
 

@@ -60,7 +60,7 @@ class Apart(Generic[_T]):
     def _run(self) -> None:
         try:
             self._found.append(self._work())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
         finally:
             self._ended.set()

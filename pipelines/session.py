@@ -131,10 +131,8 @@ def session(
 
 def _of_process() -> SparkSession | None:
     """The session that another thread of this process started, and that still runs. It becomes the session of this thread."""
-    from pyspark.sql import SparkSession
-
-    sessions: Any = SparkSession
-    found: Any = getattr(sessions, "_instantiatedSession", None)
+    sql: Any = sys.modules.get("pyspark.sql")
+    found: Any = getattr(sql.SparkSession, "_instantiatedSession", None) if sql is not None else None
     if found is None or getattr(found, "_sc", None) is None or found._sc._jsc is None:
         return None
     activate(found)

@@ -106,9 +106,11 @@ def _show(console: Console, facts: Facts, options: Options, seconds: float) -> N
     for name, text in rows:
         table.add_row(name, text)
     console.print(table)
-    for name, url in facts.urls.items():
+    for name, url in facts.urls.items() if options.keep else ():
         # Outside of the table: a folded URL cannot be followed.
         console.print(f" [dim]{name:14}[/dim]   {url}", soft_wrap=True)
+    if not options.keep:
+        console.print("headgate demo --keep leaves everything running: Dagster's page, the brokers' page, and the topic")
     for problem in facts.problems:
         console.print(f"[bold red]{escape(problem)}[/bold red]")
     if not facts.problems:

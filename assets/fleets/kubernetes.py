@@ -54,9 +54,7 @@ class KubernetesFleet:
             patch = self._method("patch_namespaced", "_scale")
             body = {"spec": {"replicas": wanted}}
             self._call(lambda: patch(self._workload, self._namespace, body, _request_timeout=TIMEOUT_S))
-        note = (
-            "" if wanted == brokers else f"{brokers} brokers are desired; the fleet's limits are {self._minimum} to {self._maximum}"
-        )
+        note = "" if wanted == brokers else f"brokers desired: {brokers}; the fleet's limits are {self._minimum} to {self._maximum}"
         return FleetState(asked=wanted, running=before.running, note=note)
 
     def _method(self, verb: str, suffix: str) -> Any:

@@ -128,4 +128,4 @@ def _print(acls: Sequence[Acl], json: bool) -> None:
         )
         for acl in acls
     ]
-    output.print_table(("", "principal", "operation", "resource", "name", "from"), rows)
+    output.print_table(("rule", "principal", "operation", "resource", "name", "from"), rows)

@@ -14,7 +14,9 @@ from headgate.broker.cli import output
 from headgate.broker.cli.flood import quiet
 from headgate.broker.client.gate_admin import Gate
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.calls import apart
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.floods.document import DocumentError
 from headgate.pipelines.floods.measure import listing
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.parse import parse_all
@@ -45,9 +47,11 @@ LOOK_BACK = 31
 
 
 def read(path: Path) -> list[Flood]:
-    """The floods of a file. Raises InvalidError with each mistake and its line."""
+    """The floods of a file. Raises SomeFailedError with each mistake and its line; InvalidError when the file cannot be read."""
     try:
         return parse_all([(path.read_text(), str(path))])
+    except DocumentError as error:
+        raise output.SomeFailedError([InvalidError(error.reason, str(one)) for one in error.problems]) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(Reason.INVALID_REQUEST, f"floods cannot be read: {error}. file=`{path}`") from error
 
@@ -209,7 +213,8 @@ def _keys(flood: Flood, asked: Sequence[str], now: datetime) -> list[str]:
             form = "2026-01-31" if flood.partitions.by == "day" else "2026-01-31-23:00"
             raise InvalidError(
                 Reason.INVALID_REQUEST,
-                f"expected a partition such as {form} that exists in {flood.partitions.timezone}, or FIRST..LAST. option=`--partition` value=`{text}` flood=`{flood.name}`",
+                f"expected a partition such as {form} that exists in {flood.partitions.timezone}, or FIRST..LAST. "
+                f"option=`--partition` value=`{text}` flood=`{flood.name}`",
             ) from None
         if any(span.start < flood.partitions.start.astimezone(UTC) for span in spans):
             raise InvalidError(
@@ -255,7 +260,6 @@ def _analyst() -> Iterator[Analyse | None]:
     if find_spec("pyspark") is None:
         yield None
         return
-    from headgate.pipelines.calls import apart
     from headgate.pipelines.floods.analysis import analyse
     from headgate.pipelines.session import cancel_all, end, session
 

@@ -113,8 +113,13 @@ def check_reachable(cluster: str) -> None:
             host, _, port = address.rpartition(":")
             try:
                 connection = opened.enter_context(socket.create_connection((host.strip("[]"), int(port)), CONNECT_S))
-            except (OSError, UnicodeError) as error:
-                reasons.append(str(getattr(error, "strerror", None) or error).lower())
+            except (socket.gaierror, UnicodeError) as error:
+                # Python encodes a name that no name service can know, such as one with an empty part.
+                why = str(getattr(error, "strerror", None) or "not a name").lower()
+                reasons.append(f"the host `{host}` is not found ({why})")
+                continue
+            except OSError as error:
+                reasons.append("no broker listens there: " + str(getattr(error, "strerror", None) or error).lower())
                 continue
             try:
                 if parsed.security is not None:
@@ -139,7 +144,7 @@ def check_reachable(cluster: str) -> None:
                 )
             return
         if not silent:
-            raise RetryError(Reason.CLOSED, f"no broker listens there: {reasons[0]}. cluster=`{cluster}`")
+            raise RetryError(Reason.CLOSED, f"{reasons[0]}. cluster=`{cluster}`")
         fail(f"{', '.join(silent.values())} takes the connection and says nothing: waiting {SILENCE_S:g} s more")
         if not select.select(list(silent), [], [], SILENCE_S)[0]:
             raise RetryError(
@@ -152,7 +157,7 @@ def _with_tls(connection: socket.socket, host: str, security: Security, address:
     try:
         return security.context().wrap_socket(connection, server_hostname=host)
     except ssl.SSLError as error:
-        text = getattr(error, "verify_message", "") or (error.reason or str(error)).lower().replace("_", " ")
+        text = getattr(error, "verify_message", "").rstrip(".") or (error.reason or str(error)).lower().replace("_", " ")
         raise InvalidError(Reason.INVALID_REQUEST, f"TLS with the broker fails: {text}. address=`{address}`") from error
 
 

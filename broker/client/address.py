@@ -18,7 +18,7 @@ import base64
 import os
 import ssl
 from dataclasses import dataclass
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -111,6 +111,17 @@ def parse(text: str) -> ClusterAddress:
     if not brokers:
         raise _wrong("no address of a broker is given")
     return ClusterAddress(brokers, _security(query) if secure else None)
+
+
+def absolute(text: str) -> str:
+    """The same address with absolute paths, for use in any directory. Raises InvalidError as `parse` does."""
+    parse(text)
+    places, question, query = text.partition("?")
+    options = {
+        name: os.path.abspath(os.path.expanduser(value)) if value and name != "user" else value
+        for name, value in parse_qsl(query, keep_blank_values=True)
+    }
+    return f"{places}{question}{urlencode(options, safe='/')}"
 
 
 def _security(query: str) -> Security:

@@ -178,8 +178,8 @@ class LoadDemand:
         """The reason for the number, for the operator."""
         used = f"{self.pressure:.2f} of a broker in use"
         if self.brokers > _brokers_for(self.pressure, ROOMY_SHARE):
-            return f"{_brokers(self.brokers)} are kept until the load has been low for a while: {used}"
-        return f"the load asks for {_brokers(self.brokers)}: {used}"
+            return f"{brokers_text(self.brokers)} are kept until the load has been low for a while: {used}"
+        return f"the load asks for {brokers_text(self.brokers)}: {used}"
 
     def observe(self, pressures: Iterable[float], now_ms: int) -> None:
         """Note the pressures of all live brokers, about once a second."""
@@ -216,14 +216,14 @@ def desired_brokers(
         minimum: number that the fleet always keeps; 0 or more.
         brokers_max: bound of the number, also for a reservation from before this limit.
     """
-    claims = [(minimum, 0, f"the minimum is {_brokers(minimum)}")]
+    claims = [(minimum, 0, f"the minimum is {brokers_text(minimum)}")]
     for one in reservations:
         owner = f" of {one.reservation.owner}" if one.reservation.owner else ""
         claims.append(
             (
                 one.reservation.brokers,
                 1,
-                f"reservation {one.reservation.id}{owner} holds {_brokers(one.reservation.brokers)} "
+                f"reservation {one.reservation.id}{owner} holds {brokers_text(one.reservation.brokers)} "
                 f"for another {math.ceil(one.left_ms / 1000)} s",
             )
         )
@@ -231,7 +231,7 @@ def desired_brokers(
     claims.sort(key=lambda claim: (-claim[0], claim[1]))
     reasons = tuple(text for _, _, text in claims)
     if claims[0][0] > brokers_max:
-        reasons = (f"the cluster may have at most {_brokers(brokers_max)}", *reasons)
+        reasons = (f"the cluster may have at most {brokers_text(brokers_max)}", *reasons)
     return Desired(brokers=min(claims[0][0], brokers_max), reasons=reasons)
 
 
@@ -251,5 +251,6 @@ def _refused(message: str, **values: object) -> InvalidError:
     return InvalidError(Reason.INVALID_REQUEST, f"{message}. " + " ".join(f"{name}=`{value}`" for name, value in values.items()))
 
 
-def _brokers(count: int) -> str:
+def brokers_text(count: int) -> str:
+    """A number of brokers, for a person: "1 broker"."""
     return "1 broker" if count == 1 else f"{count} brokers"

@@ -124,12 +124,9 @@ def first_key(partitions: Partitions) -> str:
     """The first partition: the day or the hour that begins at `start`, or the next one."""
     start, place = partitions.start.astimezone(UTC), ZoneInfo(partitions.timezone)
     local = start.astimezone(place)
-    day = partitions.by == "day"
-    begin = (
-        local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-        if day
-        else local.replace(minute=0, second=0, microsecond=0)
-    )
+    begin = local.replace(minute=0, second=0, microsecond=0)
+    if partitions.by == "day":
+        begin = begin.replace(hour=0, fold=0)
     span = _span_at(partitions, begin.astimezone(UTC))
     return span.key if span.start >= start else _span_at(partitions, span.end).key
 

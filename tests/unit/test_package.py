@@ -245,18 +245,21 @@ def test_every_extra_requires_what_its_code_imports() -> None:
 def test_the_page_is_dagsters_with_our_workspace(tmp_path: Path) -> None:
     (tmp_path / "floods.yaml").write_text("floods: []\n")
     command, environment = ui.command(["--cluster", "10.0.0.1:9095", "--port", "3001"], {"PATH": "/bin"}, tmp_path)
-    assert command[1:] == ["-m", "dagster", "dev", "--workspace", str(ui.WORKSPACE), "--port", "3001"]
+    assert command[1:3] == ["-W", ui.QUIET], "Dagster warns of its own command"
+    assert command[3:] == ["-m", "dagster", "dev", "--workspace", str(ui.WORKSPACE), "--port", "3001"]
     assert environment == {
         "PATH": "/bin",
         "DAGSTER_HOME": str(tmp_path / ".dagster"),
         "HEADGATE_FLOODS": str(tmp_path / "floods.yaml"),
         "HEADGATE_CLUSTER": "10.0.0.1:9095",
+        **ui.PATIENCE,
     }
+    assert ui.command([], {"DAGSTER_GRPC_TIMEOUT_SECONDS": "90"}, tmp_path)[1]["DAGSTER_GRPC_TIMEOUT_SECONDS"] == "90"
     instance = tmp_path / ".dagster" / "dagster.yaml"
     assert instance.read_text() == ui.INSTANCE.read_text()
     instance.write_text("telemetry: {enabled: true}\n")
     given = {"DAGSTER_HOME": str(tmp_path / ".dagster"), "HEADGATE_FLOODS": "a.yaml:/b"}
     command, environment = ui.command(["-w", "mine.yaml"], given, tmp_path)
-    assert command[1:] == ["-m", "dagster", "dev", "-w", "mine.yaml"]
+    assert command[3:] == ["-m", "dagster", "dev", "-w", "mine.yaml"]
     assert environment["HEADGATE_FLOODS"] == f"{tmp_path}/a.yaml:/b"
     assert instance.read_text() == "telemetry: {enabled: true}\n", "the user's own stays"

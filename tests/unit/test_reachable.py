@@ -6,6 +6,7 @@ greets as gRPC does, and none. A mismatch means that a user waits without a mess
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -85,6 +86,12 @@ def test_a_connection_that_is_closed_without_an_answer_is_no_proof_of_another_ki
     with pytest.raises(InvalidError, match="closes the connection without an answer: a broker that starts, ends or"):
         output.check_reachable(address(listening))
     thread.join()
+
+
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "127.0.0.1.."])
+def test_a_host_without_an_address_is_told_apart_from_one_without_a_broker(name: str) -> None:
+    with pytest.raises(RetryError, match=rf"^the host `{re.escape(name)}` is not found \([^()]+\)\. cluster="):
+        output.check_reachable(f"{name}:9095")
 
 
 def test_nothing_listens() -> None:

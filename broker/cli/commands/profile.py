@@ -8,7 +8,7 @@ import typer
 
 from headgate.broker.cli import output, profiles
 from headgate.broker.cli.options import Json
-from headgate.broker.client.address import parse
+from headgate.broker.client.address import absolute
 
 app = typer.Typer(help="Name clusters, and choose the one that commands use.", rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="PROFILE", help="The profile's name.")]
@@ -19,8 +19,8 @@ def profile_set(
     name: Name,
     cluster: Annotated[str, typer.Argument(metavar="HOST:GRPC_PORT", help="Any broker, or several separated by commas.")],
 ) -> None:
-    """Name a cluster, or change its addresses. The first profile is used at once."""
-    parse(cluster)
+    """Name a cluster, or change its addresses. The first profile is used at once. Paths of files become absolute."""
+    cluster = absolute(cluster)
     known = profiles.load()
     known.clusters[name] = cluster
     known.current = known.current or name

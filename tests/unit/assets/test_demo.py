@@ -131,8 +131,12 @@ def test_a_process_gives_way_with_all_that_it_starts(tmp_path: Path) -> None:
 def test_a_url_is_never_folded() -> None:
     url = f"http://127.0.0.1:13210/runs/{'0' * 80}"
     written = io.StringIO()
-    _show(Console(width=80, file=written), Facts(days=["2013-06-10"], urls={"this run": url}), Options(), 1.0)
+    facts = Facts(days=["2013-06-10"], urls={"this run": url})
+    _show(Console(width=80, file=written), facts, Options(keep=True), 1.0)
     assert url in written.getvalue()
+    ended = io.StringIO()
+    _show(Console(width=200, file=ended), facts, Options(), 1.0)
+    assert "http" not in ended.getvalue() and "headgate demo --keep leaves everything running" in ended.getvalue()
 
 
 @pytest.mark.parametrize(

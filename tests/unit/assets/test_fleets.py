@@ -81,7 +81,7 @@ async def test_kubernetes_is_scaled_within_the_limits(api: Any, kind: Any) -> No
         assert fleet.state().asked == 1
         assert fleet.scale(3).asked == 3 and fleet.state().asked == 3
         most = fleet.scale(9)
-        assert most.asked == 5 and most.note == "9 brokers are desired; the fleet's limits are 1 to 5"
+        assert most.asked == 5 and most.note == "brokers desired: 9; the fleet's limits are 1 to 5"
         assert fleet.state().asked == 5
         assert fleet.scale(0).asked == 1 and fleet.state().asked == 1
 

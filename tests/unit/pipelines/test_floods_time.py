@@ -113,9 +113,8 @@ def test_partitions_around_a_change_of_the_clock_are_those_of_dagster(zone: str,
 def changes(place: ZoneInfo) -> list[datetime]:
     """The days of some years in which the offset of a zone changes."""
     days = [datetime(year, 1, 1, 12, tzinfo=UTC) + timedelta(days=day) for year in (2016, 2018, 2022, 2026) for day in range(365)]
-    found = [
-        after for before, after in pairwise(days) if before.astimezone(place).utcoffset() != after.astimezone(place).utcoffset()
-    ]
+    offsets = [day.astimezone(place).utcoffset() for day in days]
+    found = [day for day, (before, after) in zip(days[1:], pairwise(offsets), strict=True) if before != after]
     assert found
     return found
 

@@ -57,6 +57,7 @@ class Renderer:
         for name in ("hue", "strip", "tubes", "share"):
             environment.globals[name] = getattr(drawing, name)
         environment.globals.update(static_version=digest, width=drawing.WIDTH, chart_height=drawing.CHART_HEIGHT, steps=STEPS)
+        environment.globals["step_names"] = dict(STEPS)
         self._templates = {
             name: environment.get_template(f"{name}.html") for name in (*SHARED, "topics", "groups", "page", "topic", "starting")
         }
