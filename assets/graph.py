@@ -42,7 +42,6 @@ from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
 from headgate.assets.steps import (
     Run,
-    changed_since,
     ensure_topic,
     hold,
     make_plan,
@@ -53,6 +52,7 @@ from headgate.assets.steps import (
     watch_brokers_go,
 )
 from headgate.pipelines.calls import apart
+from headgate.pipelines.floods.loaded import changed_since
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import Plan, covered
 from headgate.pipelines.floods.spans import TimeSpan

@@ -26,8 +26,9 @@ from headgate.assets.recorder import RECORDERS
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.floods.loaded import declared_otherwise
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS, Flood
-from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, too_late
+from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, too_late
 from headgate.pipelines.floods.spans import TimeSpan, deadline_at, gate_id, gates_of, source_path, spans_of
 from headgate.pipelines.floods.spread import Part, next_merge, next_split
 from headgate.pipelines.floods.standing import Topic, check_topic, loaded_rows, topic_of
@@ -130,11 +131,7 @@ class Run:
         for span, gate in loaded:
             if parts := job_of(self.flood, span, cluster="", partitions=1).differs_from(gate):
                 found.setdefault(", ".join(parts), []).append(span.key)
-        return [
-            "in the topic under another definition of the flood, and left as they are. "
-            f"partitions=`{', '.join(short_keys(keys))}` count=`{len(keys)}` differs=`{parts}`"
-            for parts, keys in found.items()
-        ]
+        return declared_otherwise(found)
 
     def counted(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
         """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
@@ -169,27 +166,6 @@ class Run:
     def max_run_s(self) -> float:
         """No renewal later than this, in seconds after a step began."""
         return float(self.context.run.tags.get("dagster/max_runtime", _MAX_RUN_S))
-
-
-def changed_since(rows: Mapping[str, int], counted: Mapping[str, PartitionSize]) -> list[str]:
-    """Messages about partitions whose source now has more or fewer rows than were loaded.
-
-    Args:
-        rows: what was loaded, by key.
-    """
-    changed: dict[str, list[str]] = {}
-    for key, size in sorted(counted.items()):
-        if size.rows != rows.get(key, 0):
-            what = _LATE if size.rows > rows.get(key, 0) else _GONE
-            changed.setdefault(what, []).append(f"{key}: {abs(size.rows - rows.get(key, 0))}")
-    return [f"{what} rows=`{', '.join(each[:SAID_MAX])}` partitions=`{len(each)}`" for what, each in changed.items()]
-
-
-_LATE = (
-    "the source has rows that came after their partition was loaded, and they are not in the topic. To add them, declare `late` "
-    "with a condition that only they meet, and load their partition again."
-)
-_GONE = "the source has fewer rows than were loaded. The topic keeps them."
 
 
 def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> set[str]:

@@ -29,6 +29,7 @@ from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.pipelines.compacted import check_keys, is_compacted
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
@@ -227,15 +228,24 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
         return add(backfill).run(listen if progress is not None else None)
 
 
+def committed(backfill: Backfill, *, progress: Listener | None = None) -> Certificate | None:
+    """The certificate of a flood that is in its topic already, without Spark and without a look at the source. None when the flood
+    is to be run. Arguments and errors are those of `run`."""
+    backfill.check()
+    with floods(None, backfill.cluster, f"headgate-{backfill.id()}", lambda text: None) as add:
+        return add(backfill).committed(progress)
+
+
 @contextmanager
 def floods(
-    spark: SparkSession, cluster: str, owner: str, say: Callable[[str], None], most_s: float = math.inf
+    spark: SparkSession | None, cluster: str, owner: str, say: Callable[[str], None], most_s: float = math.inf
 ) -> Iterator[Callable[[Backfill], FloodRun]]:
     """Run floods that belong together. Yields a function that makes the run of one of them.
 
     The open gates of all of them are renewed until the end of this context. An error releases those that are not filled.
 
     Args:
+        spark: None: no flood is run, only `committed` is asked.
         owner: name of the runs in their gates.
         say: receives what goes wrong with gates and does not end the run, also from another thread.
         most_s: longest time of renewals, in seconds.
@@ -256,10 +266,12 @@ def floods(
 class FloodRun:
     """One run of one flood, made by `floods`."""
 
-    def __init__(self, backfill: Backfill, spark: SparkSession, connection: Connection, gates: HeldGates, reports: Reports) -> None:
+    def __init__(
+        self, backfill: Backfill, spark: SparkSession | None, connection: Connection, gates: HeldGates, reports: Reports
+    ) -> None:
         self._backfill = backfill
         self._flood_id = backfill.id()
-        self._spark = spark
+        self._spark: Any = spark
         self._connection = connection
         self._gates = gates
         self._reports = reports
@@ -267,17 +279,26 @@ class FloodRun:
         """An earlier count of the source, which the run takes if the source is unchanged."""
         self._listener: Listener | None = None
         name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        self.jobs = Jobs(spark, name, f"flood {self._flood_id} to {backfill.topic}")
+        self.jobs = Jobs(self._spark, name, f"flood {self._flood_id} to {backfill.topic}")
         """This run's Spark jobs."""
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None
         """The work on the source's rows and their number; None until they are counted, and when the flood was committed before."""
+        self._is_compacted = False
         self._snapshot = ""
         """The snapshot of an Iceberg table that the source is."""
         self._held: HeldGate | None = None
         """The gate of the files; None at the end of a topic, where the commit opens it."""
         self._written: list[Any] | None = None
         """The output of each partition; None until it is written."""
+
+    def committed(self, progress: Listener | None = None) -> Certificate | None:
+        """The certificate of a flood that was committed before, without Spark; None when there is work to do. Arguments and errors
+        are those of the module's `run`."""
+        self._listener = progress
+        _, is_there = self._partitions()
+        gate = self._gate() if is_there else None
+        return self._verified(self._filled_before()) if gate is not None and gate.state is GateState.FILLED else None
 
     def open_ahead(self) -> bool:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
@@ -329,6 +350,8 @@ class FloodRun:
                     whole = replace(self._backfill, part=behind.part).rows(self._spark, time.time_ns() // 1_000_000)
                     counts = missing(behind, whole.frame.count(), counts, self._flood_id)
             self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
+        if self._is_compacted:
+            check_keys(self._backfill.topic, self._backfill.key, counts.keyless)
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)
@@ -340,11 +363,17 @@ class FloodRun:
         """The number of partitions that the topic has or will have, and whether the topic exists."""
         topic, wanted = self._backfill.topic, self._backfill.partitions
         try:
-            found = len(self._connection.call(self._connection.admin.describe_topic(topic)).partitions)
+            described = self._connection.call(self._connection.admin.describe_topic(topic))
         except InvalidError as error:
-            if error.reason is not Reason.UNKNOWN_TOPIC or wanted is None:
+            if error.reason is not Reason.UNKNOWN_TOPIC:
                 raise
+            if wanted is None:
+                way_out = "the flood creates it if its number of partitions is given (--partitions N)"
+                raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist: {way_out}. topic=`{topic}`") from error
             return wanted, False
+        found, self._is_compacted = len(described.partitions), is_compacted(described.config)
+        if self._is_compacted:
+            check_keys(topic, self._backfill.key)
         if wanted is not None and wanted != found:
             raise InvalidError(
                 Reason.INVALID_PARTITIONS,

@@ -364,6 +364,11 @@ _LACKING = re.compile(
     r"|java\.sql\.SQLException: No suitable driver"
 )
 """Spark's messages when the class that reads the source is in a package that this Spark lacks."""
+_STOPPED = re.compile(
+    r"stopped SparkContext|SparkContext was shut down|SparkContext has been shutdown|Master removed our application"
+    r"|Application has been killed"
+)
+"""Spark's messages when the cluster, and not the user, ended the session: after ten executors that did not start, among others."""
 _NANOSECONDS = "[PARQUET_TYPE_ILLEGAL] Illegal Parquet type: INT64 (TIMESTAMP(NANOS"
 _NO_FILES = "[UNABLE_TO_INFER_SCHEMA]"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*$", re.MULTILINE)
@@ -391,6 +396,12 @@ class spark_errors:
         if is_gone(error):
             why = "Spark's JVM ended. Was it killed for want of memory? How much it takes is set with spark.driver.memory."
             raise RetryError(Reason.INTERNAL, f"{self._what} {why} spark=`{type(error).__name__}`") from error
+        if _STOPPED.search(str(error)):
+            why = (
+                "Spark's session ended: its executors could not start, or its master is gone. The worker's page, or its directory "
+                "work/, has the executors' errors: mostly another Java or Python, a missing package, or too little memory."
+            )
+            raise RetryError(Reason.INTERNAL, f"{self._what} {why} spark=`{first_line(error)}`") from error
         if "java.lang.OutOfMemoryError" in str(error):
             way_out = "Spark needs more memory: --conf spark.driver.memory=8g, with executors elsewhere spark.executor.memory."
             raise RetryError(Reason.INTERNAL, f"{self._what} {way_out} spark=`{first_line(error)}`") from error

@@ -40,15 +40,19 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
     if certificate_path is not None:
         _check_writable(certificate_path)
     with _Ending() as ending, quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
-        listener(None, f"starting Spark ({master})")
         try:
-            with ending.held():
-                spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
-            try:
-                warm(spark)
-                certificate = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
-            finally:
-                end(spark)
+            # A flood that is in its topic, and a topic that is not there, need no Spark.
+            found = flood.committed(backfill, progress=lambda seen: listener(seen, ""))
+            if found is None:
+                listener(None, f"starting Spark ({master})")
+                with ending.held():
+                    spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
+                try:
+                    warm(spark)
+                    found = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
+                finally:
+                    end(spark)
+            certificate = found
         except HeadgateError as error:
             raise _with_log(error, log) from error
     kept = ""

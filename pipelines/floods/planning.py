@@ -13,6 +13,7 @@ from itertools import chain
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.judge import Columns, moved_note, needs_spark
+from headgate.pipelines.floods.loaded import notes_of_loaded
 from headgate.pipelines.floods.measure import can_count, look
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, forecast
@@ -86,6 +87,7 @@ def make_plan(
     behind = {span.key: span.loaded for span in there if span.late}
     plan = forecast(flood, [_late(one, behind[one.key]) if one.key in behind else one for one in found.sizes], past, now, deadline)
     filled = filled_keys(flood, keys, topic) - {span.key for span in spans}
+    notes += notes_of_loaded(flood, filled, topic, now)
     left_out = [
         *((key, "in the topic already") for key in sorted(filled)),
         *((key, "the source is not there") for key in found.missing),

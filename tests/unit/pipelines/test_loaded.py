@@ -1,0 +1,93 @@
+"""What a plan says about partitions that are in the topic, and what a compacted topic refuses. No Spark.
+
+A mismatch means that a user does not learn that a loaded day differs from its source or its declaration, or that records without a
+key enter a topic that keeps only the newest one of each key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.broker.client.types import ConfigEntry
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.compacted import check_keys, is_compacted
+from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.planning import make_plan
+from headgate.pipelines.floods.spans import gate_id, span_of
+from headgate.pipelines.floods.standing import Held, Topic, check_topic, parts_of
+from headgate.pipelines.plan import spark_errors
+from tests.support.floods import flood
+
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+DAY = "2026-01-01"
+
+
+def write(path: Path, rows: int) -> None:
+    times = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=row) for row in range(rows)]
+    pq.write_table(pa.table({"at": pa.array(times, pa.timestamp("us", "UTC")), "user": list(map(str, range(rows)))}), path)
+
+
+def topic(one: Flood, rows: int) -> Topic:
+    """A topic that has the first day of a flood."""
+    parts = parts_of(job_of(one, span_of(one.partitions, DAY), cluster="", partitions=1).definition())
+    return Topic(partitions=1, live=0, room=0, gates=(Held(gate_id(one, DAY), "filled", rows, parts),))
+
+
+def notes(one: Flood, there: Topic) -> str:
+    return "\n".join(make_plan(one, [DAY], there, NOW, deadline=NOW + timedelta(hours=1)).notes)
+
+
+def test_a_plan_of_a_loaded_day_says_what_changed_since(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", 10)
+    one = flood(str(tmp_path), key="user")
+    there = topic(one, 10)
+    assert notes(one, there) == ""
+    changed = notes(replace(one, key=None, value="user"), there)
+    assert changed.startswith("in the topic under another definition of the flood, and left as they are.")
+    assert f"partitions=`{DAY}` count=`1` differs=`key, value`" in changed
+    write(tmp_path / "b.parquet", 3)
+    assert f"rows=`{DAY}: 3` partitions=`1`" in notes(one, there) and "declare `late`" in notes(one, there)
+    (tmp_path / "a.parquet").unlink()
+    assert "the source has fewer rows than were loaded. The topic keeps them." in notes(one, there)
+
+
+@pytest.mark.parametrize(
+    ("policy", "found"), [("compact", True), ("delete", False), ("delete,compact", True), ("compact, delete", True)]
+)
+def test_a_topic_that_is_compacted(policy: str, found: bool) -> None:
+    entry = ConfigEntry(name="cleanup.policy", value=policy, is_default=False, documentation="")
+    assert is_compacted([entry]) is found and not is_compacted([])
+
+
+def test_a_compacted_topic_takes_no_rows_without_a_key() -> None:
+    compacted = replace(topic(flood(), 0), compacted=True)
+    with pytest.raises(InvalidError, match="a compacted topic takes no records without a key: name one"):
+        check_topic(flood(), compacted)
+    check_topic(flood(key="user"), compacted)
+    check_keys("t", "user")
+    with pytest.raises(InvalidError, match="key=`user` rows=`3`") as caught:
+        check_keys("t", "user", 3)
+    assert caught.value.reason is Reason.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Job aborted due to stage failure: Master removed our application: FAILED",
+        "Cannot call methods on a stopped SparkContext.",
+        "Job 3 cancelled because SparkContext was shut down",
+    ],
+)
+def test_a_session_that_its_cluster_ended_says_where_the_cause_is(text: str) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(RetryError) as caught, spark_errors("the flood failed."):
+        raise PySparkException(text)
+    assert "its executors could not start, or its master is gone" in caught.value.message and text in caught.value.message
