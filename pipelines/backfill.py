@@ -279,7 +279,7 @@ class FloodRun:
         """An earlier count of the source, which the run takes if the source is unchanged."""
         self._listener: Listener | None = None
         name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        self.jobs = Jobs(self._spark, name, f"flood {self._flood_id} to {backfill.topic}")
+        self.jobs = Jobs(spark, name, f"flood {self._flood_id} to {backfill.topic}")
         """This run's Spark jobs."""
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None

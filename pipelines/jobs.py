@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.calls import apart
@@ -20,13 +20,14 @@ class Jobs:
     """The jobs of one run of a flood.
 
     Args:
+        spark: None: no job is started.
         name: of their group in Spark.
         title: of them on Spark's page.
     """
 
-    def __init__(self, spark: SparkSession, name: str, title: str) -> None:
+    def __init__(self, spark: SparkSession | None, name: str, title: str) -> None:
         self.name = name
-        self._spark = spark
+        self._spark: Any = spark
         self._title = title
         self._is_given_up = False
 
@@ -72,4 +73,4 @@ class Jobs:
         finally:
             with while_ending():
                 for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-                    context.setLocalProperty(name, None)  # type: ignore[arg-type]
+                    context.setLocalProperty(name, None)

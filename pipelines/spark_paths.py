@@ -67,7 +67,7 @@ def one_spelling(path: str) -> str:
 def spellings(path: str) -> Iterator[str]:
     """The texts that name the place of a path, as people write them."""
     one = one_spelling(path)
-    fronts = ("", "file://", "file:") if local_path(path) is not None else ("",)
+    fronts: tuple[str, ...] = ("", "file://", "file:") if local_path(path) is not None else ("",)
     rest = one
     if bucket_of(path):
         fronts, rest = tuple(f"{scheme}://" for scheme in S3_SCHEMES), one.partition("://")[2]
