@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 
 from headgate.broker.engine import keys
@@ -9,6 +10,11 @@ from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.store.interface import Store
 
 FORMAT_VERSION = 1
+DECOYS = "decoys"
+"""Purpose of the key for the salts of unknown users (`cluster/scram.py`)."""
+BROKERS = "brokers"
+"""Purpose of the key with which brokers prove to each other that they share the store (`control/broker_proof.py`)."""
+SECRET_BYTES = 32
 
 
 async def identify(store: Store, *, name: str, expected_id: str, create: bool, fresh_id: str, now_ms: int) -> str:
@@ -47,17 +53,17 @@ async def identify(store: Store, *, name: str, expected_id: str, create: bool, f
     return cluster_id
 
 
-async def decoy_secret(store: Store, fresh: bytes) -> bytes:
-    """The secret for the salts of unknown users (`cluster/scram.py`): the same for all brokers, and after a restart. It gives no
-    access.
+async def shared_key(store: Store, purpose: str, fresh: bytes) -> bytes:
+    """A key that all brokers of the cluster have, also after a restart: derived from the secret in the store.
 
     Args:
+        purpose: the key of one purpose tells nothing about that of another.
         fresh: the secret of a cluster without one; unguessable.
 
     Raises RetryError.
     """
-    await store.put_if_absent(keys.DECOYS, fresh)
-    return bytes(await store.get(keys.DECOYS))
+    await store.put_if_absent(keys.SECRET, fresh)
+    return hmac.digest(await store.get(keys.SECRET), purpose.encode(), "sha256")
 
 
 def _wrong(message: str) -> FatalError:

@@ -3,7 +3,7 @@
 ::
 
     cluster/id                               the id of the cluster that owns the store, and the store's format
-    cluster/decoys                           a secret for the salts of unknown users (identity.py)
+    cluster/secret                           a secret that the brokers share (identity.py)
     cluster/manifest/...                     the journal of the manifest (store/journal.py)
     wal/<incarnation>/<chunk>                a chunk (log/chunk.py); numbers have 20 digits, so that keys sort as numbers do
     wal/<incarnation>/<chunk>.index          its index, if it is not inline; with -<maker> if a recovery made it
@@ -27,7 +27,7 @@ from headgate.broker.cluster.gates import data_prefix
 from headgate.broker.cluster.objects import Chunk
 
 CLUSTER_ID = "cluster/id"
-DECOYS = "cluster/decoys"
+SECRET = "cluster/secret"
 MANIFEST = "cluster/manifest"
 LEASE = "cluster/lease/"
 WAL = "wal/"

@@ -157,8 +157,8 @@ def unprotected(settings: Settings) -> list[str]:
     asks, is_open = asks_for_login(settings), not _is_loopback(settings.host)
     if asks and not settings.tls_certificate:
         found.append(
-            "gRPC asks for a login, which it has over TLS only: other brokers and clients of gRPC are refused until "
-            "tls_certificate, tls_key and tls_ca are set"
+            "clients of gRPC (headgate, Spark, Dagster) log in over TLS only: they are refused until tls_certificate, tls_key and "
+            "tls_ca are set"
         )
     elif is_open and not settings.tls_certificate:
         found.append(

@@ -4,23 +4,30 @@ already."""
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from headgate.broker.control.proving import Prover
 from headgate.broker.control.stream import connect
 from headgate.broker.engine import keys
+from headgate.broker.engine.identity import BROKERS, SECRET_BYTES, shared_key
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.upkeep.offline_process import ProcessWorker
 from headgate.broker.node import Network, Node, assemble
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.listeners import knows_clients
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.observe import Observer
 from headgate.broker.store.interface import Store
 from headgate.broker.store.local_append import Fsync
 from headgate.broker.store.open import PRIVATE_URLS, open_store
 from headgate.broker.store.wrappers import MeteredStore
+
+if TYPE_CHECKING:
+    import grpc
 
 
 class Backend:
@@ -38,9 +45,18 @@ class Backend:
         """Set once the store is open; it may still be starting."""
         self._settings = settings
         self._clock = clock
+        self._prover = Prover(settings.broker_id, self._key)
+        self._brokers_key = b""
 
-    connect = staticmethod(connect)
-    """Makes a channel to another broker, without TLS."""
+    def connect(self, address: str) -> grpc.aio.Channel:
+        """A channel to another broker, without TLS."""
+        return self._prover.connect(address) if knows_clients(self._settings) else connect(address)
+
+    async def _key(self) -> bytes:
+        if not self._brokers_key:
+            assert self.store is not None, "the node connects, which has the store"
+            self._brokers_key = await shared_key(self.store, BROKERS, secrets.token_bytes(SECRET_BYTES))
+        return self._brokers_key
 
     async def open(self, network: Network, fail: Callable[[HeadgateError], None]) -> None:
         """Open the store, and start the node. Raises the error that prevents it; what was opened must be closed also then."""

@@ -213,6 +213,7 @@ class Process:
             audit=self._audit,
             kafka=self._advertised(),
             http_port=self._http_address[1],
+            connect=self.connect,
         )
         self._grpc.register(observer.metrics)
         self._grpc_port = await self._grpc.start()

@@ -91,7 +91,7 @@ def test_only_ports_that_others_reach_without_protection_are_warned_of() -> None
     (warning,) = unprotected(Settings.from_values({**outside, "kafka_protocol": "sasl_ssl", "authorization": "none"}))
     assert "authorization=acl" in warning and "who logs in" in warning
     (warning,) = unprotected(Settings.from_values({"kafka_protocol": "sasl_plaintext"}))
-    assert "other brokers" in warning and "tls_certificate" in warning
+    assert "clients of gRPC" in warning and "tls_certificate" in warning
 
 
 def test_an_address_names_brokers_and_files() -> None:

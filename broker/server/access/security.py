@@ -11,7 +11,8 @@ from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import Access, User
 from headgate.broker.cluster.acl import ANONYMOUS, Operation
 from headgate.broker.cluster.edits.access import PutUser
-from headgate.broker.engine.identity import decoy_secret
+from headgate.broker.control.broker_proof import Proofs
+from headgate.broker.engine.identity import BROKERS, DECOYS, SECRET_BYTES, shared_key
 from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
@@ -58,6 +59,7 @@ class Security:
         self.now_s, self._now_ms = now_s, now_ms
         self._certificates = certificates
         self._engine: Engine | None = None
+        self._proofs: Proofs | None = None
         self._audit = audit
         self.authority = Authority(settings, self.access, self._refused_records)
         self.failures = Failures(settings.failed_logins_per_s, now_s)
@@ -78,7 +80,9 @@ class Security:
     async def use(self, engine: Engine, environment: Mapping[str, str]) -> None:
         """Take the open engine, and create the first administrator in a cluster without users. Raises FatalError."""
         self._engine = engine
-        self.passwords.decoy_secret = await decoy_secret(engine.store, secrets.token_bytes(32))
+        fresh = secrets.token_bytes(SECRET_BYTES)
+        self.passwords.decoy_secret = await shared_key(engine.store, DECOYS, fresh)
+        self._proofs = Proofs(await shared_key(engine.store, BROKERS, fresh))
         password = _first_password(self._settings, environment)
         if not password or engine.manifest.access.users:
             return
@@ -131,6 +135,12 @@ class Security:
         principal = self._rules.principal(certificate)
         own = self._rules.principal(certificates.current.certificate)
         return Identity(principal=principal, host=host, is_broker=principal == own or principal in self._brokers, mechanism="TLS")
+
+    def by_proof(self, text: str, path: str, host: str) -> Identity:
+        """The broker that makes a call with a proof (`control/broker_proof.py`). Raises ChallengeError,
+        InvalidError(NOT_AUTHENTICATED)."""
+        assert self._proofs is not None, "the engine is open"
+        return Identity(principal=f"Broker:{self._proofs.check(text, path)}", host=host, is_broker=True, mechanism="STORE")
 
     def still_holds(self, identity: Identity) -> None:
         """Raise InvalidError(NOT_AUTHENTICATED) if the user who logged in was deleted."""

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.acl import ANONYMOUS, CLUSTER_NAME, Operation, Resource
 from headgate.broker.cluster.quotas import user_of
+from headgate.broker.control.broker_proof import BROKER_KEY, ChallengeError
 from headgate.broker.runtime.addresses import plain
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -94,19 +95,22 @@ class Callers:
                 if certificate and self._certificates is not None:
                     self._certificates.check_client(certificate)
                 return Client(host=host, certificate=certificate)
-            identity = await self._identify(security, context, certificate, host)
+            identity = await self._identify(security, call, certificate, host)
+        except ChallengeError:
+            raise  # the broker has not tried yet
         except HeadgateError as error:
             self._refused(call.method.short, host, error.message)
             raise type(error)(error.reason, refusal(error)) from error
         return Client(host=host, identity=identity, rights=security.rights(identity), certificate=certificate)
 
-    @staticmethod
-    async def _identify(security: Security, context: Context, certificate: bytes, host: str) -> Identity:
+    async def _identify(self, security: Security, call: OpenCall, certificate: bytes, host: str) -> Identity:
         if certificate:
             return security.by_certificate(certificate, host)
-        for key, value in context.invocation_metadata() or ():
+        for key, value in call.context.invocation_metadata() or ():
             if key == "authorization":
                 return await security.by_header(str(value), host)
+            if key == BROKER_KEY and self._certificates is None:
+                return security.by_proof(str(value), call.method.path, host)
         return security.without_proof(host)
 
     # -- the request

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from grpc import StatusCode
 
+from headgate.broker.control.broker_proof import CHALLENGE_KEY, ChallengeError
 from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import common_pb2
 
@@ -115,6 +116,17 @@ class MovedError(RetryError):
 def leader_of(error: HeadgateError) -> str:
     """The address in an error."""
     return error.leader if isinstance(error, MovedError) else ""
+
+
+def metadata_of(error: HeadgateError) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata of a call that ends with an error."""
+    leader = leader_of(error)
+    challenge = error.challenge if isinstance(error, ChallengeError) else ""
+    return (
+        (REASON_KEY, error.reason.value),
+        *(((LEADER_KEY, leader),) if leader else ()),
+        *(((CHALLENGE_KEY, challenge),) if challenge else ()),
+    )
 
 
 def retriable(error: HeadgateError) -> bool:

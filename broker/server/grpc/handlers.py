@@ -28,7 +28,7 @@ from headgate.broker.runtime.metrics import Labels
 from headgate.broker.runtime.out_of_memory import left_half_done
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.grpc.callers import Callers
-from headgate.broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
+from headgate.broker.server.grpc.errors import STATUS, metadata_of, shown
 from headgate.broker.server.grpc.open_calls import Context, OpenCall
 from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.methods import Method, methods
@@ -192,9 +192,7 @@ async def _abort(method: Method, context: Context, error: Exception) -> None:
     try:
         # For a stream with a client that does not read, this returns only when the client reads or is gone. Nothing is held for it
         # by now.
-        leader = leader_of(error)
-        metadata = ((REASON_KEY, error.reason.value), *(((LEADER_KEY, leader),) if leader else ()))
-        await context.abort(STATUS[error.reason], shown(error), metadata)
+        await context.abort(STATUS[error.reason], shown(error), metadata_of(error))
     except grpc.aio.InternalError as failure:
         raise asyncio.CancelledError from failure
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 from google.protobuf.descriptor import FileDescriptor
 
-from headgate.broker.control.stream import connect
+from headgate.broker.control.stream import Connect, connect
 from headgate.broker.node import Node
 from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
@@ -63,6 +63,7 @@ class GrpcServer:
         certificates: for TLS; None: without TLS.
         security: knows who clients are; None: every client may do everything.
         audit: notes administrative acts; None: nothing is noted.
+        connect: makes a channel to another broker.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class GrpcServer:
         certificates: Certificates | None = None,
         security: Security | None = None,
         audit: Audit | None = None,
+        connect: Connect = connect,
     ) -> None:
         self._settings = settings
         self._certificates = certificates
-        to_brokers = connect if certificates is None else certificates.connect
-        self._server_state = ServerState(node.engine, settings, to_brokers)
+        self._server_state = ServerState(node.engine, settings, connect)
         host, kafka_port = kafka or (_advertised_host(settings), settings.advertised_kafka_port or settings.kafka_port)
         self._addresses = Addresses(
             host=host,
@@ -95,7 +96,7 @@ class GrpcServer:
         self.views = Views(node.participant, self._server_state.peers, self._groups, settings)
         """What the HTTP port's page shows."""
         self._transactions = node.exchange
-        self._forwarder = Forwarder(to_brokers)
+        self._forwarder = Forwarder(connect)
         self._counts = CallCounts()
         self._callers = Callers(security, audit, certificates, settings, node.engine.turns)
         self._watch: asyncio.Task[None] | None = None

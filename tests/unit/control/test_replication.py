@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -72,9 +73,9 @@ async def new_lead(world: World, old: Broker) -> Broker:
     return next(broker for broker in world.brokers if broker is not old and broker.running and 0 in broker.leads().get("t", ()))
 
 
-async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Broker, Broker]:
+async def replicating(make_world: MakeWorld, count: int = 3, **settings: Any) -> tuple[World, Broker, Broker]:
     """A world with topic t, its leader (which does not lead the cluster), and that leader's follower. Record 0 is durable."""
-    world = await make_world(count, append=False, wal_flush_interval_ms=1)
+    world = await make_world(count, append=False, wal_flush_interval_ms=1, **settings)
     await world.brokers[-1].engine.create_topic("t", 1, {"ack": "replicated"})
     await until(lambda: any("t" in broker.leads() for broker in world.brokers))
     lead = lead_of(world)

@@ -10,26 +10,33 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from headgate.broker.control.proving import Prover
 from headgate.broker.control.stream import connect
+from headgate.broker.engine.identity import BROKERS, shared_key
 from headgate.broker.node import Address, Node, assemble
 from headgate.broker.runtime.clock import Clock, SteadyClock
-from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.config import ADMIN_PASSWORD, Settings
 from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
+from headgate.broker.runtime.listeners import knows_clients
+from headgate.broker.server.access.security import Security
+from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, control_pb2, groups_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
 from tests.support.ports import free_port
 from tests.unit.engine.world import MortalStore
 
 HOST = "127.0.0.1"
+PASSWORD = "right"
+"""Of the user `admin`, where clients log in."""
 WAIT_S = 90.0
 """Ends a hang; no test judges by it."""
 
 METHODS = {
     f"{service.name}.{name}": method
-    for file in (admin_pb2, control_pb2, groups_pb2, log_pb2)
+    for file in (admin_pb2, capacity_pb2, control_pb2, groups_pb2, log_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for name, method in methods(service).items()
 }
@@ -75,7 +82,10 @@ class Broker:
             }
         )
         self.failures: list[HeadgateError] = []
+        self.lines: list[dict[str, object]] = []
+        """Of the audit log."""
         self.running = False
+        self.security: Security | None = None
         self.clock = JumpyClock()
         self.objects = objects
         self._channel: grpc.aio.Channel | None = None
@@ -109,10 +119,18 @@ class Broker:
         return 0
 
     def connect(self, address: str) -> grpc.aio.Channel:
-        return connect(address)
+        if not knows_clients(self.settings):
+            return connect(address)
+        return Prover(self.number, lambda: shared_key(self.store, BROKERS, b"fresh")).connect(address)
 
     async def open(self, node: Node) -> None:
-        self.server = GrpcServer(node, self.settings)
+        self.security = None
+        if knows_clients(self.settings):
+            clock = node.engine.clock
+            audit = Audit(self.number, clock.now_ms, lambda row, _: self.lines.append(row))
+            self.security = Security(self.settings, clock.monotonic, clock.now_ms, None, audit)
+            await self.security.use(node.engine, {ADMIN_PASSWORD: PASSWORD})
+        self.server = GrpcServer(node, self.settings, security=self.security, connect=self.connect)
         await self.server.start()
 
     # -- the end
