@@ -8,6 +8,7 @@ transactional id, which the coordinator confirms.
 
 from __future__ import annotations
 
+from headgate.broker.log.batch import TRANSACTIONAL
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 CLAIMS_MAX = 100_000
@@ -56,6 +57,31 @@ class ProducerClaims:
         """The coordinator says that a producer id is that of a transactional id, which the user may use."""
         _put(self._transactions, producer_id, transactional_id)
         _put(self._users, producer_id, user)
+
+
+class Claim:
+    """One client's claims to producer ids.
+
+    Args:
+        user: the client's principal.
+        transactional_id: that of its request.
+    """
+
+    __slots__ = ("_claims", "_transactional_id", "_user")
+
+    def __init__(self, claims: ProducerClaims, user: str, transactional_id: str | None = None) -> None:
+        self._claims, self._user, self._transactional_id = claims, user, transactional_id
+
+    def check(self, header: tuple[int, ...]) -> None:
+        """Raise as `ProducerClaims.check` if a batch with this header has the producer id of another client."""
+        if header[9] >= 0:
+            is_transactional = bool(header[5] & TRANSACTIONAL)
+            self._claims.check(header[9], self._user, self._transactional_id, is_transactional=is_transactional)
+
+    def use(self, header: tuple[int, ...]) -> None:
+        """A batch was appended."""
+        if header[9] >= 0:
+            self._claims.use(header[9], self._user)
 
 
 def _put(table: dict[int, str], producer_id: int, value: str) -> None:

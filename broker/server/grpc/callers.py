@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from headgate.broker.cluster.acl import ANONYMOUS, CLUSTER_NAME, Operation, Resource
 from headgate.broker.cluster.quotas import user_of
 from headgate.broker.control.broker_proof import BROKER_KEY, ChallengeError
+from headgate.broker.log.claims import Claim, ProducerClaims
 from headgate.broker.runtime.addresses import plain
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -221,6 +222,12 @@ def may_topic(operation: Operation, topic: str) -> bool:
     """Whether the caller of the current call may do an operation on a topic."""
     client = _CLIENT.get()
     return client is None or client.rights is None or client.rights.on_topic(operation, topic)
+
+
+def claim_of_call(claims: ProducerClaims) -> Claim | None:
+    """The claims to producer ids of the current call's caller; None: it may use every id."""
+    client = _CLIENT.get()
+    return None if client is None or client.rights is None else Claim(claims, client.rights.identity.principal)
 
 
 def is_forwarded(context: Context) -> bool:

@@ -22,11 +22,12 @@ import grpc
 from headgate.broker.cluster.acl import Operation
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine.partition.log import ADOPT_BYTES_MIN, Appended, PartitionLog
+from headgate.broker.log.batch import parse
 from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.grpc.byte_budget import ByteBudget
-from headgate.broker.server.grpc.callers import check_topic
+from headgate.broker.server.grpc.callers import check_topic, claim_of_call
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, decode
 from headgate.broker.server.grpc.quotas import CallQuota
@@ -71,6 +72,7 @@ class Publisher:
         self._share = server_state.share()
         self._quota = CallQuota(self._engine.meters)
         self._trust = SenderTrust()
+        self._claim = claim_of_call(self._engine.claims)
         self._sequence = 0
         self._undecided: deque[_Batch] = deque()
         self._decided: deque[_Batch] = deque()
@@ -163,6 +165,16 @@ class Publisher:
         self._engine.on_acked(partial(self._on_safe, entry))
 
     def _append(self, partition: PartitionLog, batch: memoryview) -> Appended:
+        """Append a batch, if its producer id is the client's."""
+        if self._claim is None:
+            return self._append_copy(partition, batch)
+        header = parse(batch, 0, len(batch))
+        self._claim.check(header)
+        appended = self._append_copy(partition, batch)
+        self._claim.use(header)
+        return appended
+
+    def _append_copy(self, partition: PartitionLog, batch: memoryview) -> Appended:
         """gRPC's bytes are read-only, but a batch must be stamped. A large batch is copied to a buffer that the log may keep, a
         small one to ours."""
         size = len(batch)

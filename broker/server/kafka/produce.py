@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.broker.log.batch import HEADER_BYTES, TRANSACTIONAL, parse, unpack_header
 from headgate.broker.log.check import RecordError, SenderTrust
+from headgate.broker.log.claims import Claim
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.steps import Steps, finish
 from headgate.broker.wire.kafka.hot import TOPIC_IDS, Node, check_elements
@@ -64,26 +65,6 @@ HIDDEN: list[PartitionLog | None] = []
 """Stands for the partitions of a topic that the client may not write to."""
 HIDDEN_TRANSACTION: list[PartitionLog | None] = []
 """Stands for the partitions of any topic in a request whose transactional id the client may not use."""
-
-
-class Claim:
-    """The claims of one request's client to producer ids (`log/claims.py`)."""
-
-    __slots__ = ("_claims", "_transactional_id", "_user")
-
-    def __init__(self, engine: Engine, rights: Rights, transactional_id: str | None) -> None:
-        self._claims, self._user, self._transactional_id = engine.claims, rights.identity.principal, transactional_id
-
-    def check(self, header: tuple[int, ...]) -> None:
-        """Raise HeadgateError if a batch has the producer id of another client."""
-        if header[9] >= 0:
-            is_transactional = bool(header[5] & TRANSACTIONAL)
-            self._claims.check(header[9], self._user, self._transactional_id, is_transactional=is_transactional)
-
-    def use(self, header: tuple[int, ...]) -> None:
-        """A batch was appended."""
-        if header[9] >= 0:
-            self._claims.use(header[9], self._user)
 
 
 class Answer:
@@ -440,7 +421,9 @@ def _unverified_code(reason: Reason, version: int) -> int:
 
 def claim_of(engine: Engine, frame: memoryview, position: int, version: int, rights: Rights | None) -> Claim | None:
     """The claims of a request's client; None: it may use every producer id."""
-    return None if rights is None else Claim(engine, rights, read_transactional_id(frame, position, version))
+    if rights is None:
+        return None
+    return Claim(engine.claims, rights.identity.principal, read_transactional_id(frame, position, version))
 
 
 def may_transact(frame: memoryview, position: int, version: int, rights: Rights | None) -> bool:

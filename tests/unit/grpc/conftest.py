@@ -24,6 +24,7 @@ from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.grpc.open_calls import OpenCall
 from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.server.grpc.shares import Shares
+from headgate.broker.server.tls import Certificates
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
@@ -93,6 +94,7 @@ class Served(nodes.Offline):
         self.lines: list[dict[str, object]] = []
         """Of the audit log."""
         self.port = 0
+        self.certificates: Certificates | None = None
         self._channel: grpc.aio.Channel | None = None
 
     @property
@@ -123,11 +125,13 @@ class Served(nodes.Offline):
 
     async def open(self, node: Node) -> None:
         security: Security | None = None
+        if self.settings.tls_certificate:
+            self.certificates = Certificates(self.settings, lambda: node.engine.clock.now_ms() / 1000)
         if knows_clients(self.settings):
             audit = Audit(1, node.engine.clock.now_ms, lambda row, _: self.lines.append(row))
-            security = Security(self.settings, node.engine.clock.monotonic, node.engine.clock.now_ms, None, audit)
+            security = Security(self.settings, node.engine.clock.monotonic, node.engine.clock.now_ms, self.certificates, audit)
             await security.use(node.engine, {ADMIN_PASSWORD: PASSWORD})
-        self.server = GrpcServer(node, self.settings, security=security)
+        self.server = GrpcServer(node, self.settings, security=security, certificates=self.certificates)
         self.port = await self.server.start()
 
     async def stop(self, grace_s: float = 5) -> None:

@@ -8,7 +8,9 @@ means that a client without a right ends a broker, shuts its port, or learns wha
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -22,9 +24,12 @@ from headgate.broker.cluster.edits.access import PutUser
 from headgate.broker.server.grpc import open_calls, publish
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
+from tests.support.batches import patched
 from tests.support.http2 import Http2, basic
 from tests.support.http2 import message as framed
-from tests.unit.grpc.conftest import METHODS, PASSWORD, WAIT_S, Served, Start, batch, status_of, until
+from tests.support.pki import Authority
+from tests.support.ports import free_port
+from tests.unit.grpc.conftest import METHODS, PASSWORD, WAIT_S, RawStream, Served, Start, batch, status_of, until
 
 ADMIN, ALICE = basic("admin", PASSWORD), basic("alice", "a")
 MIB = 1 << 20
@@ -177,6 +182,44 @@ async def test_what_is_revoked_ends_open_streams(guarded: Served, gone: str) -> 
     assert (await subscriber.status())[0] is expected
 
 
+@pytest.mark.parametrize("values", [{"authorization": "acl"}, {}, {"kafka_protocol": "sasl_plaintext"}], ids=str)
+async def test_a_revoked_certificate_ends_calls_and_streams(start: Start, tmp_path: Path, values: dict[str, str]) -> None:
+    """On connections that exist: gRPC's own TLS asks no lists. Without `authorization`, too."""
+    authority, revoked = Authority(tmp_path), tmp_path / "crl.pem"
+    authority.revoke(revoked)
+    certificate, key = map(str, authority.issue("broker"))
+    port = free_port()
+    served: Served = await start(tls_certificate=certificate, tls_key=key, tls_ca=str(authority.ca), tls_crl=str(revoked),
+                                 grpc_mtls_port=port, super_users="User:O=Tests,CN=good;User:O=Tests,CN=bad", **values)  # fmt: skip
+    await served.create("a")
+    channels = {}
+    for name in ("good", "bad"):
+        chain, private = (path.read_bytes() for path in authority.issue(name))
+        credentials = grpc.ssl_channel_credentials(authority.ca.read_bytes(), private, chain)
+        channels[name] = grpc.aio.secure_channel(f"localhost:{port}", credentials)
+    listing, subscribing = METHODS["Admin.ListTopics"], METHODS["Log.Subscribe"]
+    streams = {
+        name: RawStream(channel.stream_stream(subscribing.path)(), subscribing.response) for name, channel in channels.items()
+    }
+    add = [pb.Subscription(topic="a", position=pb.Position(latest=True))]
+    for name, channel in channels.items():
+        await channel.unary_unary(listing.path)(b"")
+        await streams[name].write(pb.SubscribeRequest(add=add, credit_bytes=MIB))
+        assert (await streams[name].read()).next_offset == 0
+    authority.revoke(revoked, "bad")
+    assert served.certificates is not None
+    served.certificates.look()
+    assert (await streams["bad"].status())[0] is grpc.StatusCode.UNAUTHENTICATED
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channels["bad"].unary_unary(listing.path)(b"")
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    await channels["good"].unary_unary(listing.path)(b"")
+    await served.fill("a", 0, batch(b"later"))
+    assert (await streams["good"].read()).next_offset == 1
+    for channel in channels.values():
+        await channel.close()
+
+
 async def test_one_right_that_ends_ends_its_part_of_a_stream(guarded: Served) -> None:
     await guarded.call("Access.AddAcls", access_pb2.AddAclsRequest(acls=[access_pb2.Acl(
         resource="topic", name="other", pattern="literal", principal="User:alice", host="*", operation="all", permission="allow",
@@ -196,6 +239,27 @@ async def test_one_right_that_ends_ends_its_part_of_a_stream(guarded: Served) ->
     assert (await subscriber.read()).error.reason == "not_authorized"
     publisher.call.cancel()
     subscriber.call.cancel()
+
+
+async def test_a_producer_id_belongs_to_its_first_user(guarded: Served) -> None:
+    """As for Kafka clients (`kafka_api/test_hijack.py`): another writer would make the user's next records count as duplicates."""
+    alice, other = guarded.stream("Log.Publish", ALICE), guarded.stream("Log.Publish", ADMIN)
+    producer = {"producer_id": 5, "producer_epoch": 0}
+    own = batch(b"own", producer_id=6, producer_epoch=0, base_sequence=0)
+    sent = [(alice, batch(b"0", **producer, base_sequence=0)), (other, batch(b"bad", **producer, base_sequence=1)),
+            (other, batch(b"bad", producer_id=5, producer_epoch=1, base_sequence=0)),
+            (other, patched(batch(b"bad", **producer, base_sequence=1), 21, b"\0\x10")),
+            (alice, batch(b"1", **producer, base_sequence=1)), (other, own)]  # fmt: skip
+    found = []
+    numbers = {alice: itertools.count(1), other: itertools.count(1)}
+    for stream, data in sent:
+        await stream.write(pb.PublishRequest(sequence=next(numbers[stream]), topic="a", batch=data))
+        answer = await stream.read()
+        found.append((list(answer.base_offsets), [one.error.reason for one in answer.failures]))
+    refused_batch = ([-1], ["invalid_producer_id_mapping"])
+    assert found == [([0], []), refused_batch, refused_batch, refused_batch, ([1], []), ([2], [])]
+    alice.call.cancel()
+    other.call.cancel()
 
 
 async def test_a_client_cannot_claim_that_a_broker_passed_its_call_on(guarded: Served) -> None:
