@@ -182,7 +182,11 @@ def main() -> None:
     from headgate.broker.engine import keys
     from headgate.broker.store.open import open_store
 
-    store = open_store(url, required_key=keys.CLUSTER_ID)
+    try:
+        store = open_store(url, required_key=keys.CLUSTER_ID)
+    except HeadgateError as error:
+        # A full disk, for example. The broker starts this process again for its next pass.
+        sys.exit(f"the process that folds records to files cannot open the store: {error.message}")
     asyncio.run(serve(socket.socket(fileno=int(descriptor)), store))
 
 
