@@ -39,7 +39,9 @@ def bare_function(text: str, columns: Collection[str]) -> str | None:
     tokens = [one for one in _TOKEN.findall(text) if not one.startswith(_COMMENTS)]
     # The variables of a lambda are names too.
     names.update(before.lower() for before, after in pairwise(tokens) if after == "->")
-    return next((one for one in _alone(tokens) if one.lower() in BARE_FUNCTIONS - names), None)
+    # Backquotes do not keep Spark from calling it.
+    alone = (one.strip("`") for one in _alone(tokens))
+    return next((one for one in alone if one.lower() in BARE_FUNCTIONS - names), None)
 
 
 def _alone(tokens: list[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.judge import BOOLEAN, FRACTION, LIST, NAMES_MAX, NUMBER, PATH, STRUCT, TEXT, Columns
-from headgate.pipelines.floods.parquet_kinds import arrow_kind, kinds_of
+from headgate.pipelines.floods.parquet_kinds import arrow_kind, forms_of, kinds_of
 from headgate.pipelines.spark_paths import column_of
 
 ROWS_MAX = 1000
@@ -49,7 +49,7 @@ def of_parquet(file: Any, path: str, below: Sequence[str]) -> Columns:
             "Spark reads no column of this type, and no file that has one: write the files without it, or as text or a number. "
             f"columns=`{', '.join(refused[:NAMES_MAX])}`"
         )
-    return Columns(path, _with_path(kinds, below), refusal=refusal)
+    return Columns(path, _with_path(kinds, below), refusal=refusal, forms=forms_of(file))
 
 
 def of_table(schema: pa.Schema, path: str) -> Columns:

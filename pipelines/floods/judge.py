@@ -6,6 +6,7 @@ knows its names, types and casts. A kind that the source's metadata do not tell 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ _READABLE = {
     EMPTY: {EMPTY, NUMBER, FRACTION, TIME, NANOSECONDS}, FRACTION: {FRACTION, NUMBER, TIME}, **dict.fromkeys(_NESTED, _NESTED),
 }  # fmt: skip
 """The kinds that a column may have in a Parquet file when Spark reads it as it is in another one. At other kinds Spark fails."""
+_NARROW = frozenset((("INT32", "INT64"), ("FLOAT", "INT64"), ("DOUBLE", "INT64"), ("FLOAT", "DOUBLE"), ("FLOAT", "INT32")))
+"""How the first file and another one store a number when Spark fails for want of room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Columns:
 
     `header`: the first line of a CSV file that is read without the option `header`. `refusal`: a message about columns with which
     Spark refuses the source, whatever a flood needs of it. `is_open`: the kinds are those of the first rows of JSON, and later rows
-    may have other columns.
+    may have other columns. `forms`: how a Parquet file stores plain numbers and times of 96 bits (`parquet_kinds.forms_of`).
     """
 
     path: str
@@ -50,10 +53,15 @@ class Columns:
     header: str | None = None
     refusal: str | None = None
     is_open: bool = False
+    forms: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def kind(self, name: str) -> str | None:
         """The kind of a column. Raises KeyError without such a column."""
         return self.kinds[self._own(name)]
+
+    def form(self, name: str) -> str:
+        """How the file stores a column; empty if `forms` does not tell."""
+        return self.forms.get(self._own(name), "")
 
     def __contains__(self, name: str) -> bool:
         return self._own(name) in self.kinds
@@ -172,16 +180,35 @@ def _misfit(field: str, name: str, kind: str | None) -> str | None:
 
 
 def moved_note(flood: Flood, columns: Iterable[Columns | None]) -> list[str]:
-    """A note about nested columns in the default value, which tasks on columns cannot write."""
-    known = (one.kinds.items() for one in columns if one is not None)
-    nested = dict.fromkeys(name for kinds in known for name, kind in kinds if kind in (*_NESTED, VARIANT))
-    if not nested or flood.value != WHOLE_ROW:
+    """A note about columns that the flood reads, and that tasks on columns cannot: nested ones in the default value, and times of
+    96 bits."""
+    known = [one for one in columns if one is not None]
+    whole = flood.value == WHOLE_ROW
+    read = " ".join(expressions(flood).values())
+    nested = dict.fromkeys(name for one in known for name, kind in one.kinds.items() if whole and kind in (*_NESTED, VARIANT))
+    times = (name for one in known for name, form in one.forms.items() if form == "INT96" and name in one.kinds)
+    old = dict.fromkeys(name for name in times if whole or _names(read, name))
+    reasons = []
+    if old:
+        reasons.append(
+            f"times of 96 bits ({_some(old)}), which Spark writes unless `spark.sql.parquet.outputTimestampType` is "
+            "`TIMESTAMP_MICROS`"
+        )
+    if nested:
+        reasons.append(f"nested columns ({_some(nested)}) in the value, the row as JSON; a `value` without them would not")
+    if not reasons:
         return []
-    names = ", ".join(list(nested)[:NAMES_MAX])
     return [
-        "Spark moves the rows, which takes about half as long again as work on columns: the value is the row as JSON and has "
-        f"nested columns ({names}). A `value` without them is written on columns"
+        "Spark moves the rows, which takes about half as long again as work on columns. These need it: " + "; and ".join(reasons)
     ]
+
+
+def _names(text: str, column: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(column)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(list(names)[:NAMES_MAX])
 
 
 def mixture(flood: Flood, first: Columns, other: Columns, other_rows: int) -> str | None:
@@ -193,7 +220,7 @@ def mixture(flood: Flood, first: Columns, other: Columns, other_rows: int) -> st
         other: those of another file, which has `other_rows` rows.
     """
     named = {plain(text, first) for text in expressions(flood).values()}
-    for own, kind in first.kinds.items():
+    for own in first.kinds:
         is_read = flood.value == WHOLE_ROW or own.lower() in {one.lower() for one in named if one}
         if own not in other:
             if flood.partition_by == "path" and other_rows and own.lower() == (time_column(flood, first) or "").lower():
@@ -201,12 +228,21 @@ def mixture(flood: Flood, first: Columns, other: Columns, other_rows: int) -> st
                     f"the event time of all rows of a file is null: it has no such column. event_time=`{flood.event_time}` "
                     f"path=`{other.path}`"
                 )
-        elif is_read and other_rows and (found := other.kind(own)) not in _READABLE.get(kind or "", (found,)):
+        elif is_read and other_rows and (types := _unread(own, first, other)) is not None:
             return (
                 "Spark reads all files with the columns of the first one, and this file has another kind of column. "
-                f"column=`{own}` type=`{found}` path=`{other.path}` first_type=`{kind}` first=`{first.path}`"
+                f"column=`{own}` type=`{types[1]}` path=`{other.path}` first_type=`{types[0]}` first=`{first.path}`"
             )
     return None
+
+
+def _unread(name: str, first: Columns, other: Columns) -> tuple[str | None, str | None] | None:
+    """The types of a column that Spark cannot read in another file as it is in the first one; None when it can, or may."""
+    forms = first.form(name), other.form(name)
+    if forms in _NARROW:
+        return forms
+    kind, found = first.kind(name), other.kind(name)
+    return None if found in _READABLE.get(kind or "", (found,)) else (kind, found)
 
 
 def drift(first: Columns, other: Columns) -> str | None:

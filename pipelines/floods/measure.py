@@ -172,7 +172,7 @@ class _PathLook:
     def _see(self, columns: Columns, rows: int) -> None:
         """Judge columns of a file of `rows`, and keep them: Spark reads all files with the columns of the first one. Raises
         InvalidError with all their mistakes."""
-        if any(columns.kinds == one.kinds for one in self.seen):
+        if any((columns.kinds, columns.forms) == (one.kinds, one.forms) for one in self.seen):
             return
         if self.columns is None or self.is_table:
             found = problems(self._flood, columns)
@@ -244,6 +244,9 @@ def _parquet(
             columns = of_parquet(file, info.path, info.columns) if found.columns is None else of_table(found.columns, found.path)
             see(columns, file.metadata.num_rows)
             column = time_column(flood, columns) or ""  # an expression: only Spark can evaluate it
+            # Spark reads null for a column that only the first file has, and rows without a time belong to no partition.
+            if column and column not in columns and not by_path:
+                continue
             names = (found.columns or file.schema_arrow).names
             column = next((name for name in names if name.lower() == column.lower()), "")
             if (reading := found.readings.get(info.path)) is not None:

@@ -62,6 +62,18 @@ def kinds_of(file: Any) -> tuple[dict[str, str | None], tuple[str, ...], list[st
     return dict(pairs), twice, refused
 
 
+def forms_of(file: Any) -> dict[str, str]:
+    """How the file stores its plain numbers and its times of 96 bits: the physical type of each by its name. Not decimals, unsigned
+    numbers and times."""
+    found = {}
+    for number in range(len(file.schema)):
+        column = file.schema.column(number)
+        logical = _logical(column)
+        if logical["Type"] in ("None", "Null") or (logical["Type"] == "Int" and logical["isSigned"]):
+            found[column.path] = column.physical_type
+    return found
+
+
 def arrow_kind(kind: Any) -> str | None:
     """The kind of one of Arrow's types, for a table that has its schema beside its files."""
     types: Any = pa.types
