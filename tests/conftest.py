@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import executable as chromium_executable
@@ -26,6 +27,10 @@ from tests.support.s3_server import s3_server
 from tests.support.spark import spark
 
 __all__ = ["s3_server", "spark"]  # fixtures, found by their names
+
+# A busy machine is no defect: no test of properties has a time limit for one example, or for making it.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 BrokerFactory = Callable[..., BrokerProcess]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -148,11 +149,12 @@ class _PathLook:
         except pa.ArrowInvalid as error:
             self.check_unchanged()
             raise InvalidError(
-                Reason.INVALID_CONFIG, f"the source is not {flood.source.format}: {short(error)}. path=`{self.path}`"
+                Reason.INVALID_CONFIG,
+                f"the source is not {flood.source.format}: {short(error).rstrip('.')}. path=`{_at(error, self.path)}`",
             ) from error
         except OSError as error:
             self.check_unchanged()
-            raise refused(error, self.path) from error
+            raise refused(error, _at(error, self.path)) from error
 
     @property
     def is_empty(self) -> bool:
@@ -238,6 +240,7 @@ def _parquet(
     for info in found.files:
         # INT96 holds times of years for which nanoseconds have no number.
         with (
+            _reading(info.path),
             found.system.open_input_file(info.path) as handle,
             pq.ParquetFile(handle, coerce_int96_timestamp_unit="us") as file,
         ):
@@ -275,6 +278,21 @@ def _parquet(
         PartitionSize(key=one.key, rows=round(rows[one]), size_bytes=round(sizes[one]), exact=exact, elsewhere=outside)
         for one in spans
     ]
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Note at errors which file they are about."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        error.add_note(path)
+        raise
+
+
+def _at(error: Exception, path: str) -> str:
+    """The file that an error is about, or a path."""
+    return next(iter(getattr(error, "__notes__", ())), path)
 
 
 def _group(

@@ -144,6 +144,10 @@ def _nearest(files: Any, base: str) -> str:
     return nearest(base, (one.base_name for one in files.get_file_info(pafs.FileSelector(parent))[:FILES_MAX]))
 
 
+_DAMAGED = ("deserializ", "decompress", "corrupt", "unexpected end of stream")
+"""Words of Arrow about a file whose bytes are no Parquet: another attempt finds the same."""
+
+
 def short(error: Exception) -> str:
     """An error's message on one line."""
     return " ".join(str(error).split())[:300]
@@ -161,6 +165,8 @@ def refused(error: OSError, path: str) -> HeadgateError:
         )
     if isinstance(error, FileNotFoundError) or "no_such_bucket" in lowered:
         return InvalidError(Reason.NOT_FOUND, f"the source is not there. path=`{path}`")
+    if any(word in lowered for word in _DAMAGED):
+        return InvalidError(Reason.INVALID_CONFIG, f"a file of the source is damaged: {text.rstrip('.')}. path=`{path}`")
     return RetryError(Reason.STORE_UNAVAILABLE, f"the source cannot be read now: {text} path=`{path}`")
 
 

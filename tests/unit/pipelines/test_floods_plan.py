@@ -216,7 +216,9 @@ def test_an_event_time_that_is_an_expression_is_estimated(tmp_path: Path) -> Non
     ("make", "text"),
     [
         (lambda path: None, "the source is not there"),
-        (lambda path: path.write_bytes(b"x" * 100), "the source is not parquet"),
+        (lambda path: path.write_bytes(b"x" * 100), "the source is not parquet: [^.]*[.] [^.]*[.] path=`.*/a.parquet`"),
+        (lambda path: damage(path, footer=True), "a file of the source is damaged: .*[^.][.] path=`.*/a.parquet`"),
+        (lambda path: damage(path, footer=False), "a file of the source is damaged: .*[^.][.] path=`.*/a.parquet`"),
         (lambda path: pq.write_table(pa.table({"b": [1]}), path), "the source has no such column. event_time=`at` columns=`b`"),
         (
             lambda path: pq.write_table(pa.table({"at": [1]}), path),
@@ -230,6 +232,19 @@ def test_sources_that_are_none(tmp_path: Path, make: object, text: str) -> None:
     make(path)  # type: ignore[operator]
     with pytest.raises(InvalidError, match=text):
         rows_of(flood(str(path)), "2026-01-01")
+    if path.exists():
+        # A directory: the file itself is named.
+        with pytest.raises(InvalidError, match=text):
+            rows_of(flood(str(tmp_path)), "2026-01-01")
+
+
+def damage(path: Path, *, footer: bool) -> None:
+    """Write a file of two days, and zeros over its footer or over its rows."""
+    write(path, times(1, 2) + times(2, 2))
+    content = path.read_bytes()
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    zeros = bytes(len(content) - 8 - end if footer else end - 4)
+    path.write_bytes(content[:end] + zeros + content[-8:] if footer else content[:4] + zeros + content[end:])
 
 
 def test_a_bucket_that_may_not_be_read(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_the_files_of_a_path(case: Case, tmp_path: Path) -> None:
 
 def test_spark_reads_the_same_files(spark: SparkSession, tmp_path: Path) -> None:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import PySparkException
 
     judged: dict[str, object] = {}
     for number, case in enumerate(CASES):
@@ -160,7 +160,7 @@ def test_spark_reads_the_same_files(spark: SparkSession, tmp_path: Path) -> None
         try:
             frame = spark.read.options(**options).text(path)
             judged[case.name] = sorted(row.value for row in frame.select("value").collect()), frame.columns[1:]
-        except (AnalysisException, Py4JJavaError) as error:
+        except (PySparkException, Py4JJavaError) as error:
             judged[case.name] = GONE if "PATH_NOT_FOUND" in str(error) else REFUSED
     expected = [wanted(case) for case in CASES]
     ours = {
