@@ -63,14 +63,16 @@ async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
                 "damages": [_damage_json(one) for one in found.damages],
                 "unreadable": [one._asdict() for one in found.unreadable],
                 "left_over": [_judged_json(one) for one in left_over],
+                "tables": [asdict(one) for one in found.tables],
             }
         )
-        return not found.damages
+        return found.is_whole
     for damage in found.damages[:LINES_MAX]:
         output.print_line(f"damaged: {damage.key}: {damage.what}")
         output.print_line(f"  {_lost(damage)}")
     for records in found.unreadable[:LINES_MAX]:
         output.print_line(f"no consumer can read {_range(records)} (see `headgate topic check {records.topic}`)")
+    _tell_tables(found)
     _tell_rest(len(found.damages) - LINES_MAX, "more damaged object")
     _tell_rest(len(found.unreadable) - LINES_MAX, "more range", "that no consumer can read")
     output.print_line(_summary(found, deep))
@@ -80,14 +82,24 @@ async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
     if old:
         period = output.duration(settings.gate_file_grace_ms)
         output.print_line(f"{output.plural(len(old), 'of them')} older than {period}: does a broker run on this store?")
-    return not found.damages
+    return found.is_whole
+
+
+def _tell_tables(found: Inspection) -> None:
+    for one in found.tables[:LINES_MAX]:
+        if one.fault is not None:
+            output.print_line(f"unreadable table: {one.topic}: {one.fault.key}: {one.fault.what}")
+            output.print_line("  no record is lost: consumers do not read the table")
+        elif one.is_behind:
+            output.print_line(f"the table of {one.topic} does not have the topic's newest files: a leader adds them within seconds")
 
 
 def _summary(found: Inspection, deep: bool) -> str:
     size = output.size(sum(one.found.size_bytes for one in found.judged))
     what = "every record read" if deep else "sizes and footers compared; --deep reads every record"
-    count = len(found.damages)
-    verdict = "whole" if not count else f"DAMAGED: {output.plural(count, 'object')}"
+    count, tables = len(found.damages), sum(one.fault is not None for one in found.tables)
+    damaged = [output.plural(number, noun) for number, noun in ((count, "object"), (tables, "table")) if number]
+    verdict = "whole" if found.is_whole else f"DAMAGED: {', '.join(damaged)}"
     return f"{verdict}: {output.plural(len(found.judged), 'object')}, {size}, {what}"
 
 

@@ -294,7 +294,8 @@ _KEYS = (
         Kind.LONG,
         3_600_000,
         "Age, counted from a record's arrival in the topic, at which records become Parquet files; -1 = only their size counts. "
-        "With -1 for both, records stay in the write-ahead log.",
+        "Where only a few records arrive now and then, up to half as much later. With -1 for both, records stay in the write-ahead "
+        "log.",
         None,
         -1,
         LONG_MAX,
@@ -316,7 +317,8 @@ _KEYS = (
         "retention.ms",
         Kind.LONG,
         604_800_000,
-        "Time that records are kept, counted from their arrival in the topic; -1 = for ever.",
+        "Time that records are kept, counted from their arrival in the topic; -1 = for ever. Where only a few records arrive now "
+        "and then, the oldest are kept for up to half as much longer.",
         "log.retention.ms",
         -1,
         LONG_MAX,

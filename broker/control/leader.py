@@ -21,8 +21,8 @@ that has not connected by then is lost. If a lost member was still alive, it fin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headgate.broker.cluster import downtime
 from headgate.broker.cluster.chronicle import Chronicle
@@ -152,18 +152,18 @@ class Leader:
         )
         """The decisions."""
         self.journal = LeaderJournal(engine, mine.id, self.term, catalog, applied=self._applied, failed=self._failed)
-        self._tasks = TermTasks(self._failed)
+        self._tasks = TermTasks(self._failed, self.clock.monotonic, timings.retries)
         self._failover = Failover(engine, mine.id, self.term, self.journal, surrender)
         self.sessions = Sessions(
             engine, self.term, self.journal, draining=draining, was_fenced=self._failover.was_fenced, take=self.take
         )
-        self.orders = Orders(self.term.orders, self.journal, self.sessions, self.clock, self._tasks.spawn, timings)
+        self.orders = Orders(self.term.orders, self.journal, self.sessions, self.clock, self._tasks, timings)
         self.chronicle = Chronicle()
         self.floods = FloodBook()
-        self.gates = LeaderGates(engine, self.journal, self.sessions, self.note, timings)
         self.tables, self.quotas = LeaderTables(engine, self.journal), LeaderQuotas(engine, self.sessions)
+        self.gates = LeaderGates(engine, self.journal, self.sessions, self.note, timings, self.tables.is_behind)
         self.capacity = LeaderCapacity(
-            self.term, self.journal, engine.settings, self.clock, self._tasks.spawn, chronicle=self.chronicle
+            self.term, self.journal, engine.settings, self.clock, self._tasks.keep, chronicle=self.chronicle
         )
         self.lease = HeldLease(engine, register, lease, version, written=self._lease_written, lost=self._lease_lost)
         self.yielded = False
@@ -192,7 +192,7 @@ class Leader:
         """
         began_s = self.clock.monotonic()
         # Renew from the beginning: the following steps may take longer than the lease lasts.
-        self._tasks.spawn(self.lease.renew(), "lease")
+        self._tasks.keep(self.lease.renew, "lease")
         await self.journal.load()
         for attempt in range(LOAD_TRIES):
             version = self.journal.version
@@ -219,11 +219,16 @@ class Leader:
         logger.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.journal.version)
         self.note("leader", f"broker {self._mine.broker_id} leads the cluster from now on")
         self.take(Opened())
-        self._tasks.spawn(self._run(), "leader")
-        self._tasks.spawn(self.gates.run(), "gates")
-        self._tasks.spawn(self.tables.run(), "tables")
+        for work, name in self.lasting():
+            self._tasks.keep(work, name)
+
+    def lasting(self) -> Iterator[tuple[Callable[[], Coroutine[Any, Any, None]], str]]:
+        """The works that last as long as the open term, and their names. A store that does not answer ends none of them."""
+        yield self._run, "leader"
+        yield self.gates.run, "gates"
+        yield self.tables.run, "tables"
         if self.tables.catalog is not None:
-            self._tasks.spawn(self.tables.catalog.run(), "catalog")
+            yield self.tables.catalog.run, "catalog"
 
     async def _begin(self) -> int:
         """Make the first commit of the term. Returns the number of recovered records."""

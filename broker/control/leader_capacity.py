@@ -65,7 +65,7 @@ class LeaderCapacity:
 
     Args:
         settings: the least number of brokers that the cluster wants, and the largest that a reservation or the load may ask for.
-        spawn: runs a task, by its name, until it or the term ends.
+        keep: runs a work, by its name, until it returns or the term ends (`TermTasks.keep`).
         chronicle: receives the numbers over time, and what happened to them.
     """
 
@@ -75,7 +75,7 @@ class LeaderCapacity:
         journal: CapacityJournal,
         settings: Settings,
         clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+        keep: Callable[[Callable[[], Coroutine[Any, Any, None]], str], asyncio.Task[None]],
         *,
         chronicle: Chronicle | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class LeaderCapacity:
         self._term = term
         self._journal = journal
         self._clock = clock
-        self._spawn = spawn
+        self._keep = keep
         self._chronicle = chronicle or Chronicle()
         self._brokers_min = settings.capacity_brokers_min
         self._brokers_max = settings.capacity_brokers_max
@@ -130,7 +130,7 @@ class LeaderCapacity:
         next_ms = self._deadlines.next_ms()
         is_over = next_ms is not None and next_ms <= now_ms
         if self._releasing is None and is_over:
-            self._releasing = self._spawn(self._release_expired(now_ms), "order")
+            self._releasing = self._keep(self._release_expired, "reservations")
             self._releasing.add_done_callback(self._released)
         live = _live(loads)
         if not self._stale and not is_over and self._known is not None and self._known[1] == live:
@@ -157,8 +157,8 @@ class LeaderCapacity:
             )
         )
 
-    async def _release_expired(self, now_ms: int) -> None:
-        over = {key: self._journal.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
+    async def _release_expired(self) -> None:
+        over = {key: self._journal.manifest.reservations.get(key) for key in self._deadlines.expired(self._now_ms())}
 
         def make(now: Manifest) -> list[Edit]:
             # Leave out a reservation that was renewed while this commit waited for its turn.

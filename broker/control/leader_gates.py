@@ -96,8 +96,11 @@ class LeaderGates:
         leads: HoldingLeads,
         note: Callable[[str, str, str], None] | None = None,
         timings: Timings | None = None,
+        is_table_behind: Callable[[uuid.UUID], bool] = lambda topic_id: False,
     ) -> None:
         self._timings = timings or Timings()
+        self._is_table_behind = is_table_behind
+        """True if a topic's table may still name files whose place others have taken (`LeaderTables.is_behind`)."""
         self._note = note or (lambda kind, why, topic: None)
         """Remembers an event, for people: kind, one sentence, topic."""
         self._engine = engine
@@ -512,15 +515,18 @@ class LeaderGates:
         manifest = self._journal.manifest
         if topic_id not in manifest.topics_by_id:
             return True
-        if is_of_table(key) or self._is_read(key):
+        if is_of_table(key) or self._is_read(topic_id, key):
             return False
         gates = manifest.gates.of(topic_id)
         return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
 
-    def _is_read(self, key: str) -> bool:
-        """True if other files have taken the place of this one a short time ago: readers may still read it."""
+    def _is_read(self, topic_id: uuid.UUID, key: str) -> bool:
+        """True if other files have taken the place of this one a short time ago, or the topic's table does not know it yet: readers
+        may still read it."""
         replaced_ms = self._journal.manifest.superseded.get(key)
-        return replaced_ms is not None and replaced_ms > self._engine.clock.now_ms() - self._grace_ms
+        if replaced_ms is None:
+            return False
+        return replaced_ms > self._engine.clock.now_ms() - self._grace_ms or self._is_table_behind(topic_id)
 
     async def _delete(self, paths: list[str]) -> None:
         """Condemn these files, delete all condemned files, and forget them."""

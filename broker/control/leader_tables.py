@@ -30,8 +30,8 @@ from headgate.broker.control.catalog_process import CatalogProcess
 from headgate.broker.control.leader_journal import LeaderJournal
 from headgate.broker.control.table_catalog import TableCatalog
 from headgate.broker.engine import keys
-from headgate.broker.engine.topic_tables import OFFSETS, TOPIC, location_of
-from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.engine.topic_tables import FILES, OFFSETS, TOPIC, digest, digest_of, is_whole, location_of, whole_files
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.wire.iceberg.table import DataFile, Table, Written
 
@@ -47,8 +47,10 @@ GRACE_MS = 3600 * 1000
 a query may still read them."""
 SWEEP_S = 600.0
 """Pause between two sweeps of the objects of changed tables, in seconds."""
-FILES = "headgate.files"
-"""The property with the number of a table's files and a checksum of their names. A new leader compares it with the manifest."""
+RETRY_S = 1.0
+"""First pause, in seconds, before a table that could not be written is tried again. It doubles with each failure."""
+RETRY_S_MAX = 60.0
+"""Longest such pause, in seconds."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class _Known:
 
     @property
     def digest(self) -> str:
-        return f"{len(self.files)}-{self.sums:08x}"
+        return digest(len(self.files), self.sums)
 
 
 class LeaderTables:
@@ -94,7 +96,10 @@ class LeaderTables:
         """Topics whose table may have changed. True: files may be gone."""
         self._shown: dict[uuid.UUID, str] = {}
         """Topics whose table was shown to the user's catalog, and their names."""
+        self.failing: dict[uuid.UUID, tuple[float, float]] = {}
+        """Tables that could not be written: the monotonic time in seconds of the next attempt, and the pause after it."""
         self._writing = asyncio.Lock()
+        self._writing_now: uuid.UUID | None = None
         self.versions_written = 0
 
     def applied(self, edits: Iterable[Edit]) -> None:
@@ -111,11 +116,11 @@ class LeaderTables:
                 case DeleteTopic(topic_id):
                     if self.catalog is not None and topic_id in self._shown:
                         self.catalog.forget(self._shown.pop(topic_id))
-                    for state in (self._known, self._added, self._merged, self._due):
+                    for state in (self._known, self._added, self._merged, self._due, self.failing):
                         state.pop(topic_id, None)
 
     async def run(self) -> None:
-        """Write the due tables, until the term ends."""
+        """Write the due tables, until the term ends. A store that does not answer delays tables and sweeps, and ends neither."""
         self._due.update(dict.fromkeys(self._journal.manifest.files.by_topic, True))
         pause_s = min(SWEEP_S, self._grace_ms / 2000)
         sweep_s = self._engine.clock.monotonic() + pause_s
@@ -127,28 +132,44 @@ class LeaderTables:
                 self.catalog.all_shown()
             if self._engine.clock.monotonic() >= sweep_s:
                 sweep_s = self._engine.clock.monotonic() + pause_s
-                await self.sweep()
+                try:
+                    await self.sweep()
+                except (RetryError, InvalidError, CorruptError) as error:
+                    logger.warning("tables_not_swept", error=error.message, again_s=pause_s)
             await asyncio.sleep(PAUSE_S)
 
     async def write_due(self) -> None:
-        """Write the next version of each table that has changed. A table that cannot be written stays due."""
+        """Write the next version of each table that has changed. A table that cannot be written stays due, and is tried again with
+        growing pauses."""
         async with self._writing:
             await self._write_due()
 
+    def is_behind(self, topic_id: uuid.UUID) -> bool:
+        """True if a topic's table may still name files that the manifest does not name any more."""
+        return topic_id in self._due or topic_id == self._writing_now
+
     async def _write_due(self) -> None:
-        for topic_id in list(self._due):
+        now_s = self._engine.clock.monotonic()
+        for topic_id in [one for one in self._due if one not in self.failing or self.failing[one][0] <= now_s]:
             recheck = self._due.pop(topic_id, False)
             added, merged = self._added.pop(topic_id, []), self._merged.pop(topic_id, [])
             topic = self._journal.manifest.topics_by_id.get(topic_id)
             if topic is None:
                 continue
+            self._writing_now = topic_id
             try:
                 await self._write(topic, added, merged, recheck=recheck)
+                self.failing.pop(topic_id, None)
             except HeadgateError as error:
-                logger.warning("table_not_written", topic=topic.name, error=error.message)
+                _, pause_s = self.failing.get(topic_id, (0.0, RETRY_S))
+                logger.warning("table_not_written", topic=topic.name, error=error.message, again_s=pause_s)
                 self._known.pop(topic_id, None)
                 self._due[topic_id] = True
-                return  # the store does not answer; later is soon enough
+                self.failing[topic_id] = self._engine.clock.monotonic() + pause_s, min(2 * pause_s, RETRY_S_MAX)
+                if isinstance(error, RetryError):
+                    return  # the store does not answer; later is soon enough for the other tables, too
+            finally:
+                self._writing_now = None
 
     async def _write(self, topic: Topic, added: Sequence[ParquetExtent], merged: Sequence[str], *, recheck: bool) -> None:
         known = self._known.pop(topic.id, None)
@@ -157,7 +178,7 @@ class LeaderTables:
             known = await self._load(topic)
             if known is None:
                 return
-            fresh = self._whole(topic.id)
+            fresh = whole_files(self._journal.manifest, topic.id)
         else:
             left = set(merged)
             gone = {path for path in merged if path in known.files}
@@ -192,13 +213,17 @@ class LeaderTables:
         """The table as an earlier leader left it, without its manifests. None if it agrees with the manifest."""
         loaded = await self._engine.tables.load(topic)
         table = Table(id=topic.id, location=location_of(self._engine.store.url, topic.id), version=loaded.version)
-        metadata = json.loads(loaded.data)
-        now = _Known(table, 0)
-        now.change(self._whole(topic.id), ())
-        if metadata["properties"].get(FILES, _Known(table, 0).digest) == now.digest:
+        try:
+            metadata = json.loads(loaded.data)
+            files, written_ms = metadata["properties"].get(FILES, digest_of(())), int(metadata["last-updated-ms"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # The next version stands on its own.
+            logger.error("table_damaged", topic=topic.name, version=loaded.version, error=str(error))
+            return _Known(table, 0)
+        if files == digest_of(whole_files(self._journal.manifest, topic.id)):
             self._show(topic, table)
             return None
-        return _Known(table, metadata["last-updated-ms"])
+        return _Known(table, written_ms)
 
     def _show(self, topic: Topic, table: Table) -> None:
         """Have the version registered in the user's catalog."""
@@ -207,13 +232,8 @@ class LeaderTables:
             path = keys.table_metadata(topic.id, table.version).removeprefix(keys.topic_prefix(topic.id))
             self.catalog.show(topic.name, f"{table.location}{path}")
 
-    def _whole(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
-        partitions = self._journal.manifest.files.by_topic.get(topic_id, {})
-        return [one for number in sorted(partitions) for one in partitions[number] if self._is_whole(topic_id, one)]
-
     def _is_whole(self, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
-        """True if consumers can read all rows of a file. Ranges that readers pass inside of it have no rows."""
-        return self._journal.manifest.readable.first(topic_id, one.partition, one.base_offset) == one.base_offset
+        return is_whole(self._journal.manifest, topic_id, one)
 
     @property
     def _grace_ms(self) -> int:

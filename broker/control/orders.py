@@ -6,7 +6,7 @@ The rules are in `cluster/order_book.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 from headgate.broker.cluster.edits.edit import Edit
@@ -14,6 +14,7 @@ from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.order_book import Decision, OrderBook
 from headgate.broker.cluster.segments import Order
 from headgate.broker.control.leader_journal import not_leader
+from headgate.broker.control.term_tasks import TermTasks
 from headgate.broker.control.timings import Timings
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError
@@ -34,14 +35,14 @@ class OrdersJournal(Protocol):
     @property
     def manifest(self) -> Manifest: ...
 
-    async def confirm(self) -> None: ...
+    def confirm(self) -> Coroutine[Any, Any, None]: ...
 
 
 class Orders:
     """The orders of one term. `book` has the decisions.
 
     Args:
-        spawn: runs a task, by its name, until it or the term ends.
+        tasks: of the term.
         timings: receives the time that writers waited.
     """
 
@@ -51,7 +52,7 @@ class Orders:
         journal: OrdersJournal,
         leads: Leads,
         clock: Clock,
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        tasks: TermTasks,
         timings: Timings | None = None,
     ) -> None:
         self.book = book
@@ -59,14 +60,14 @@ class Orders:
         self._journal = journal
         self._leads = leads
         self._clock = clock
-        self._spawn = spawn
+        self._tasks = tasks
         self._waiting: dict[Decision, asyncio.Event] = {}
 
     def begin(self, order: Order) -> Decision:
         """Carry out an order. Raises InvalidError if it does not fit the manifest."""
         decision = self.book.begin(order, self._journal.manifest, self._now_s())
         logger.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
-        self._spawn(self._execute(decision), "order")
+        self._tasks.spawn(self._execute(decision), "order")
         return decision
 
     async def wait(self, decision: Decision) -> None:
@@ -103,7 +104,7 @@ class Orders:
             logger.warning("order_failed", kind=decision.order.kind.value, error=failed.message)
             self._wake([decision])
             # Its segments may be sealed without successors, so every partition without a lead gets one.
-            self._spawn(self._journal.confirm(), "fill-gaps")
+            self._tasks.keep(self._journal.confirm, "fill-gaps")
 
     def _wake(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:

@@ -1,6 +1,8 @@
-"""How long the leader's works took, counted since this broker's start over all of its terms."""
+"""How long the leader's works took and how often its tasks began again, counted since this broker's start over all of its terms."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from headgate.broker.cluster.segments import OrderKind
 from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels
@@ -10,7 +12,7 @@ FILL_BUCKETS_S = (*LATENCY_BUCKETS_S, 30.0, 100.0)
 
 
 class Timings:
-    """Distributions of seconds."""
+    """Distributions of seconds, and counts."""
 
     def __init__(self) -> None:
         self.handovers: dict[Labels, Histogram] = {(kind.value,): Histogram(LATENCY_BUCKETS_S) for kind in HANDOVERS}
@@ -19,6 +21,8 @@ class Timings:
         """Time from a request to fill a gate until its files are committed: they are checked meanwhile."""
         self.filled_records = 0
         self.released_gates: dict[Labels, float] = {("asked",): 0, ("expired",): 0}
+        self.retries: Counter[str] = Counter()
+        """Times that a task of the leader began again because the store did not answer, by task (`term_tasks.py`)."""
 
     def handed_over(self, kind: OrderKind, seconds: float) -> None:
         """Note a hand-over that went well."""

@@ -7,10 +7,14 @@ its table is empty.
 from __future__ import annotations
 
 import uuid
+import zlib
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.engine import keys
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -22,6 +26,9 @@ KNOWN_MAX = 1000
 OFFSETS = "headgate.offsets"
 """The property with the offsets in the table: JSON, by partition, ranges [first, end)."""
 TOPIC = "headgate.topic"
+FILES = "headgate.files"
+"""The property with the number of a table's files and a checksum of their names (`digest_of`). A new leader, and `headgate store
+check`, compare it with the manifest."""
 
 
 class Loaded(NamedTuple):
@@ -30,6 +37,30 @@ class Loaded(NamedTuple):
     version: int
     data: bytes
     location: str
+
+
+def whole_files(manifest: Manifest, topic_id: uuid.UUID) -> list[ParquetExtent]:
+    """The files that a topic's table shall have: those of which consumers can read all rows."""
+    partitions = manifest.files.by_topic.get(topic_id, {})
+    return [one for number in sorted(partitions) for one in partitions[number] if is_whole(manifest, topic_id, one)]
+
+
+def is_whole(manifest: Manifest, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
+    """True if consumers can read all rows of a file. Ranges that readers pass inside of it have no rows."""
+    return manifest.readable.first(topic_id, one.partition, one.base_offset) == one.base_offset
+
+
+def digest_of(files: Iterable[ParquetExtent]) -> str:
+    """The value of `FILES` for a table with these files."""
+    count = sums = 0
+    for one in files:
+        count, sums = count + 1, sums ^ zlib.crc32(one.path.encode())
+    return digest(count, sums)
+
+
+def digest(count: int, sums: int) -> str:
+    """The same, from the number of the files and the XOR of the CRC-32s of their paths."""
+    return f"{count}-{sums:08x}"
 
 
 def location_of(store_url: str, topic_id: uuid.UUID) -> str:

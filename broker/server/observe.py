@@ -226,7 +226,18 @@ def _register_leader(metrics: Metrics, participant: Participant) -> None:
 
         return reading
 
+    metrics.counter(
+        "headgate_leader_task_retries",
+        "times that a task of this broker as the leader began again because the store did not answer",
+        lambda: {(name,): count for name, count in timings.retries.items()},
+        ("task",),
+    )
     gauge = metrics.gauge
+    gauge(
+        "headgate_tables_failing",
+        "topics whose Iceberg table could not be written at the last attempt; only at the leader",
+        known(lambda one: len(one.tables.failing)),
+    )
     gauge("headgate_capacity_desired_brokers", "desired number of brokers; only at the leader", known(_desired))
     gauge(
         "headgate_capacity_live_brokers", "brokers that serve; only at the leader", known(lambda one: one.capacity.live_brokers())

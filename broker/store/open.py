@@ -16,7 +16,8 @@ PRIVATE_URLS = frozenset({"memory:", "null:"})
 
 
 def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS, required_key: str = "") -> Store:
-    """The store at a URL: `/path`, `path`, `file:///path`, `s3://bucket/prefix`, `memory:` or `null:`.
+    """The store at a URL: `/path`, `path`, `file:///path`, `file:path`, `s3://bucket/prefix`, `memory:` or `null:`. A relative
+    path counts from the current directory.
 
     A directory is created and tested now, which blocks for some milliseconds. A bucket is tested by the first operation, and a
     failed request is retried for some seconds. A directory's errors are raised at once, because a disk does not lose requests on
@@ -46,8 +47,8 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
         from urllib.parse import unquote, urlsplit
 
         parts = urlsplit(url)
-        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path.startswith("/"):
-            raise _unknown(url, "a file URL names an absolute path on this machine, as file:///var/lib/headgate")
+        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path:
+            raise _unknown(url, "a file URL names a path on this machine, as file:///var/lib/headgate or file:./headgate-data")
         return _open_local(unquote(parts.path), fsync, fsync_interval_ms, required_key)
     if not url or "\0" in url:
         raise _unknown(url, "write a directory, or s3://bucket/prefix")

@@ -117,7 +117,8 @@ def _run(directory: str, batches: Iterable[pa.RecordBatch], bytes_max: int) -> R
         handle, path = tempfile.mkstemp(dir=directory)
         os.close(handle)
         writer = None
-        with pa.OSFile(path, "wb") as file:
+        # Append mode: ext4 flushes a truncated file to the disk at close (auto_da_alloc), and acks wait for that disk.
+        with pa.OSFile(path, "ab") as file:
             for batch in batches:
                 writer = writer or pa.ipc.new_stream(file, batch.schema)
                 for chunk in parts(batch, most):

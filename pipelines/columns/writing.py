@@ -69,7 +69,8 @@ def exchange(spec: Spec, buckets: Buckets, pieces: Iterable[Piece], spill: str |
     with disk_is_there(spill):
         handle, path = tempfile.mkstemp(dir=spill)
         os.close(handle)
-        with pa.OSFile(path, "wb") as file:
+        # Append mode: ext4 flushes a truncated file to the disk at close (auto_da_alloc), and acks wait for that disk.
+        with pa.OSFile(path, "ab") as file:
             for bucket, rows in _divided(spec, buckets, pieces):
                 begin = file.tell()
                 _pack(rows, file)

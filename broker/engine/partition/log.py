@@ -186,6 +186,7 @@ class PartitionLog:
         "number",
         "open",
         "open_chunks",
+        "open_since_ms",
         "producers_state",
         "readers",
         "refusal",
@@ -237,6 +238,8 @@ class PartitionLog:
         """(first row in `open`, chunk number), ascending: the chunk that contains each row."""
         self.appended_ms = 0
         """Wall-clock time in ms at which the newest row of `open` became durable. Meaningless while `open` is empty."""
+        self.open_since_ms = 0
+        """Wall-clock time in ms before which no row of `open` became durable. Meaningless while `open` is empty."""
         self.epochs: list[tuple[int, int]] = []
         """(leader epoch, first offset written in it), ascending in both. OffsetForLeaderEpoch is answered from it (KIP-101)."""
         self.producers_state = ProducerState() if producers is None else producers
@@ -364,6 +367,8 @@ class PartitionLog:
         if not self.open_chunks or self.open_chunks[-1][1] != chunk_number:
             self.open_chunks.append((rows, chunk_number))
             self._note_epoch(self.leader_epoch, index.offsets[rows])
+        if not rows:
+            self.open_since_ms = now_ms
         self.high_watermark = next_offset
         self.appended_ms = now_ms
         self.size_bytes += position - first_at
@@ -378,6 +383,7 @@ class PartitionLog:
         rows = self.open_chunks[0][0] if self.open_chunks else len(self.open)
         self.open.drop(rows)
         self.open_chunks = [(row - rows, chunk_number) for row, chunk_number in self.open_chunks]
+        self.open_since_ms = ref.appended_ms
         for extent in extents:
             self.sealed.add(extent, ref)
         self.set_log_start(self.log_start)

@@ -38,7 +38,8 @@ class Ages(NamedTuple):
     young_ms: int | None
     """Records from here on stay uncompacted (`min.compaction.lag.ms`)."""
     late_ms: int | None
-    """Records before it must be compacted (`max.compaction.lag.ms`)."""
+    """Extents whose newest record is older must be compacted: half of `max.compaction.lag.ms`. Their oldest record may have had the
+    other half before they were listed (`OfflineFolder`)."""
     old_ms: int | None
     """Records before it become Parquet files (`offline.after.ms`)."""
     cleaned_ms: int | None

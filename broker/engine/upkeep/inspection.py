@@ -16,6 +16,7 @@ from headgate.broker.engine.catalog import manifest_of
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, judge, needs
+from headgate.broker.engine.upkeep.table_check import TableState, check_tables
 from headgate.broker.log.parquet import read_group
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.store.footers import footer_of
@@ -39,12 +40,18 @@ class Damage:
 @dataclass(slots=True)
 class Inspection:
     """What was found. `judged`: every object, by key. `unreadable`: batches that were stored as they came, and that consumers
-    cannot read (`headgate topic check`)."""
+    cannot read (`headgate topic check`). `tables`: of all topics, as readers of Iceberg tables see them."""
 
     manifest: Manifest
     judged: list[Judged] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     unreadable: list[Records] = field(default_factory=list)
+    tables: list[TableState] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every object that the cluster or a table refers to is there and intact."""
+        return not self.damages and not any(one.fault for one in self.tables)
 
 
 async def read_manifest(store: Store) -> Manifest:
@@ -71,7 +78,7 @@ async def take_stock(store: Store, oldest_ms: int) -> Inspection:
 async def check_store(
     store: Store, references: References, oldest_ms: int, *, deep: bool, progress: Callable[[int, int], None]
 ) -> Inspection:
-    """Check that every object that the manifest refers to is there and intact.
+    """Check that every object that the manifest refers to is there and intact, and that tables name only what is there.
 
     Args:
         references: finds and checks files of history.
@@ -91,6 +98,7 @@ async def check_store(
             if key in needs(await read_manifest(store)):
                 stock.damages.append(Damage(key, error.message, () if need.kind is Kind.INDEX else need.records))
     progress(len(wanted), len(wanted))
+    stock.tables = await check_tables(store, stock.manifest, sizes)
     return stock
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from headgate.broker.cluster.edits.files import FoldToFiles, NoteCompacted
 from headgate.broker.cluster.edits.topics import CUTS_MAX
+from headgate.broker.cluster.topic_config import LONG_MAX, TopicConfig
 from headgate.broker.engine import keys
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
@@ -31,8 +32,21 @@ COMMIT_EXTENTS = 4000
 TRIES = 3
 """Times that the process may die of one job, for example without memory, or that its chunk may be missing. Then the records stay in
 chunks."""
+PAUSE_S_MIN = 2.0
+"""Shortest pause between two passes, in seconds, for topics with a lag of less than that. A pass of a compacted topic may write its
+partitions anew."""
+LAG_SHARE = 0.25
+"""Pause between two passes, as a share of the smallest lag of a topic."""
 STAY_MAX = 100_000
 """Extents that are remembered because they cannot be folded. Beyond it, all of them are tried again."""
+
+
+def lag_ms_of(config: TopicConfig) -> int | None:
+    """The age in ms at which records must have been folded or compacted. None: only their size counts."""
+    lags = [config.offline_after_ms] if config.offline_after_ms >= 0 else []
+    if config.compact and config.max_compaction_lag_ms < LONG_MAX:
+        lags.append(config.max_compaction_lag_ms)
+    return min(lags, default=None)
 
 
 class OfflineFolder:
@@ -56,9 +70,6 @@ class OfflineFolder:
         self._worker = worker
         self._folded = folded
         self._list_open = list_open
-        self._open: dict[PartitionLog, tuple[int, int]] = {}
-        """Partitions with records that the manifest does not list: the first of their offsets, and the time in ms at which it was
-        seen first."""
         self._stay: dict[tuple[uuid.UUID, int], set[int]] = {}
         """Base offsets of extents that cannot be folded, by topic and partition."""
         self._stay_count = 0
@@ -92,11 +103,12 @@ class OfflineFolder:
         await self._worker.rest()
 
     async def _run(self) -> None:
-        interval_s = self._life.settings.offline_check_interval_ms / 1000
+        spent_s = 0.0
         while not self._end.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(interval_s):
+                async with asyncio.timeout(self._pause_s(spent_s)):
                     await self._end.wait()
+            began_s = self._life.clock.monotonic()
             try:
                 if not await self.run_once():
                     await self._worker.rest()
@@ -106,6 +118,15 @@ class OfflineFolder:
                 raise  # it ends the broker
             except Exception as error:  # records stay in chunks, which is safe; ending the broker would not help
                 logger.exception("fold_to_files_failed", error)
+            spent_s = self._life.clock.monotonic() - began_s
+
+    def _pause_s(self, spent_s: float) -> float:
+        """The pause before the next pass, in seconds: less than the setting's if a topic wants its records folded or compacted
+        sooner, but as long as the last pass took."""
+        interval_s = self._life.settings.offline_check_interval_ms / 1000
+        lags = (lag_ms_of(log.config) for log in self._leads.all() if not log.internal)
+        soonest_s = min((lag_ms for lag_ms in lags if lag_ms is not None), default=LONG_MAX) / 1000
+        return min(interval_s, max(PAUSE_S_MIN, soonest_s * LAG_SHARE, spent_s))
 
     async def run_once(self) -> int:
         """Fold everything that is due. Returns the number of folds that were committed.
@@ -114,7 +135,6 @@ class OfflineFolder:
         """
         done = 0
         self._later.clear()
-        self._open = {log: seen for log, seen in self._open.items() if log.closed is None}
         self._settled = {log: seen for log, seen in self._settled.items() if log.closed is None}
         self._starts_before = self._starts
         self._starts = {log: log.log_start for log in self._leads.all() if log.files_end}
@@ -135,17 +155,20 @@ class OfflineFolder:
                 return done
 
     def _waits_for_listing(self, log: PartitionLog) -> bool:
-        """True if records are due that are not listed yet: a chunk with few writes stays open for long."""
+        """True if unlisted records are due, or will be late: a chunk with few writes stays open for long, and only complete chunks
+        are folded. A fold is due when the newest record of a chunk is old, so no chunk may span more than half of that age."""
         config, sizes = log.config, log.open.sizes
-        if not sizes or log.internal or (config.offline_after_ms < 0 and config.offline_after_bytes < 0):
-            self._open.pop(log, None)
+        if not sizes or log.internal:
             return False
-        first, now_ms = log.open.offsets[0], self._life.clock.now_ms()
-        seen = self._open.get(log)
-        if seen is None or seen[0] != first:
-            seen = self._open[log] = first, now_ms
-        is_old = 0 <= config.offline_after_ms <= now_ms - seen[1]
-        return is_old or 0 <= config.offline_after_bytes < sum(sizes)
+        if 0 <= config.offline_after_bytes < sum(sizes):
+            return True
+        before_ms = self._life.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None
+        if before_ms is not None and (
+            log.appended_ms < before_ms or log.appended_ms - log.open_since_ms > config.offline_after_ms // 2
+        ):
+            return True
+        half_ms = self._life.cutoff_ms(config.max_compaction_lag_ms // 2) if config.compact else None
+        return half_ms is not None and log.open_since_ms < half_ms
 
     async def fold_each(self) -> AsyncIterator[FoldToFiles]:
         """The next fold of each partition that has one due. The files are written; the caller commits the edits."""
@@ -198,7 +221,7 @@ class OfflineFolder:
         marks = life.manifest.compacted.get(log.topic.id, {}).get(log.number, [])
         ages = Ages(
             young_ms=life.cutoff_ms(config.min_compaction_lag_ms),
-            late_ms=life.cutoff_ms(config.max_compaction_lag_ms),
+            late_ms=life.cutoff_ms(config.max_compaction_lag_ms // 2),
             old_ms=life.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None,
             cleaned_ms=life.cutoff_ms(config.delete_retention_ms),
         )

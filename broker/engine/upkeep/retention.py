@@ -70,7 +70,8 @@ def _before_ms(partition: PartitionLog, cutoff: Cutoff) -> int | None:
 
 def waits_for_listing(partition: PartitionLog, cutoff: Cutoff) -> bool:
     """True if retention will remove unlisted records: at once when they are listed (by age), or when more records follow them
-    (by size)."""
+    (by size). Also if they span half of the age: a chunk goes when its newest record is old, and a few records a day would keep the
+    oldest ones in an open chunk for ever."""
     config = partition.config
     if not config.delete or not partition.open:
         return False
@@ -78,7 +79,9 @@ def waits_for_listing(partition: PartitionLog, cutoff: Cutoff) -> bool:
     if waiting is not None and partition.open.offsets[0] >= waiting.base_offset:
         return False  # the window before them waits for history
     before_ms = _before_ms(partition, cutoff)
-    too_old = before_ms is not None and partition.appended_ms < before_ms
+    too_old = before_ms is not None and (
+        partition.appended_ms < before_ms or partition.appended_ms - partition.open_since_ms > config.retention_ms // 2
+    )
     return too_old or 0 <= config.retention_bytes <= sum(partition.open.sizes)
 
 

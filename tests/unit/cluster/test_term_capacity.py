@@ -43,7 +43,7 @@ class PaperLeader:
         self.tasks: list[asyncio.Task[None]] = []
         self.changes = 0
         settings = Settings(capacity_brokers_min=1, capacity_brokers_max=brokers_max)
-        self.capacity = LeaderCapacity(self, self, settings, clock, self.spawn)
+        self.capacity = LeaderCapacity(self, self, settings, clock, self.keep)
         self.capacity.on_change = self.changed
 
     async def begin(self, epoch: int = 0) -> PaperLeader:
@@ -84,8 +84,8 @@ class PaperLeader:
         except DeposedError as error:
             raise not_leader() from error
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.create_task(work, name=name))
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work(), name=name))
         return self.tasks[-1]
 
     def told(self) -> tuple[int, list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -53,7 +53,7 @@ class PaperLeader:
             edits.append(OpenSegment(segment))
         self.manifest.apply(edits)
         self.book = OrderBook()
-        self.orders = Orders(self.book, self, self, self.clock, self.spawn)
+        self.orders = Orders(self.book, self, self, self.clock, self)  # type: ignore[arg-type]  # it stands for the term's tasks, too
         self.asked: list[tuple[str, list[int]]] = []
         self.go = asyncio.Event()
         self.error: HeadgateError | None = None
@@ -68,6 +68,9 @@ class PaperLeader:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self.tasks.append(asyncio.create_task(work, name=name))
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self.spawn(work(), name)
 
     async def confirm(self) -> None:
         self.filled += 1

@@ -27,6 +27,7 @@ from tests.unit.engine.gate_world import files_for
 from tests.unit.engine.test_offline import (
     AT_ONCE,
     HOUR_MS,
+    OFF,
     append,
     append_in_transaction,
     chunk_extents,
@@ -167,6 +168,37 @@ async def test_settings_say_when_and_what(make_machine: MakeMachine, clock: Manu
     clock.advance(2 * HOUR_MS)
     assert await compacted(broker) >= 1
     assert len(await found(broker)) == 10, "a record waited for longer than max.compaction.lag.ms"
+
+
+@pytest.mark.parametrize(
+    ("config", "bound"),
+    [
+        ({"cleanup.policy": "compact", "max.compaction.lag.ms": str(HOUR_MS), "min.cleanable.dirty.ratio": "1"}, 1.25),
+        ({"offline.after.ms": str(HOUR_MS)}, 1.75),
+        ({"retention.ms": str(HOUR_MS), **OFF}, 1.75),
+    ],
+)
+async def test_ages_hold_for_a_partition_with_few_records(
+    make_machine: MakeMachine, clock: ManualClock, config: dict[str, str], bound: float
+) -> None:
+    """A record now and then keeps the chunk open for days. `bound`: the age, as a multiple of the setting, at which the first
+    records are compacted, folded or deleted: an eighth of it is the pause between two passes here."""
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, config)
+    await put(broker, *[(b"k%d" % (at % 4), b"%d" % at) for at in range(40)])
+    for step in range(1, round(bound * 8) + 1):
+        clock.advance(HOUR_MS // 8)
+        await put(broker, (b"later", b"%d" % step))
+        await (broker.sweeper.run_once() if "retention.ms" in config else folded(broker))
+    offsets = [offset for offset, _, _ in await found(broker) if offset < 40]
+    if "cleanup.policy" in config:
+        assert offsets == [36, 37, 38, 39]
+    elif "retention.ms" in config:
+        assert offsets == []
+    else:
+        assert files(broker)[0].end_offset >= 40
+    assert broker.log().open, "the newest records are young"
 
 
 async def test_a_compacted_topic_can_also_lose_old_records(make_machine: MakeMachine, clock: ManualClock) -> None:

@@ -25,6 +25,9 @@ async def test_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "./e/f": "e/f",
         "g:h": "g:h",
         f"{tmp_path}/i/../j": "j",
+        "file:k": "k",
+        "file:./l%20m": "l m",
+        "file:../" + tmp_path.name + "/n": "n",
     }
     for url, directory in urls.items():
         store = open_store(url)
@@ -45,7 +48,18 @@ async def test_memory_and_s3() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "http://host/x", "gs://bucket/x", "S3://bucket", "file:relative", "file://host/x", "file:///x?y", "memory://x", "a\0b"],
+    [
+        "",
+        "http://host/x",
+        "gs://bucket/x",
+        "S3://bucket",
+        "file:",
+        "file://host/x",
+        "file://./x",
+        "file:///x?y",
+        "memory://x",
+        "a\0b",
+    ],
 )
 def test_anything_else(url: str) -> None:
     with pytest.raises(InvalidError) as caught:
