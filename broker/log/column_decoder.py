@@ -10,7 +10,7 @@ decides whether they are corrupt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -73,12 +73,28 @@ def decode_batches(
     end: int | None = None,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> pa.RecordBatch:
-    """The records of batches, in `column_schema.SCHEMA`. Control batches are skipped; a record without headers has null there.
+    """The records of batches, in `column_schema.SCHEMA`, as one part of `decode_in_parts`."""
+    (rows,) = decode_in_parts(buffers, start=start, end=end, decompressed_bytes_max=decompressed_bytes_max)
+    return rows
+
+
+def decode_in_parts(
+    buffers: Iterable[Buffer],
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    records_max: int | None = None,
+    part_bytes: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of batches, in `column_schema.SCHEMA`, at least one part. Control batches are skipped; a record without headers
+    has null there.
 
     Args:
         buffers: each with one or more whole batches, back to back.
         start, end: only offsets in [start, end).
-        decompressed_bytes_max: of one batch.
+        decompressed_bytes_max, records_max: of one batch.
+        part_bytes: size of records from which a part is complete: memory is bounded by it and one batch. None: all are one part.
 
     Raises:
         InvalidError: CORRUPT_MESSAGE (also where a CRC is wrong) or UNSUPPORTED_COMPRESSION, for any bytes whatever; above
@@ -88,7 +104,8 @@ def decode_batches(
     high = end if end is not None else 1 << 62
     parts: list[list[ArrowArray]] = []
     group: list[_Batch] = []
-    size = 0
+    size = held = 0
+    given = False
     for buffer in buffers:
         view = memoryview(buffer).cast("B")
         within = view.obj if isinstance(view.obj, bytes) and len(view.obj) == len(view) else None
@@ -98,14 +115,25 @@ def decode_batches(
             position += len(whole)
             if batch is None:
                 continue
+            if records_max is not None and batch.header[12] > records_max:
+                raise _corrupt("has too many records to be decoded", batch.header[12])
             stays = group and batch.within is not None and batch.within is group[0].within
             if group and size + len(batch.records) > (IN_PLACE_BYTES if stays else GROUP_BYTES):
                 parts.append(_decode_group(group, low, high, decompressed_bytes_max))
                 group, size = [], 0
+            if not group and part_bytes is not None and held >= part_bytes:
+                yield _joined(parts)
+                parts, held, given = [], 0, True
             group.append(batch)
             size += len(batch.records)
+            held += len(batch.records)
     if group:
         parts.append(_decode_group(group, low, high, decompressed_bytes_max))
+    if parts or not given:
+        yield _joined(parts)
+
+
+def _joined(parts: list[list[ArrowArray]]) -> pa.RecordBatch:
     if not parts:
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
     columns = parts[0] if len(parts) == 1 else [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]

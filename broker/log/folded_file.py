@@ -7,7 +7,7 @@ have no row. Rows are sorted by offset. Times are in microseconds, because Icebe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headgate.broker.log.batch import Buffer, split
-from headgate.broker.log.column_decoder import decode_batches, timestamp_types
+from headgate.broker.log.column_decoder import decode_in_parts, timestamp_types
 from headgate.broker.log.column_schema import ArrowArray, Columns, take_apart
 from headgate.broker.log.parquet import ROW_GROUP_BYTES, ExtentEncoder
 from headgate.broker.log.records import iter_records
 from headgate.broker.log.transactions import Ranges, without_aborted
 from headgate.broker.runtime.errors import InvalidError, Reason
 
+PART_BYTES = 16 << 20
+"""Bytes of decoded batches from which a part is complete. A few MB of zstd can hold GBs of records."""
+BATCH_BYTES_MAX = 64 << 20
+"""Bytes of one batch's records after decompression that a fold decodes. A larger batch stays as it was sent."""
+BATCH_RECORDS_MAX = 1 << 20
+"""Records of one batch that a fold decodes: each costs some hundred bytes of memory meanwhile."""
 TIMESTAMP_MS_MAX = 1 << 53
 """Times beyond this are not representable in microseconds."""
 _REPLACEMENT = "\ufffd"
@@ -87,8 +93,10 @@ def read_batches(
     end: int,
     cuts: Sequence[tuple[int, int]] = (),
     aborted: Ranges | None = None,
-) -> pa.RecordBatch:
-    """The records of batches as rows of a folded file. Markers of transactions are none.
+) -> Iterator[pa.RecordBatch]:
+    """The records of batches as rows of a folded file, in parts, at least one. Markers of transactions are none.
+
+    Memory is bounded, however far the batches expand: by `PART_BYTES` and one batch of `BATCH_BYTES_MAX` and `BATCH_RECORDS_MAX`.
 
     Args:
         data: whole batches, back to back.
@@ -96,10 +104,22 @@ def read_batches(
         aborted: the aborted transactions with records in the batches; their records are left out.
 
     Raises:
-        InvalidError: CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION or MESSAGE_TOO_LARGE, as `decode_batches`; INVALID_RECORD for
+        InvalidError: CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION or MESSAGE_TOO_LARGE, as `decode_in_parts`; INVALID_RECORD for
             records that a folded file cannot hold: with a header's name that is not UTF-8, or with a time that is out of range.
+            CORRUPT_MESSAGE also for a batch above the limits.
     """
-    rows = decode_batches(without_aborted(memoryview(data), aborted) if aborted else [data], start=start, end=end)
+    for rows in decode_in_parts(
+        without_aborted(memoryview(data), aborted) if aborted else [data],
+        start=start,
+        end=end,
+        decompressed_bytes_max=BATCH_BYTES_MAX,
+        records_max=BATCH_RECORDS_MAX,
+        part_bytes=PART_BYTES,
+    ):
+        yield _folded(rows, data, partition, start, cuts)
+
+
+def _folded(rows: pa.RecordBatch, data: Buffer, partition: int, start: int, cuts: Sequence[tuple[int, int]]) -> pa.RecordBatch:
     offsets = rows.column("offset").to_numpy()
     types = timestamp_types(data, offsets) if len(offsets) else np.zeros(0, np.int32)
     times = rows.column("timestamp").cast(pa.int64()).to_numpy()
@@ -174,6 +194,7 @@ def _readable(rows: pa.RecordBatch, start: int, cuts: Sequence[tuple[int, int]])
 
 def _lost_names(data: Buffer) -> bool:
     """True if a header's name is not UTF-8. A producer may also have sent the character that stands for such bytes."""
-    records = (record for batch in split(memoryview(data)) for record in iter_records(batch))
+    batches = split(memoryview(data))
+    records = (record for batch in batches for record in iter_records(batch, decompressed_bytes_max=BATCH_BYTES_MAX))
     names = (name for record in records for name, _ in record.headers)
     return any("\udc80" <= one <= "\udcff" for name in names for one in name)

@@ -7,15 +7,19 @@ extent without a gap. A mismatch means that a fold changes acked records.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.broker.log import folded_file
 from headgate.broker.log.batch import LOG_APPEND_TIME, crc_matches, parse_header, stamp_append_time
 from headgate.broker.log.column_encoder import encode_batches
+from headgate.broker.log.compression import Codec, ExpansionError
 from headgate.broker.log.folded_file import FOLDED_SCHEMA, FoldedEncoder, read_batches
 from headgate.broker.log.parquet import footer_size, read_footer, read_group
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.log.transactions import marker, ranges_of
+from headgate.broker.runtime.errors import InvalidError
 
 BYTES = st.one_of(st.none(), st.binary(max_size=40))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
@@ -50,7 +54,7 @@ def test_records_are_the_same(
         data += batch
         offset += len(made) + gap
     end = offset + behind
-    rows = read_batches(bytes(data), 3, 0, 1 << 60, ranges)
+    (rows,) = read_batches(bytes(data), 3, 0, 1 << 60, ranges)
     assert rows.schema == FOLDED_SCHEMA
     encoder = FoldedEncoder(3, row_group_bytes=row_group_bytes)
     if not expected:
@@ -100,5 +104,27 @@ def test_aborted_records_and_markers_are_no_rows() -> None:
         ]
     )  # fmt: skip
     aborted = ranges_of([(5, 0, 2), (6, 1, 5)])
-    assert read_batches(data, 0, 0, 10, (), aborted).column("offset").to_pylist() == [3, 6]
-    assert read_batches(data, 0, 0, 10).column("offset").to_pylist() == [0, 1, 3, 6]
+    assert next(read_batches(data, 0, 0, 10, (), aborted)).column("offset").to_pylist() == [3, 6]
+    assert next(read_batches(data, 0, 0, 10)).column("offset").to_pylist() == [0, 1, 3, 6]
+
+
+def test_memory_is_bounded_however_far_batches_expand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred MB of equal bytes in a few kB: they come in parts. A batch above the limits stays."""
+    bomb = [Record(0, 0, b"k", bytes(1 << 20))]
+    data = b"".join(numbered(encode_batch(bomb, compression=Codec.ZSTD), offset) for offset in range(100))
+    assert len(data) < 100_000
+    parts = list(read_batches(data, 0, 0, 1 << 60))
+    assert [offset for part in parts for offset in part.column("offset").to_pylist()] == list(range(100))
+    assert max(part.nbytes for part in parts) <= folded_file.PART_BYTES + (6 << 20)
+    monkeypatch.setattr(folded_file, "BATCH_BYTES_MAX", 1 << 20)
+    with pytest.raises(ExpansionError):
+        list(read_batches(data, 0, 0, 1 << 60))
+    monkeypatch.setattr(folded_file, "BATCH_RECORDS_MAX", 2)
+    with pytest.raises(InvalidError, match="too many records"):
+        list(read_batches(encode_batch([Record(0, 0, b"k", b"v")] * 3), 0, 0, 1 << 60))
+    assert next(read_batches(b"", 0, 0, 1)).num_rows == 0, "at least one part"
+
+
+def numbered(batch: bytes, base_offset: int) -> bytes:
+    """The batch at an offset, which its CRC does not cover."""
+    return base_offset.to_bytes(8, "big") + batch[8:]

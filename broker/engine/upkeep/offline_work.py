@@ -160,8 +160,12 @@ class _Reader:
                 raise CorruptError(Reason.CORRUPT_STORE, f"{damage}. key=`{key}` offset=`{wanted.offsets[0]}`")
             at += len(wanted)
             end_offset = index.offsets[at] if at < rows.stop else source.extent.end_offset
-            part = read_batches(data, job.partition, job.log_start, end_offset, job.cuts, self._aborted)
-            yield part, end_offset, source.chunk.appended_ms
+            reached = source.extent.base_offset
+            for part in read_batches(data, job.partition, job.log_start, end_offset, job.cuts, self._aborted):
+                # Behind a part, only its own records are known to be read.
+                reached = max(reached, int(part.column("offset")[-1].as_py()) + 1 if part.num_rows else 0)
+                yield part, reached, source.chunk.appended_ms
+            yield pa.RecordBatch.from_pylist([], FOLDED_SCHEMA), end_offset, source.chunk.appended_ms
 
 
 async def _index(store: Store, part: ChunkSource) -> BatchIndex:

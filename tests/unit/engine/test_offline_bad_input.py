@@ -69,6 +69,7 @@ async def test_a_fold_of_a_broker_that_was_replaced_has_no_effect(make_machine: 
         await first.engine.running.offline.commit(late)
     assert [await seen(second), await seen(second, "h")] == before
     # What the first broker wrote is left over, and the next leader sweeps it. Nothing that is named goes.
+    await second.leader.tables.write_due()
     await second.leader.gates.sweep(-(10**13))
     assert [await seen(second), await seen(second, "h")] == before
     named = second.engine.manifest.named_files()
@@ -85,6 +86,7 @@ async def test_a_sweep_during_a_fold_refuses_its_edit(make_machine: MakeMachine)
     before = [await seen(broker), await seen(broker, "h")]
     offline = broker.engine.running.offline
     late = [fold async for fold in offline.fold_each()]
+    await broker.leader.tables.write_due()
     await broker.leader.gates.sweep(-(10**13))  # as if the fold had taken longer than the grace period
     # Until its object is gone, a file is condemned; afterwards, no file of this attempt is there any more.
     gone = {one.path for fold in late for one in fold.files}
@@ -123,6 +125,7 @@ async def test_retention_of_nothing_leaves_nothing_to_fold(make_machine: MakeMac
     clock.advance(1)
     await broker.sweeper.run_once()
     assert await folded(broker) == 0 and await seen(broker) == []
+    await broker.leader.tables.write_due()
     await broker.leader.gates.sweep(0)
     assert not files(broker) and not [one for one in await broker.store.list("topics/") if one.key.endswith(".parquet")]
     await swept(broker)
