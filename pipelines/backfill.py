@@ -29,7 +29,6 @@ from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
-from headgate.pipelines.compacted import check_keys, is_compacted
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
@@ -40,6 +39,7 @@ from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, recor
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.rows import rows_of
+from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -284,7 +284,7 @@ class FloodRun:
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None
         """The work on the source's rows and their number; None until they are counted, and when the flood was committed before."""
-        self._is_compacted = False
+        self._rules = TopicRules()
         self._snapshot = ""
         """The snapshot of an Iceberg table that the source is."""
         self._held: HeldGate | None = None
@@ -298,7 +298,10 @@ class FloodRun:
         self._listener = progress
         _, is_there = self._partitions()
         gate = self._gate() if is_there else None
-        return self._verified(self._filled_before()) if gate is not None and gate.state is GateState.FILLED else None
+        if gate is not None and gate.state is GateState.FILLED:
+            return self._verified(self._filled_before())
+        self._check_rules()
+        return None
 
     def open_ahead(self) -> bool:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
@@ -341,6 +344,7 @@ class FloodRun:
         seen = self._gate() if is_there else None
         if seen is not None and seen.state is GateState.FILLED:
             return
+        self._check_rules()
         with self._phase(Phase.COUNTING):
             with self.jobs.group():  # Spark reads whole files of JSON to know their columns
                 rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
@@ -350,8 +354,7 @@ class FloodRun:
                     whole = replace(self._backfill, part=behind.part).rows(self._spark, time.time_ns() // 1_000_000)
                     counts = missing(behind, whole.frame.count(), counts, self._flood_id)
             self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
-        if self._is_compacted:
-            check_keys(self._backfill.topic, self._backfill.key, counts.keyless)
+        self._check_rules(counts.keyless)
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)
@@ -371,15 +374,16 @@ class FloodRun:
                 way_out = "the flood creates it if its number of partitions is given (--partitions N)"
                 raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist: {way_out}. topic=`{topic}`") from error
             return wanted, False
-        found, self._is_compacted = len(described.partitions), is_compacted(described.config)
-        if self._is_compacted:
-            check_keys(topic, self._backfill.key)
+        found, self._rules = len(described.partitions), rules_of(described.config)
         if wanted is not None and wanted != found:
             raise InvalidError(
                 Reason.INVALID_PARTITIONS,
                 f"topic has another number of partitions. topic=`{topic}` partitions=`{found}` wanted=`{wanted}`",
             )
         return found, True
+
+    def _check_rules(self, keyless: int = 0) -> None:
+        check_rules(self._backfill.topic, self._rules, self._backfill.key, self._backfill.event_time, keyless)
 
     def _create(self, partitions: int) -> None:
         self.jobs.check_wanted()

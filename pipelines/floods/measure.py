@@ -25,7 +25,7 @@ from headgate.pipelines.floods.judge import Columns, drift, mixture, problems, t
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize
 from headgate.pipelines.floods.source_files import SourceFiles, find_files, refused, short, unread_note
-from headgate.pipelines.floods.spans import TimeSpan, partitions_per_path, path_span, source_path
+from headgate.pipelines.floods.spans import TimeSpan, partitions_per_path, path_span, shares_path, source_path
 from headgate.pipelines.listing import DataFile
 
 SAMPLE_BYTES = 1 << 20
@@ -79,7 +79,8 @@ def look(flood: Flood, spans: Sequence[TimeSpan], now: datetime, *, skip_missing
     looks: list[_PathLook] = []
     missing: list[str] = []
     for path, wanted in by_path.items():
-        one = _PathLook(flood, path, wanted, max(partitions_per_path(flood, now), len(wanted)))
+        own = [span for span in wanted if not shares_path(flood, span)]
+        one = _PathLook(flood, path, own, max(partitions_per_path(flood, now), len(own)))
         try:
             one.run()
         except InvalidError as error:
@@ -87,6 +88,7 @@ def look(flood: Flood, spans: Sequence[TimeSpan], now: datetime, *, skip_missing
                 raise
             missing += [span.key for span in wanted]
             continue
+        one.sizes += [_without_rows(span) for span in wanted if span not in own]
         looks.append(one)
     for one in looks:
         one.check_unchanged()
@@ -112,6 +114,10 @@ def _notes(sizes: Sequence[PartitionSize], looks: Sequence[_PathLook]) -> Iterat
             return
 
 
+def _without_rows(span: TimeSpan) -> PartitionSize:
+    return PartitionSize(key=span.key, rows=0, size_bytes=0, exact=True, elsewhere=0)
+
+
 class _PathLook:
     """A look at one path of a source. `held`: approximate number of partitions at the path. `seen`: its columns, once for each form
     that they have. `lines`: the largest file of CSV or JSON, and its first lines."""
@@ -135,7 +141,7 @@ class _PathLook:
         self._found = found = find_files(flood, self.path)
         self.path = found.path
         if not found.files:
-            self.sizes = [PartitionSize(key=one.key, rows=0, size_bytes=0, exact=True, elsewhere=0) for one in self._spans]
+            self.sizes = [_without_rows(span) for span in self._spans]
             return
         try:
             if flood.source.is_parquet:

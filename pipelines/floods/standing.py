@@ -7,14 +7,14 @@ it before all of them, each flood before the one before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.compacted import check_keys, is_compacted
 from headgate.pipelines.floods.model import ROOM, Flood
 from headgate.pipelines.floods.plan import SAID_MAX
 from headgate.pipelines.floods.spans import LATE, TimeSpan, gate_id
+from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 
 if TYPE_CHECKING:
     from headgate.broker.client.gate_admin import Gate, GateWindow
@@ -36,14 +36,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as a flood finds it. `live`: readable records that came from producers. `room`: offsets in front of it.
-    `compacted`: it keeps the newest record of each key."""
+    """A topic as a flood finds it. `live`: readable records that came from producers. `room`: offsets in front of it."""
 
     partitions: int
     live: int
     room: int
     gates: tuple[Held, ...]
-    compacted: bool = False
+    rules: TopicRules = field(default_factory=TopicRules)
 
 
 def topic_of(found: TopicDescription | None, gates: Iterable[Gate]) -> Topic | None:
@@ -57,7 +56,7 @@ def topic_of(found: TopicDescription | None, gates: Iterable[Gate]) -> Topic | N
         live=_live(found.partitions, [window for gate in held for window in gate.windows]),
         room=int(room) if room and room.isdigit() else 0,
         gates=tuple(Held(id=one.id, state=str(one.state), rows=one.rows, definition=parts_of(one.definition)) for one in held),
-        compacted=is_compacted(found.config),
+        rules=rules_of(found.config),
     )
 
 
@@ -81,8 +80,7 @@ def check_topic(flood: Flood, topic: Topic | None) -> None:
             f"the topic has another number of partitions than the flood says. topic=`{flood.topic}` "
             f"partitions=`{topic.partitions}` topic_partitions=`{flood.topic_partitions}`",
         )
-    if topic.compacted and flood.key is None:
-        check_keys(flood.topic, None)
+    check_rules(flood.topic, topic.rules, flood.key, flood.event_time)
     if flood.place == "front" and not topic.room:
         raise InvalidError(
             Reason.INVALID_CONFIG,

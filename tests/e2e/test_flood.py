@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headgate.broker.cli.flood import run_flood
 from headgate.broker.client import Admin
 from headgate.broker.client.gate_admin import Gate, GateAdmin, GateState, Place
 from headgate.broker.log.partitioner import partition_for_key
@@ -349,6 +350,40 @@ def test_a_topic_that_is_not_there(broker: BrokerProcess, source: tuple[Path, li
     assert caught.value.reason is Reason.UNKNOWN_TOPIC
     with pytest.raises(InvalidError, match="flood_id"):
         Backfill(topic="t", source=spark.range(1)).id()
+
+
+def test_a_command_that_has_nothing_to_load_starts_no_spark(
+    broker: BrokerProcess,
+    source: tuple[Path, list[Event]],
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def no_session(*args: Any, **named: Any) -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    def settings(topic: str, **values: str) -> None:
+        async def alter() -> None:
+            async with Admin(cluster(broker)) as admin:
+                await admin.alter_topic_config(topic, {name.replace("_", "."): value for name, value in values.items()})
+
+        asyncio.run(alter())
+
+    loaded = flood(broker, "loaded", source[0])
+    run(loaded, spark)
+    monkeypatch.setattr("headgate.pipelines.session.session", no_session)
+    with pytest.raises(InvalidError, match=r"topic does not exist: .*--partitions N") as caught:
+        run_flood(flood(broker, "missing", source[0], partitions=None), "local[2]", {}, None, False)
+    assert caught.value.reason is Reason.UNKNOWN_TOPIC
+    settings("loaded", message_timestamp_type="LogAppendTime")
+    with pytest.raises(InvalidError, match="takes no records with times of their own"):
+        run_flood(replace(loaded, flood_id="other"), "local[2]", {}, None, False)
+    settings("loaded", cleanup_policy="compact")
+    with pytest.raises(InvalidError, match="takes no records without a key: name one"):
+        run_flood(replace(loaded, flood_id="other", key=None), "local[2]", {}, None, False)
+    capsys.readouterr()
+    assert run_flood(loaded, "local[2]", {}, None, False) == 0
+    assert "0: the flood was committed before" in capsys.readouterr().out, "also when its topic takes no such records any more"
 
 
 @pytest.mark.parametrize("place", [Place.NOW, Place.END])

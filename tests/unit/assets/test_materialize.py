@@ -29,7 +29,7 @@ from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import FleetResource, GroupLag, SparkResource
 from headgate.assets.steps import Run
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
-from headgate.pipelines.floods.model import Brokers
+from headgate.pipelines.floods.model import Brokers, Partitions
 from tests.support.floods import CHECKS, flood
 from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
 
@@ -322,6 +322,23 @@ def test_where_metadata_cannot_count_what_came_late_the_check_says_so(source: st
 def test_the_next_forecast_rests_on_this_run(world: World) -> None:
     assert world.run(DAYS[1], DAYS[1]).success
     assert "1 earlier run:" in step(world.run(DAYS[2], DAYS[2]), "plan")["forecast rests on"]
+
+
+def test_an_hour_that_comes_twice_is_two_partitions(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """At midnight UTC, clocks in Berlin show two o'clock; an hour later they do so again."""
+    hours = ["2026-10-25-01:00", "2026-10-25-02:00", "2026-10-25-02:00+0100", "2026-10-25-03:00"]
+    first = datetime(2026, 10, 24, 23, tzinfo=UTC)
+    times = [first + timedelta(hours=hour) for hour in range(4) for _ in range(hour + 1)]
+    pq.write_table(
+        pa.table({"at": pa.array(times, pa.timestamp("us", "UTC")), "user": list(map(str, times))}), tmp_path / "a.parquet"
+    )
+    berlin = Partitions(by="hour", start=datetime(2026, 10, 1, tzinfo=UTC), timezone="Europe/Berlin")
+    world = World(str(tmp_path), instance, partitions=berlin)
+    world.book.rows = {key: rows for rows, key in enumerate(hours, 1)}
+    found = world.run(hours[0], hours[-1])
+    assert {key: one["rows"] for key, one in partitions(found).items()} == world.book.rows
+    assert step(found, "plan")["planned rows"] == 10 and all(checks(found).values())
+    assert added(world.run(hours[2], hours[2])) == 0, "its gate is its own"
 
 
 def test_a_day_without_rows_is_no_error(world: World) -> None:

@@ -9,9 +9,12 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from dagster._utils.schedules import schedule_execution_time_iterator
 from hypothesis import given, settings
@@ -24,6 +27,7 @@ from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.model import By, Flood, Occurrences, Partitions, Source
 from headgate.pipelines.floods.parse import parse_all
+from headgate.pipelines.floods.planning import make_plan
 from headgate.pipelines.floods.spans import (
     KEY_FORMATS,
     deadline_at,
@@ -149,6 +153,25 @@ def test_an_hour_that_comes_twice_is_stored_at_one_path() -> None:
     assert named is not None and (named.start, named.end) == (first.start, second.end), "no row there is left out"
     by_path = replace(one, partition_by="path")
     assert (part_of(by_path, first).text("at"), part_of(by_path, second).text("at")) == (None, "(false)"), "no row is loaded twice"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_plan_counts_the_path_of_an_hour_that_comes_twice_once(tmp_path: Path, kind: str) -> None:
+    berlin = Partitions(by="hour", start=datetime(2026, 10, 24, tzinfo=UTC), timezone="Europe/Berlin")
+    place = tmp_path / "2026-10-25" / "02"
+    place.mkdir(parents=True)
+    rows = pa.table({"at": ["2026-10-25T00:30:00Z"] * 10})
+    if kind == "parquet":
+        pq.write_table(rows, place / "a.parquet")
+    else:
+        (place / "a.csv").write_text("at\n" + "2026-10-25T00:30:00Z\n" * 10)
+    source = Source(path=f"{tmp_path}/%Y-%m-%d/%H", format=kind, options={"header": "true"} if kind == "csv" else {})
+    one = flood(source=source, partitions=berlin, partition_by="path", event_time="to_timestamp(at)")
+    keys = ["2026-10-25-02:00", "2026-10-25-02:00+0100"]
+    now = datetime(2026, 10, 26, tzinfo=UTC)
+    for asked, wanted in ((keys, [10, 0]), (keys[:1], [10]), (keys[1:], [0])):
+        plan = make_plan(one, asked, None, now, deadline=now + timedelta(hours=1))
+        assert [part.rows for part in plan.partitions] == wanted
 
 
 @settings(deadline=None)

@@ -16,13 +16,13 @@ import pytest
 
 from headgate.broker.client.types import ConfigEntry
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
-from headgate.pipelines.compacted import check_keys, is_compacted
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.planning import make_plan
 from headgate.pipelines.floods.spans import gate_id, span_of
 from headgate.pipelines.floods.standing import Held, Topic, check_topic, parts_of
 from headgate.pipelines.plan import spark_errors
+from headgate.pipelines.topic_rules import TopicRules, check_keys, check_rules, rules_of
 from tests.support.floods import flood
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
@@ -63,11 +63,11 @@ def test_a_plan_of_a_loaded_day_says_what_changed_since(tmp_path: Path) -> None:
 )
 def test_a_topic_that_is_compacted(policy: str, found: bool) -> None:
     entry = ConfigEntry(name="cleanup.policy", value=policy, is_default=False, documentation="")
-    assert is_compacted([entry]) is found and not is_compacted([])
+    assert rules_of([entry]) == TopicRules(compacted=found) and rules_of([]) == TopicRules()
 
 
 def test_a_compacted_topic_takes_no_rows_without_a_key() -> None:
-    compacted = replace(topic(flood(), 0), compacted=True)
+    compacted = replace(topic(flood(), 0), rules=TopicRules(compacted=True))
     with pytest.raises(InvalidError, match="a compacted topic takes no records without a key: name one"):
         check_topic(flood(), compacted)
     check_topic(flood(key="user"), compacted)
@@ -75,6 +75,16 @@ def test_a_compacted_topic_takes_no_rows_without_a_key() -> None:
     with pytest.raises(InvalidError, match="key=`user` rows=`3`") as caught:
         check_keys("t", "user", 3)
     assert caught.value.reason is Reason.INVALID_RECORD
+
+
+def test_a_topic_whose_records_have_the_time_of_their_append_takes_no_event_times() -> None:
+    entry = ConfigEntry(name="message.timestamp.type", value="LogAppendTime", is_default=False, documentation="")
+    rules = rules_of([entry])
+    with pytest.raises(InvalidError, match="LogAppendTime takes no records with times of their own") as caught:
+        check_topic(flood(), replace(topic(flood(), 0), rules=rules))
+    assert caught.value.reason is Reason.INVALID_CONFIG
+    check_rules("t", rules, "user", None)
+    check_rules("t", rules_of([replace(entry, value="CreateTime")]), "user", "at")
 
 
 @pytest.mark.parametrize(
