@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.pipelines.certificate import Certificate, PartitionCertificate, partitions_of
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
@@ -537,20 +537,6 @@ class FloodRun:
         self, gate: Gate, files: Sequence[FileRef], written: Sequence[Any] | None, *, added: bool, keyless: int = 0
     ) -> Certificate:
         sources = None if written is None else {one.partition: one.tally for one in written}
-        spans: dict[int, list[int]] = {}
-        for file in files:
-            spans.setdefault(file.partition, []).extend((file.timestamp_min_ms, file.timestamp_max_ms))
-        parts = tuple(
-            PartitionCertificate(
-                partition=window.partition,
-                base_offset=window.base_offset,
-                end_offset=window.end_offset,
-                source=None if sources is None else sources.get(window.partition, Tally()),
-                timestamp_min_ms=min(spans.get(window.partition, []), default=None),
-                timestamp_max_ms=max(spans.get(window.partition, []), default=None),
-            )
-            for window in gate.windows
-        )
         return self._certificate(
             added_rows=gate.rows if added else 0,
             already_filled=not added,
@@ -558,7 +544,7 @@ class FloodRun:
             size_bytes=gate.size_bytes,
             digest=gate.digest,
             keyless_rows=keyless,
-            partitions=parts,
+            partitions=partitions_of(gate, files, sources),
         )
 
     def _certificate(self, **known: Any) -> Certificate:

@@ -8,10 +8,15 @@ with the topic again at any later time (`headgate.pipelines.verify`).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+
+if TYPE_CHECKING:
+    from headgate.broker.client.file_ref import FileRef
+    from headgate.broker.client.gate_admin import Gate
 
 FORMAT_VERSION = 1
 MASK = (1 << 64) - 1
@@ -79,6 +84,29 @@ class PartitionCertificate:
             if count:
                 found.append(f"offsets are {name}. {at} rows=`{count}`")
         return found
+
+
+def partitions_of(gate: Gate, files: Iterable[FileRef], sources: Mapping[int, Tally] | None) -> tuple[PartitionCertificate, ...]:
+    """The partitions of a filled gate, not yet compared with the topic.
+
+    Args:
+        files: that fill the gate.
+        sources: the rows that the job gave to each partition; None when it gave none.
+    """
+    spans: dict[int, list[int]] = {}
+    for file in files:
+        spans.setdefault(file.partition, []).extend((file.timestamp_min_ms, file.timestamp_max_ms))
+    return tuple(
+        PartitionCertificate(
+            partition=window.partition,
+            base_offset=window.base_offset,
+            end_offset=window.end_offset,
+            source=None if sources is None else sources.get(window.partition, Tally()),
+            timestamp_min_ms=min(spans.get(window.partition, []), default=None),
+            timestamp_max_ms=max(spans.get(window.partition, []), default=None),
+        )
+        for window in gate.windows
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
