@@ -52,8 +52,8 @@ from headgate.assets.steps import (
     watch_brokers_go,
 )
 from headgate.pipelines.calls import apart
-from headgate.pipelines.floods.loaded import changed_since
 from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.otherwise import changed_since
 from headgate.pipelines.floods.plan import Plan, covered
 from headgate.pipelines.floods.spans import TimeSpan
 
