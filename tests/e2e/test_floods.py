@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from headgate.assets.definitions import load
 from headgate.assets.example import counts_after
 from headgate.assets.resources import ClusterResource, SparkResource
 from headgate.assets.topics import Message, TopicsResource
-from headgate.pipelines.floods.model import ROOM_OFFSETS, Flood
+from headgate.pipelines.floods.model import ROOM_OFFSETS, Flood, Partitions, Source
 from tests.support.broker_process import BrokerProcess
 from tests.support.busy import Traffic
 from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill
@@ -88,6 +89,23 @@ def test_two_days_through_spark(tmp_path: Path) -> None:
             assert [(one["rows added"], one["rows"]) for one in found.values()] == [
                 (added, world.rows["2013-06-10"] + 5), (0, world.rows["2013-06-11"])
             ]  # fmt: skip
+        an_hour_comes_twice(world, instance)
+
+
+def an_hour_comes_twice(world: FloodWorld, instance: dg.DagsterInstance) -> None:
+    """On the third of November clocks in New York showed one o'clock at 5 and at 6 UTC."""
+    wanted = {"2013-11-03-01:00": 3, "2013-11-03-01:00-0500": 4}
+    times = [datetime(2013, 11, 3, 5 + hour, minute, tzinfo=UTC) for hour in (0, 1) for minute in range(3 + hour)]
+    path = world.directory / "hours.parquet"
+    pq.write_table(pa.table({"at": pa.array(times, pa.timestamp("us", "UTC"))}), path)
+    hours = Partitions(by="hour", start=datetime(2013, 11, 1, tzinfo=UTC), timezone="America/New_York")
+    flood = Flood(name="hours", topic="hours", topic_partitions=1, source=Source(path=str(path)), event_time="at", partitions=hours)
+    first, last = wanted
+    tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    job = flood_definitions([flood], cluster=world.cluster).resolve_job_def("hours_flood")
+    result = job.execute_in_process(instance=instance, tags=tags)
+    assert {key: one["rows added"] for key, one in materialized(result).items()} == wanted
+    assert {one.check_name for one in result.get_asset_check_evaluations() if one.passed} == CHECKS
 
 
 def add_late_flights(path: Path) -> None:
