@@ -159,7 +159,9 @@ def test_spark_reads_the_same_files(spark: SparkSession, tmp_path: Path) -> None
         path, options = make(case, tmp_path / str(number))
         try:
             frame = spark.read.options(**options).text(path)
-            judged[case.name] = sorted(row.value for row in frame.select("value").collect()), frame.columns[1:]
+            # Of a column in two cases Spark takes the name from any of its directories.
+            columns = [name.lower() for name in frame.columns[1:]]
+            judged[case.name] = sorted(row.value for row in frame.select("value").collect()), columns
         except (PySparkException, Py4JJavaError) as error:
             judged[case.name] = GONE if "PATH_NOT_FOUND" in str(error) else REFUSED
     expected = [wanted(case) for case in CASES]
