@@ -23,6 +23,9 @@ from headgate.broker.server.access.rights import Identity
 from headgate.broker.server.access.tokens import Tokens, token_of
 
 MECHANISMS_ALL = (*MECHANISMS, "PLAIN", "OAUTHBEARER")
+AGAIN_GRACE_S = 1.0
+"""Time for a login that a client began before the end of its last one: the client's machine, or the broker, may be late. A token
+ends at its own end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Sasl:
         """The mechanism of the login in progress, or ""."""
         self._exchange: Exchange | None = None
         self.identity: Identity | None = None
+        self._again_s = math.inf
+        """When the client must log in again, as it is told."""
         self.failed = ""
         """Why the connection must end, or ""."""
 
@@ -131,9 +136,10 @@ class Sasl:
         self._mechanism, self._exchange = "", None
         if before is not None and before.principal != principal:
             raise InvalidError(Reason.NOT_AUTHENTICATED, "the user cannot change within a connection")
-        longest_s = self._logins.settings.connection_reauthenticate_ms / 1000
+        self._again_s, longest_s = expires_s, self._logins.settings.connection_reauthenticate_ms / 1000
         if longest_s:
-            expires_s = min(expires_s, self._logins.now_s() + longest_s)
+            again_s = self._logins.now_s() + longest_s
+            self._again_s, expires_s = min(expires_s, again_s), min(expires_s, again_s + AGAIN_GRACE_S)
         self.identity = Identity(principal=principal, host=self._host, expires_s=expires_s, mechanism=mechanism)
         self._on_login(self.identity)
         return answer
@@ -141,7 +147,6 @@ class Sasl:
     @property
     def lifetime_ms(self) -> int:
         """Time until the client must log in again; 0: never."""
-        identity = self.identity
-        if identity is None or identity.expires_s == math.inf:
+        if self._again_s == math.inf:
             return 0
-        return max(1, int((identity.expires_s - self._logins.now_s()) * 1000))
+        return max(1, int((self._again_s - self._logins.now_s()) * 1000))

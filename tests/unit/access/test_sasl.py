@@ -114,6 +114,20 @@ async def test_a_connection_cannot_log_in_again_by_a_weaker_mechanism(weaker: st
         client.sasl.choose(weaker)
 
 
+async def test_a_login_that_was_begun_in_time_may_arrive_a_little_late() -> None:
+    """A client logs in again shortly before its time. On a busy machine the broker's timer came first, and ended the connection."""
+    client = Client(connection_reauthenticate_ms=1000)
+    await client.scram()
+    assert client.sasl.lifetime_ms == 1000
+    assert client.sasl.identity is not None and client.sasl.identity.expires_s == 102.0
+    client.now_s = 101.5
+    await client.scram()
+    assert client.sasl.lifetime_ms == 1000 and client.sasl.identity.expires_s == 103.5
+    client = Client()
+    await client.scram()
+    assert client.sasl.lifetime_ms == 0
+
+
 async def test_a_connection_cannot_become_another_user() -> None:
     client = Client()
     await client.scram()
