@@ -247,7 +247,7 @@ def floods(
     Args:
         spark: None: no flood is run, only `committed` is asked.
         owner: name of the runs in their gates.
-        say: receives what goes wrong with gates and does not end the run, also from another thread.
+        say: receives what goes wrong with gates, or delays Spark, and does not end the run, also from another thread.
         most_s: longest time of renewals, in seconds.
     """
     with (
@@ -279,7 +279,7 @@ class FloodRun:
         """An earlier count of the source, which the run takes if the source is unchanged."""
         self._listener: Listener | None = None
         name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        self.jobs = Jobs(spark, name, f"flood {self._flood_id} to {backfill.topic}")
+        self.jobs = Jobs(spark, name, f"flood {self._flood_id} to {backfill.topic}", gates.say)
         """This run's Spark jobs."""
         self._seconds: dict[str, float] = {}
         self._source: tuple[Work, Counts] | None = None

@@ -47,7 +47,7 @@ class HeldGates:
     def __init__(self, connection: Connection, owner: str, say: Callable[[str], None], most_s: float = math.inf) -> None:
         self.owner = owner
         self._connection = connection
-        self._say = say
+        self.say = say
         self._until_s = time.monotonic() + most_s
         self._held: dict[tuple[str, str], HeldGate] = {}
         """By topic and gate."""
@@ -83,7 +83,7 @@ class HeldGates:
 
         async def renew() -> None:
             if time.monotonic() > self._until_s:
-                self._say(f"gate {gate_id} is not renewed any more: the run took longer than it may")
+                self.say(f"gate {gate_id} is not renewed any more: the run took longer than it may")
                 held.stop()
                 return
             try:
@@ -94,7 +94,7 @@ class HeldGates:
                 lost()
                 raise
             except HeadgateError as error:
-                self._say(f"gate {gate_id} was not renewed, trying again: {error.message}")
+                self.say(f"gate {gate_id} was not renewed, trying again: {error.message}")
 
         held = HeldGate(gate, self._connection.every(ttl_ms / 1000 / BEATS_PER_TTL, renew))
         self._held[topic, gate_id] = held
@@ -112,7 +112,7 @@ class HeldGates:
             async with asyncio.timeout(RELEASE_S):
                 await asyncio.gather(*map(self._release, gates))
         except TimeoutError:
-            self._say(f"the cluster does not answer: gates that are not released will expire. gates=`{len(gates)}`")
+            self.say(f"the cluster does not answer: gates that are not released will expire. gates=`{len(gates)}`")
 
     async def _release(self, gate: Gate) -> None:
         """Release a gate. The run's own error matters more than a failure here."""
@@ -121,4 +121,4 @@ class HeldGates:
         except InvalidError:
             return  # filled meanwhile, or released and opened by another run
         except HeadgateError as error:
-            self._say(f"gate {gate.id} could not be released, it will expire: {error.message}")
+            self.say(f"gate {gate.id} could not be released, it will expire: {error.message}")

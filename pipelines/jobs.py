@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.calls import apart
+from headgate.pipelines.executors import Executors
 from headgate.pipelines.murmur2 import has_jvm
 from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.session import activate, while_ending
@@ -23,12 +24,14 @@ class Jobs:
         spark: None: no job is started.
         name: of their group in Spark.
         title: of them on Spark's page.
+        say: receives what the user should know about Spark's cluster, also from another thread.
     """
 
-    def __init__(self, spark: SparkSession | None, name: str, title: str) -> None:
+    def __init__(self, spark: SparkSession | None, name: str, title: str, say: Callable[[str], None]) -> None:
         self.name = name
         self._spark: Any = spark
         self._title = title
+        self._say = say
         self._is_given_up = False
 
     def apart(self, work: Callable[[], None]) -> None:
@@ -59,14 +62,16 @@ class Jobs:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Put the Spark jobs inside into the group. Ctrl-C cancels them."""
+        """Put the Spark jobs inside into the group. Ctrl-C cancels them. Raises RetryError when they have no
+        executor for too long."""
         if not has_jvm(self._spark):
             yield
             return
         context = self._spark.sparkContext
         context.setJobGroup(self.name, self._title, interruptOnCancel=True)
         try:
-            yield
+            with Executors(self._spark, self._say, self.cancel):
+                yield
         except (KeyboardInterrupt, SystemExit):
             self.cancel()
             raise

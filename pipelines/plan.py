@@ -364,6 +364,10 @@ _LACKING = re.compile(
     r"|java\.sql\.SQLException: No suitable driver"
 )
 """Spark's messages when the class that reads the source is in a package that this Spark lacks."""
+_WORKER = re.compile(
+    r"(?:Cannot run program \"|No module named '(?:headgate|pyspark|pyarrow|numpy)\b|\[PYTHON_VERSION_MISMATCH\])[^\n]*"
+)
+"""Spark's messages when an executor has no Python that can do a flood's tasks."""
 _STOPPED = re.compile(
     r"stopped SparkContext|SparkContext was shut down|SparkContext has been shutdown|Master removed our application"
     r"|Application has been killed"
@@ -410,6 +414,12 @@ class spark_errors:
         line = first_line(error)
         if line.startswith(_INVALID):
             raise InvalidError(Reason.INVALID_RECORD, f"{self._what} {line.removeprefix(_INVALID)}") from error
+        if (python := _WORKER.search(str(error))) is not None:
+            way_out = (
+                "An executor's Python cannot do the tasks: it needs Headgate with the extra pipelines, and the driver's Python "
+                "version. spark.pyspark.python (--conf) is its path on the executors' machines; default: that of the driver's."
+            )
+            raise InvalidError(Reason.UNSUPPORTED, f"{self._what} {way_out} spark=`{python.group()[:300]}`") from error
         if _LACKING.search(str(error)):
             way_out = "Spark lacks a package for it: name it in spark.jars.packages, for S3 org.apache.hadoop:hadoop-aws:VERSION"
             raise InvalidError(Reason.UNSUPPORTED, f"{self._what} {way_out} spark=`{line}`") from error

@@ -32,6 +32,8 @@ TASKS = "headgate.pipelines.columns.writing"
 """The module that a flood's tasks import, with all that it needs."""
 SOCKET_DIRECTORY_CHARS_MAX = 56
 """Systems allow 104 characters for the path of a socket at least, and PySpark's names of sockets have 42."""
+PYTHON = "PYSPARK_PYTHON"
+"""Environment variable from which PySpark takes the Python of the tasks, by its path on the executors' machines."""
 WARM_WORKERS_MAX = 8
 """Python workers that start before there is work. A flood with more tasks at a time starts the others."""
 
@@ -103,9 +105,8 @@ def session(
     home = java_home(os.environ)
     if home is not None:
         os.environ["JAVA_HOME"] = home
-    # Without this variable, workers run the first `python3` of PATH, which may lack the installed packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**DEFAULTS, **local_settings(master), **(conf or {})}
+    os.environ[PYTHON] = worker_python(settings, os.environ)
     if is_local(master):
         settings = {**_sockets(), **settings}
     if driver_memory is not None:
@@ -212,6 +213,12 @@ def activate(spark: SparkSession) -> None:
     if java_session is not None:
         sessions: Any = SparkSession
         sessions._get_j_spark_session_class(spark._jvm).setActiveSession(java_session)
+
+
+def worker_python(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """The Python of the tasks. PySpark reads its own setting only when spark-submit starts it, and runs the first `python3` of PATH
+    by default, which may lack the installed packages."""
+    return settings.get("spark.pyspark.python") or environment.get(PYTHON) or sys.executable
 
 
 def is_local(master: str) -> bool:

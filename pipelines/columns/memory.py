@@ -51,7 +51,8 @@ def way(master: str, limits: Limits) -> str:
     said = "tasks work on columns, with Arrow"
     if is_local(master):
         return said
-    return f"{said}; each task at a time needs up to {(PYTHON_BYTES + limits.memory_bytes) >> 20} MiB of its executor's {OVERHEAD}"
+    place = "beside its executor's heap" if master.startswith("spark://") else f"of its executor's {OVERHEAD}"
+    return f"{said}; each task at a time needs up to {(PYTHON_BYTES + limits.memory_bytes) >> 20} MiB {place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ def read_again(broker: BrokerProcess, topic: str, source: tuple[Path, list[Event
     assert read == expected(source[1], PARTITIONS)
 
 
+def run_after(broker: BrokerProcess, topic: str, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    """The flood, which another process did not finish, adds the source once."""
+    check(broker, topic, source, run(flood(broker, topic, source[0]), spark), spark)
+
+
 class Stages:
     """The stages of Spark jobs that begin from now on. `active`: the number of the stage that works, counted from this moment."""
 
@@ -230,7 +235,7 @@ def test_a_driver_that_is_killed(broker: BrokerProcess, source: tuple[Path, list
         said, errors = driver.communicate(timeout=TIMEOUT_S)
     assert driver.returncode == -signal.SIGKILL, errors[-3000:]
     assert not Path(said.splitlines()[0]).exists()
-    check(broker, topic, source, run(flood(broker, topic, source[0]), spark), spark)
+    run_after(broker, topic, source, spark)
 
 
 _CLUSTER = """
