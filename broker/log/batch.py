@@ -47,7 +47,7 @@ RECORD_BYTES_MIN = (7.0, 7 / 1032, 7 / 22, 7 / 255, 7 / (1 << 15))
 null key, null value, no headers. One compressed byte stands for at most 1032 bytes with gzip, 22 with snappy, 255 with lz4, 32 KiB
 with zstd."""
 RECORDS_MAX = (256 << 20) // 7
-"""Records of one batch. More take over 256 MiB uncompressed, which readers refuse (`records.DECOMPRESSED_BYTES_MAX`)."""
+"""Records of one batch. More take over 256 MiB uncompressed, which readers refuse (`compression.DECOMPRESSED_BYTES_MAX`)."""
 
 NO_PRODUCER_ID = -1
 _END_MARKER = bytes.fromhex("20 00 00 00 08 00000001 0c 000000000000 00")

@@ -26,7 +26,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from headgate.broker.log.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Buffer
-from headgate.broker.log.compression import Codec, ExpansionError, decompress
+from headgate.broker.log.compression import DECOMPRESSED_BYTES_MAX, Codec, ExpansionError, decompress, stated_bytes
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 
@@ -44,14 +44,19 @@ REPEATED_RECORDS = 64
 """Records of the second to last of the `FIRST_BATCHES` that are read whole. Their batches mostly repeat the shape of the very first
 one, and a sender of large batches must not cost the event loop some tens of milliseconds before it is trusted."""
 SAMPLE_DECOMPRESSED_BYTES_MAX = 1 << 20
-"""Largest decompressed size of a sample: a few milliseconds on the event loop. Producers send less by default."""
+"""Largest decompressed size of a sample: a few milliseconds on the event loop. Producers send less by default. Of a larger batch
+only the size that it states itself is judged."""
 ALL_RECORDS_MAX = 1 << 16
 """Records of one batch of a topic that checks all: bounds the time on the event loop to some tens of milliseconds."""
+LENGTHS_MAX = 1 << 20
+"""Records of one large batch whose lengths `why_unreadable` reads: about a second in a thread."""
 ALL_DECOMPRESSED_BYTES_MAX = 8 << 20
 """Largest decompressed size of one batch of a topic that checks all."""
 
 NAMED_MAX = 1000
 """Wrong records of one batch that an answer names: 6 KB. Kafka names all; the broker finds the others when they are sent again."""
+
+_EXPANDS = "records are larger after decompression than Headgate's consumers, SQL and checks read; other clients may read them"
 
 _INT_BYTES_MAX = 5
 _LONG_BYTES_MAX = 10
@@ -142,11 +147,17 @@ def check_keys(batch: Buffer) -> None:
     """Check that every record has a key, as compacted topics demand.
 
     Raises:
-        RecordError: INVALID_RECORD for the records without one. InvalidError: the records cannot be read, or are too large after
-            decompression.
+        RecordError: INVALID_RECORD for the records without one; MESSAGE_TOO_LARGE: the records are too large after decompression.
+            InvalidError: the records cannot be read.
     """
     records = enumerate(iter_records(batch, decompressed_bytes_max=ALL_DECOMPRESSED_BYTES_MAX))
-    wrong = list(islice((index for index, record in records if record.key is None), NAMED_MAX))
+    try:
+        wrong = list(islice((index for index, record in records if record.key is None), NAMED_MAX))
+    except ExpansionError as error:
+        # Not its own reason: clients send a corrupt message again, without end.
+        raise RecordError(
+            Reason.MESSAGE_TOO_LARGE, f"record batch is too large for a compacted topic, whose records are checked: {error.message}"
+        ) from error
     if wrong:
         text = f"a compacted topic refuses records without a key. record=`{wrong[0]}`{_more(wrong)}"
         raise RecordError(Reason.INVALID_RECORD, text, wrong)
@@ -177,13 +188,29 @@ def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_
         records_max: records that are read whole; of the others only the lengths are read.
 
     Raises:
-        RecordError: consumers cannot read the batch, or a record's time is not in `times`.
+        RecordError: consumers cannot read the batch, or a record's time is not in `times`; MESSAGE_TOO_LARGE if the compressed
+            bytes state a size above the bound of readers.
     """
     try:
         _check(header, batch, times, records_max, SAMPLE_DECOMPRESSED_BYTES_MAX)
     except ExpansionError:
         return Verdict.UNKNOWN
     return Verdict.GOOD
+
+
+def why_unreadable(header: tuple[int, ...], batch: memoryview) -> str | None:
+    """The reason why this project's consumers cannot read a batch of which a sample proves nothing, or None. It takes up to
+    `DECOMPRESSED_BYTES_MAX` of memory and some seconds: not for the event loop."""
+    try:
+        if header[12] > LENGTHS_MAX:
+            decompress(Codec(header[5] & CODEC_MASK), batch[HEADER_BYTES:], DECOMPRESSED_BYTES_MAX)
+        else:
+            _check(header, batch, ANY_TIME, SAMPLE_RECORDS, DECOMPRESSED_BYTES_MAX)
+    except ExpansionError:
+        return f"{_EXPANDS}. max=`{DECOMPRESSED_BYTES_MAX}`"
+    except InvalidError as error:
+        return error.message
+    return None
 
 
 def check_all(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME) -> None:
@@ -220,8 +247,12 @@ def _check(header: tuple[int, ...], batch: memoryview, times: Times, records_max
     if codec:
         try:
             data, position = decompress(Codec(codec), batch[HEADER_BYTES:], decompressed_bytes_max), 0
-        except ExpansionError:
-            raise
+        except ExpansionError as error:
+            stated = stated_bytes(Codec(codec), batch[HEADER_BYTES:])
+            if stated <= DECOMPRESSED_BYTES_MAX:
+                raise
+            text = f"{_EXPANDS}. stated=`{stated}` max=`{DECOMPRESSED_BYTES_MAX}`"
+            raise RecordError(Reason.MESSAGE_TOO_LARGE, text) from error
         except InvalidError as error:
             raise RecordError(Reason.INVALID_RECORD, error.message) from error
     if attributes & LOG_APPEND_TIME:

@@ -30,9 +30,9 @@ from headgate.broker.log.batch import (
 )
 from headgate.broker.log.column_chain import RECORD_BYTES_MIN, find_records
 from headgate.broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
-from headgate.broker.log.compression import Codec, decompress
+from headgate.broker.log.compression import DECOMPRESSED_BYTES_MAX, Codec, decompress
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.records import DECOMPRESSED_BYTES_MAX, Record, iter_records
+from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 Uint64s: TypeAlias = npt.NDArray[np.uint64]

@@ -15,6 +15,10 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+DECOMPRESSED_BYTES_MAX = 256 << 20
+"""Bound of one batch's records after decompression, in bytes, for every reader of this project: a hostile batch must not exhaust a
+reader's memory. Code that can do without a batch has lower bounds."""
+
 
 class Codec(IntEnum):
     """Bits 0-2 of a batch's attributes."""
@@ -44,6 +48,9 @@ _LENGTH = struct.Struct(">i")
 
 _NO_ROOM = "failed to write whole buffer"
 """The error text of every cramjam codec if the buffer for the result is too small."""
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HAS_SIZE = 0x08
 _FIRST_GUESS_RATIO = 4
 _FIRST_GUESS_BYTES_MIN = 16 << 10
 
@@ -101,9 +108,35 @@ def decompress(codec: Codec, data: Buffer, size_bytes_max: int) -> memoryview:
         try:
             size = module.decompress_into(data, memoryview(target)[:size_bytes_max])
         except cramjam.DecompressionError as error:
-            kind = ExpansionError if str(error) == _NO_ROOM else InvalidError
-            raise _corrupt(codec, str(error), size_bytes_max, kind) from error
+            if str(error) == _NO_ROOM:
+                raise _too_large(codec, size_bytes_max) from error
+            raise _corrupt(codec, str(error), size_bytes_max) from error
     return memoryview(target)[:size]
+
+
+def stated_bytes(codec: Codec, data: Buffer) -> int:
+    """The size of the records after decompression, as far as compressed bytes state it; 0 if they do not. Costs no decompression.
+
+    gzip always states it (modulo 4 GiB), zstd and lz4 if the client knew it when it began. snappy is not asked: its records are at
+    most 22 times as large as a batch.
+    """
+    view = memoryview(data)
+    if codec is Codec.GZIP:
+        return int.from_bytes(view[-4:], "little")
+    if codec is Codec.LZ4 and view[:4] == _LZ4_MAGIC and len(view) >= 14 and view[4] & _LZ4_HAS_SIZE:
+        return int.from_bytes(view[6:14], "little")
+    if codec is Codec.ZSTD and view[:4] == _ZSTD_MAGIC and len(view) > 4:
+        return _stated_by_zstd(view)
+    return 0
+
+
+def _stated_by_zstd(view: memoryview) -> int:
+    """The field Frame_Content_Size (RFC 8878, section 3.1.1.1)."""
+    flags = view[4]
+    is_single_segment = flags >> 5 & 1
+    size = (is_single_segment, 2, 4, 8)[flags >> 6]
+    begin = 5 + (not is_single_segment) + (0, 1, 2, 4)[flags & 3]
+    return int.from_bytes(view[begin : begin + size], "little") + (256 if size == 2 else 0)
 
 
 def _compress_xerial(data: Buffer) -> bytes:
@@ -143,7 +176,7 @@ def _decompress_block(block: memoryview, size_bytes_max: int) -> bytearray:
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > size_bytes_max:
-            raise _corrupt(Codec.SNAPPY, f"block of {size} bytes", size_bytes_max, ExpansionError)
+            raise _too_large(Codec.SNAPPY, size_bytes_max)
         target = bytearray(size)
         cramjam.snappy.decompress_raw_into(block, target)
     except cramjam.DecompressionError as error:
@@ -151,8 +184,15 @@ def _decompress_block(block: memoryview, size_bytes_max: int) -> bytearray:
     return target
 
 
-def _corrupt(codec: Codec, what: str, size_bytes_max: int, kind: type[InvalidError] = InvalidError) -> InvalidError:
-    return kind(
+def _too_large(codec: Codec, size_bytes_max: int) -> ExpansionError:
+    return ExpansionError(
+        Reason.CORRUPT_MESSAGE,
+        f"records are too large after decompression. codec=`{codec.name.lower()}` size_bytes_max=`{size_bytes_max}`",
+    )
+
+
+def _corrupt(codec: Codec, what: str, size_bytes_max: int) -> InvalidError:
+    return InvalidError(
         Reason.CORRUPT_MESSAGE,
         f"compressed records cannot be read: {what.lower()}. codec=`{codec.name.lower()}` size_bytes_max=`{size_bytes_max}`",
     )

@@ -26,14 +26,11 @@ from headgate.broker.log.batch import (
     Buffer,
     parse_header,
 )
-from headgate.broker.log.compression import Codec, compress, decompress
+from headgate.broker.log.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-
-DECOMPRESSED_BYTES_MAX = 256 << 20
-"""Default bound of one batch's records after decompression, in bytes: a hostile batch must not exhaust a reader's memory."""
 
 RECORD_OVERHEAD_BYTES_MAX = 36
 """A record's bytes besides its key, value and headers: attributes, five varints of at most 5 bytes, the timestamp's of 10."""

@@ -53,3 +53,12 @@ POISON: Mapping[str, bytes] = {
     "gzip-bomb": with_records(gzip.compress(bytes(64 << 20)), 3, 1),
 }
 """Poison batches by name. A sample finds all but `gzip-bomb`; only a check of all records finds that one."""
+
+
+def zstd_bomb(mebibytes: int, *, stated: bool) -> bytes:
+    """A batch whose records are zeros after decompression: 32 bytes for each MiB. `stated`: its zstd frame tells the size, as the
+    frames of some clients do."""
+    blocks = mebibytes * 8
+    head = b"\x28\xb5\x2f\xfd" + (b"\xc0\x38" + struct.pack("<Q", mebibytes << 20) if stated else b"\x00\x38")
+    block = [((128 << 10) << 3 | 1 << 1 | last).to_bytes(3, "little") + b"\0" for last in (0, 1)]
+    return with_records(head + block[0] * (blocks - 1) + block[1], 3, 4)

@@ -15,7 +15,7 @@ from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header, split
-from headgate.broker.log.check import RecordError, check_sample
+from headgate.broker.log.check import RecordError, Verdict, check_sample, why_unreadable
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 CHECK_BYTES_MAX = 16 << 20
@@ -48,14 +48,16 @@ class Checked:
     found: list[Unreadable]
 
 
-def why_unreadable(header: BatchHeader, batch: memoryview) -> str | None:
-    """The reason why consumers cannot read one whole batch, or None. A very large batch is read only in part (`check_sample`)."""
+async def _why(header: BatchHeader, batch: memoryview) -> str | None:
+    """The reason why consumers cannot read one whole batch, or None. A large batch is read in a thread."""
     if not crc_matches(batch):
         return "record batch does not match its CRC-32C"
     try:
-        check_sample(header, batch)
+        verdict = check_sample(header, batch)
     except RecordError as error:
         return error.message
+    if verdict is Verdict.UNKNOWN:
+        return await asyncio.get_running_loop().run_in_executor(None, why_unreadable, header, batch)
     return None
 
 
@@ -79,7 +81,8 @@ async def find_unreadable(reader: StoreReader, partition: PartitionLog, first_of
         read = await reader.read(partition, offset, READ_BYTES, check_crc=False)
         if not read:
             offset = end_offset
-        for batch in [one for part in read for one in split(part)]:
+        # Copies, because the memory of a read may be reused while other work runs.
+        for batch in [one for part in read for one in split(memoryview(bytes(part)))]:
             header = parse_header(batch)
             if header.base_offset >= end_offset:
                 offset = end_offset
@@ -87,7 +90,7 @@ async def find_unreadable(reader: StoreReader, partition: PartitionLog, first_of
             if base_offset < 0:
                 base_offset = header.base_offset
             offset, batches, size = header.next_offset, batches + 1, size + len(batch)
-            why = why_unreadable(header, batch)
+            why = await _why(header, batch)
             if why is not None:
                 found.append(
                     Unreadable(base_offset=header.base_offset, end_offset=header.next_offset, size_bytes=len(batch), why=why)

@@ -17,10 +17,11 @@ from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.manifest_format import decode_snapshot, encode_snapshot
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.log.batch import CONTROL, parse_header
+from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch, patched
-from tests.support.poison import GOOD, POISON
+from tests.support.poison import GOOD, POISON, zstd_bomb
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
 from tests.unit.engine.world import Incarnation, Machine, eventually, read_batches, swept
@@ -131,6 +132,20 @@ async def test_a_look_is_bounded_and_goes_on(make_machine: MakeMachine, monkeypa
         offset, calls = checked.next_offset, calls + 1
     assert found == first
     assert calls == 3
+
+
+async def test_a_look_finds_large_batches_that_consumers_cannot_read(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    large = encode_batch([Record(0, 1, b"k", bytes(3 << 20))], compression=Codec.ZSTD)
+    for data in (large, zstd_bomb(257, stated=False), POISON["gzip-bomb"], large):
+        broker.engine.append(broker.log(), memoryview(bytearray(data)))
+    await broker.engine.durable()
+    checked = await broker.engine.find_unreadable(broker.log(), 0, broker.log().high_watermark - 1)
+    whys = {one.base_offset: one.why for one in checked.found}
+    assert list(whys) == [1, 4], "the first expands too far, the second has no records"
+    assert "larger after decompression" in whys[1]
 
 
 async def test_what_cannot_be_skipped(make_machine: MakeMachine) -> None:

@@ -13,16 +13,18 @@ import tracemalloc
 
 import cramjam
 import pytest
+import zstandard
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from headgate.broker.log import check
 from headgate.broker.log.batch import parse
-from headgate.broker.log.check import RecordError, SenderTrust, Times, Verdict, check_all, check_sample
-from headgate.broker.log.compression import Codec, ExpansionError, decompress
-from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.log.check import RecordError, SenderTrust, Times, Verdict, check_all, check_keys, check_sample
+from headgate.broker.log.column_decoder import decode_batches
+from headgate.broker.log.compression import Codec, ExpansionError, compress, decompress, stated_bytes
+from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch
-from tests.support.poison import GOOD, NOISE, POISON, with_count, with_records
+from tests.support.poison import GOOD, NOISE, POISON, with_count, with_records, zstd_bomb
 
 NOW_MS = 1_700_000_000_000
 
@@ -149,6 +151,41 @@ def test_a_bomb_takes_no_more_memory_than_is_stated(codec: Codec) -> None:
         assert tracemalloc.get_traced_memory()[1] < check.ALL_DECOMPRESSED_BYTES_MAX + len(data) * 5
     finally:
         tracemalloc.stop()
+
+
+def test_a_sample_refuses_a_batch_that_states_a_size_that_no_reader_takes() -> None:
+    """A sample decompresses too little to find out by itself, so a batch that does not state its size passes."""
+    assert sample(zstd_bomb(257, stated=False)) is Verdict.UNKNOWN
+    assert sample(zstd_bomb(256, stated=True)) is Verdict.UNKNOWN
+    for judge in (sample, whole):
+        with pytest.raises(RecordError, match="larger after decompression than Headgate's consumers") as refused:
+            judge(zstd_bomb(257, stated=True))
+        assert refused.value.reason is Reason.MESSAGE_TOO_LARGE
+
+
+def test_every_reader_has_a_bound() -> None:
+    bomb = zstd_bomb(257, stated=False)
+    for read in (lambda: list(iter_records(bomb)), lambda: decode_batches([bomb])):
+        with pytest.raises(ExpansionError, match="records are too large after decompression"):
+            read()
+    with pytest.raises(RecordError, match="too large for a compacted topic") as refused:
+        check_keys(bomb)
+    assert refused.value.reason is Reason.MESSAGE_TOO_LARGE, "a corrupt message would be sent again without end"
+
+
+def test_sizes_that_compressed_bytes_state() -> None:
+    content = NOISE * 1000
+    assert stated_bytes(Codec.GZIP, compress(Codec.GZIP, content)) == len(content)
+    for size in (0, 1, 255, 256, 65_791, 65_792, 400_000):
+        for one in (zstandard.compress(bytes(size)), zstandard.ZstdCompressor(write_content_size=False).compress(bytes(size))):
+            known = zstandard.frame_content_size(one)
+            assert stated_bytes(Codec.ZSTD, one) == max(known, 0)
+    frame = bytes(cramjam.lz4.compress(content))
+    assert stated_bytes(Codec.LZ4, frame) in (0, len(content))
+    assert stated_bytes(Codec.LZ4, b"\x04\x22\x4d\x18\x48\x40" + struct.pack("<Q", 77) + b"\0") == 77
+    for codec in Codec:
+        for data in (b"", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18\x48"):
+            assert stated_bytes(codec, data) >= 0
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
