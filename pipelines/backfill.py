@@ -35,7 +35,7 @@ from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.jobs import Jobs
 from headgate.pipelines.late import Loaded, missing
 from headgate.pipelines.part import Part
-from headgate.pipelines.plan import ARROW, Counts, Job, Rows, full_source, records, spark_errors
+from headgate.pipelines.plan import ARROW, Counts, EmptySourceError, Job, Rows, full_source, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.rows import rows_of
@@ -338,8 +338,6 @@ class FloodRun:
 
     def _count(self) -> None:
         """Count the source's rows, unless the flood was committed before; create the topic if it is missing."""
-        from headgate.pipelines.work import counted
-
         partitions, is_there = self._partitions()
         seen = self._gate() if is_there else None
         if seen is not None and seen.state is GateState.FILLED:
@@ -347,18 +345,30 @@ class FloodRun:
         self._check_rules()
         with self._phase(Phase.COUNTING):
             with self.jobs.group():  # Spark reads whole files of JSON to know their columns
-                rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
-                self._snapshot = rows.snapshot
-                work, counts = counted(self._spark, rows, partitions, self.known)
-                if (behind := self._backfill.late_behind) is not None:
-                    whole = replace(self._backfill, part=behind.part).rows(self._spark, time.time_ns() // 1_000_000)
-                    counts = missing(behind, whole.frame.count(), counts, self._flood_id)
+                work, counts = self._counted(partitions)
             self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
         self._check_rules(counts.keyless)
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)
         self._source = work, counts
+
+    def _counted(self, partitions: int) -> tuple[Work, Counts]:
+        from headgate.pipelines.work import counted, nothing
+
+        behind = self._backfill.late_behind
+        try:
+            rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
+        except EmptySourceError:
+            if behind is not None:
+                raise
+            return nothing(partitions)
+        self._snapshot = rows.snapshot
+        work, counts = counted(self._spark, rows, partitions, self.known)
+        if behind is not None:
+            whole = replace(self._backfill, part=behind.part).rows(self._spark, time.time_ns() // 1_000_000)
+            counts = missing(behind, whole.frame.count(), counts, self._flood_id)
+        return work, counts
 
     # -- the topic and its gate
 

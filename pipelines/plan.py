@@ -89,8 +89,20 @@ def full_source(source: str, format: str) -> str:
     return os.path.abspath(source) if is_local else source
 
 
+class EmptySourceError(InvalidError):
+    """A source is there and has no files with content, such as a day without rows: a flood of it adds nothing."""
+
+
+def _has_content(spark: SparkSession, source: str, options: Mapping[str, str]) -> bool:
+    """True if files with content lie at a path or below it, in any format."""
+    own = {name: value for name, value in options.items() if name.lower() == "pathglobfilter"}
+    files = spark.read.format("binaryFile").options(**own).option("recursiveFileLookup", "true").load(source)
+    return not files.where("length > 0").select("length").isEmpty()
+
+
 def load(spark: SparkSession, source: str | DataFrame, format: str, options: Mapping[str, str]) -> DataFrame:
-    """The source as a DataFrame. Raises InvalidError when the source does not exist or Spark cannot read it."""
+    """The source as a DataFrame. Raises InvalidError when the source does not exist or Spark cannot read it, EmptySourceError when
+    it has no rows and no columns."""
     if not isinstance(source, str):
         return source
     with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
@@ -102,7 +114,14 @@ def load(spark: SparkSession, source: str | DataFrame, format: str, options: Map
                     f"the source is a statement without rows: write a query, as `SELECT ...`. source=`{source[:200]}`",
                 )
             return frame
-        frame = spark.read.format(format).options(**dict(options)).load(source)
+        try:
+            frame = spark.read.format(format).options(**dict(options)).load(source)
+        except Exception as error:
+            if _NO_FILES in str(error) and not _has_content(spark, source, options):
+                raise EmptySourceError(
+                    Reason.NOT_FOUND, f"the source is there and has no files with content. source=`{source[:200]}`"
+                ) from error
+            raise
         if frame.columns == [spark.conf.get("spark.sql.columnNameOfCorruptRecord")]:
             way_out = "JSON whose rows, or lists of rows, go over several lines needs the option multiLine=true"
             raise InvalidError(

@@ -258,11 +258,16 @@ def test_without_an_event_time_the_source_s_order_stays(broker: BrokerProcess, s
         assert all(row.timestamp_ms >= began_ms for row in some)
 
 
-def test_zero_rows(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
-    seen: list[Progress] = []
-    certificate = run(flood(broker, "none", source[0], where="false"), spark, progress=seen.append)
-    assert (certificate.rows, certificate.added_rows, certificate.complete) == (0, 0, True)
-    assert "no rows" in seen[-1].message and gates(broker, "none") == []
+def test_zero_rows(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, tmp_path: Path) -> None:
+    """No row passes, or the path is there without files that have content, as Spark leaves a day without rows."""
+    for name in ("_SUCCESS", "part.parquet"):
+        (tmp_path / "empty" / name).mkdir(parents=True)
+        (tmp_path / "empty" / name / name).touch()
+    for path, where in ((source[0], "false"), *((one, None) for one in (tmp_path / "empty").iterdir())):
+        seen: list[Progress] = []
+        certificate = run(flood(broker, "none", path, where=where), spark, progress=seen.append)
+        assert (certificate.rows, certificate.added_rows, certificate.complete) == (0, 0, True)
+        assert "no rows" in seen[-1].message and gates(broker, "none") == []
     assert run(flood(broker, "none", source[0], where="number = 1"), spark).added_rows == 1
 
 
@@ -486,7 +491,9 @@ def test_malformed_rows_that_the_reader_drops_are_not_counted(
     assert found == ["a", "c"]
 
 
-def test_json_over_several_lines_and_a_directory_without_files(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+def test_json_over_several_lines_and_files_that_spark_does_not_see(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path
+) -> None:
     """Spark's own messages about these are truncated in the middle, or are about schemas."""
     create_once(broker, "wrong")
     path = tmp_path / "rows.json"
@@ -496,9 +503,10 @@ def test_json_over_several_lines_and_a_directory_without_files(broker: BrokerPro
         with pytest.raises(InvalidError, match=r"no row of the source can be parsed.*multiLine=true"):
             run(rows, spark)
     assert run(replace(rows, options={"multiLine": "true"}), spark).added_rows == 2
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "above" / "below").mkdir(parents=True)
+    path.rename(tmp_path / "above" / "below" / "rows.json")
     with pytest.raises(InvalidError, match="There are no files of this format"):
-        run(flood(broker, "wrong", tmp_path / "empty"), spark)
+        run(flood(broker, "wrong", tmp_path / "above"), spark)
 
 
 def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong_in_it(
