@@ -45,6 +45,17 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
     edit.check(manifest)
 
 
+def touched(edits: Iterable[Edit]) -> frozenset[object] | None:
+    """What a commit touches; see `Edit.touches`. None: anything, so it is a version of its own."""
+    found: set[object] = set()
+    for edit in edits:
+        touches = edit.touches()
+        if touches is None:
+            return None
+        found |= touches
+    return frozenset(found)
+
+
 def check_together(manifest: Manifest, edits: Iterable[Edit]) -> None:
     """Check that edits that are valid one by one are also valid together. Raises InvalidError.
 

@@ -18,7 +18,7 @@ from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.edits.topics import DeleteTopic
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.cluster.segments import Order, SegmentInfo, Successor
+from headgate.broker.cluster.segments import Order, OrderKind, SegmentInfo, Successor
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
 DECISIONS_MAX = 200
@@ -52,6 +52,10 @@ class OrderBook:
     def busy(self) -> set[int]:
         """The segments that are being sealed."""
         return {segment_id for decision in self._current for segment_id in decision.segments}
+
+    def under_way(self) -> int:
+        """The orders that are under way, without drains: a broker that leaves hands over all of its segments together."""
+        return sum(decision.order.kind is not OrderKind.DRAIN for decision in self._current)
 
     def missing(self, order: Order, manifest: Manifest) -> list[int]:
         """The segments of an order that cannot be sealed: they are not open, or are being sealed already."""

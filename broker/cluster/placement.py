@@ -292,3 +292,8 @@ def described(info: SegmentInfo) -> str:
 def span(first: int, end: int) -> str:
     """Partitions, for an operator: ``3``, ``3-7``. The last one is included."""
     return str(first) if end - first == 1 else f"{first}-{end - 1}"
+
+
+def count_of_segments(count: int) -> str:
+    """``1 segment``, ``2 segments``: for the sentences that explain orders."""
+    return "1 segment" if count == 1 else f"{count} segments"

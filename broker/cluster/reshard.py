@@ -36,6 +36,7 @@ from headgate.broker.cluster.placement import (
     Piece,
     better_half,
     choose,
+    count_of_segments,
     described,
     halve,
     place,
@@ -64,6 +65,8 @@ class LoadPlanner:
         self.targets = targets or Targets()
         self.history = LoadHistory(self.targets)
         self.kept: Collection[int] = ()
+        self.room = self.targets.orders_max
+        """Orders that a plan may contain, at most. Drains do not count."""
         self._quiet_since: dict[tuple[int, int], int] = {}
         """Neighbours that could be merged, by their segment ids."""
 
@@ -266,7 +269,7 @@ class _Pass:
         return self._history.brokers.get(incarnation_id)
 
     def _room(self) -> int:
-        return self._targets.orders_max - self._count
+        return self._planner.room - self._count
 
     # -- drain
 
@@ -588,11 +591,6 @@ def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _share(share: float) -> str:
     return f"{share:.2f} of a broker" if share >= 0.005 or share == 0 else f"{share:.1g} of a broker"
-
-
-def count_of_segments(count: int) -> str:
-    """``1 segment``, ``2 segments``: for the sentences that explain orders."""
-    return "1 segment" if count == 1 else f"{count} segments"
 
 
 def _refused(message: str, **values: object) -> InvalidError:

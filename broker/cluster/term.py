@@ -46,6 +46,7 @@ from msgspec import structs
 
 from headgate.broker.cluster import reassign_orders
 from headgate.broker.cluster.admission import taken_over
+from headgate.broker.cluster.commit_times import hand_overs_max
 from headgate.broker.cluster.edits.brokers import SetLeader
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.incarnations import OpenIncarnation, SealIncarnation
@@ -54,7 +55,8 @@ from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, A
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.order_book import OrderBook
-from headgate.broker.cluster.reshard import LoadPlanner, count_of_segments
+from headgate.broker.cluster.placement import count_of_segments
+from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, Plan
 from headgate.broker.cluster.succession import find_gaps, open_successors
 from headgate.broker.cluster.term_events import (
@@ -169,6 +171,8 @@ class Term:
         self._drained: set[str] = set()
         """Incarnations that an operator drained, or that announced their end."""
         self._own_load: BrokerLoad | None = None
+        self._commit_s = 0.0
+        """Seconds that a commit takes at the moment."""
         self._is_replacing = False
         """True while a failover runs, or the lease is given back."""
         self._is_planning = False
@@ -248,8 +252,8 @@ class Term:
                 del self.members[incarnation_id]
                 self.detector.left(incarnation_id, now_s)
                 return self._probe(now_s)
-            case Measured(load):
-                self._own_load = load
+            case Measured(load, commit_s):
+                self._own_load, self._commit_s = load, commit_s
                 self.planner.observe(self.loads(), int(now_s * 1000))
                 return self._plan(now_s)
             case PlanDue():
@@ -307,6 +311,8 @@ class Term:
             segments.pop(segment_id, None)
         self._is_planning = True
         self.planner.kept = reassign_orders.placed(self.manifest)
+        room = hand_overs_max(self._commit_s) - self.orders.under_way() - len(asked)
+        self.planner.room = min(self.planner.targets.orders_max, room)
         return [*map(Carry, asked), MakePlan(self.planner.plan(segments, self.loads(), int(now_s * 1000)))]
 
     def _planned(self, plan: Plan, now_s: float) -> list[Effect]:

@@ -100,9 +100,10 @@ class LeaseKept:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """This broker's own load in the last second."""
+    """This broker's own load in the last second, and the seconds that a commit takes at the moment."""
 
     load: BrokerLoad
+    commit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

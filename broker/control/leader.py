@@ -361,7 +361,8 @@ class Leader:
         self.quotas.tick()
         if self._meter is None:
             self._meter = LoadMeter(self._engine)
-        self.take(Measured(broker_load(self._mine, self._meter.report(self.journal.version, self._connections()))))
+        load = broker_load(self._mine, self._meter.report(self.journal.version, self._connections()))
+        self.take(Measured(load, self.journal.commit_s))
 
     def _plan(self, steps: Steps[Plan]) -> None:
         turn = self._engine.turns.begin()

@@ -5,9 +5,11 @@ The engine's `RoutedCatalog` uses it as its `Backend`. The term adds to each com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headgate.broker.cluster.commit_times import CommitTimes
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.term import Term
@@ -42,6 +44,7 @@ class LeaderJournal:
         self.is_over = False
         """True once the term has ended."""
         self._catalog = catalog
+        self._times = CommitTimes()
         self._engine = engine
         self._term = term
         self._notify = applied
@@ -55,6 +58,11 @@ class LeaderJournal:
     def version(self) -> int:
         """The version of `manifest`."""
         return self._local.version
+
+    @property
+    def commit_s(self) -> float:
+        """Seconds that a commit takes at the moment."""
+        return self._times.longest_s(self._engine.clock.monotonic())
 
     # -- the term's beginning and end
 
@@ -82,20 +90,23 @@ class LeaderJournal:
 
     async def commit(self, edits: Sequence[Edit]) -> None:
         """Commit this broker's own edits, as a `Backend`."""
-        await self._local.commit(*edits)
+        with self._timed():
+            await self._local.commit(*edits)
 
     async def settle(self) -> None:
         await self._local.settle()
 
     async def confirm(self) -> None:
         """Prove that this broker still leads, and open a segment for every partition without a lead. Raises as `commit`."""
-        await self._local.commit(self._term.confirmation)
+        with self._timed():
+            await self._local.commit(self._term.confirmation)
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
         """Commit edits that `make` makes from the current manifest. Raises as `LocalCatalog.commit_made`, and
         RetryError(NOT_LEADER) if this broker does not lead any more."""
         try:
-            await self._local.commit_made(make)
+            with self._timed():
+                await self._local.commit_made(make)
         except DeposedError as error:
             raise not_leader() from error
 
@@ -103,7 +114,8 @@ class LeaderJournal:
         """Commit a member's edits. Returns the version of the manifest that contains them. Raises as `Catalog.commit`."""
         self._term.check_condemned(incarnation_id)
         try:
-            await self._local.commit_for(incarnation_id, edits)
+            with self._timed():
+                await self._local.commit_for(incarnation_id, edits)
         except DeposedError as error:
             raise not_leader() from error
         return self.version
@@ -111,6 +123,14 @@ class LeaderJournal:
     def since(self, version: int) -> list[tuple[int, bytes]] | None:
         """The commits after a version; see `LocalCatalog.since`."""
         return self._local.since(version)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        number = self._times.began(self._engine.clock.monotonic())
+        try:
+            yield
+        finally:
+            self._times.ended(number, self._engine.clock.monotonic())
 
     def _applied(self, edits: Sequence[Edit]) -> None:
         if self._catalog.manifest is self._local.manifest:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeAlias, TypeVar
 
-from headgate.broker.cluster.admission import check, check_together
+from headgate.broker.cluster.admission import check, check_together, touched
 from headgate.broker.cluster.edits.brokers import Committed
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.manifest import Manifest
@@ -36,6 +37,9 @@ Applied: TypeAlias = Callable[[Sequence[Edit]], None]
 Complete: TypeAlias = Callable[[Manifest, list[Edit]], list[Edit]]
 """From edits that are about to be committed to the edits that belong into the same commit."""
 
+
+TOGETHER_MAX = 100
+"""Commits that one version of the journal takes along."""
 
 _T = TypeVar("_T")
 
@@ -93,6 +97,19 @@ async def change(catalog: Catalog, attempt: Callable[[], Awaitable[_T]], what: s
     raise RetryError(Reason.NOT_READY, f"{what} change faster than this broker hears of it")
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A commit that a broker asked for."""
+
+    incarnation_id: str
+    make: Callable[[Manifest], Sequence[Edit]]
+    touches: frozenset[object] | None
+    """What its edits touch. None: anything."""
+    is_over: bool = False
+    """True: another commit took it along."""
+    error: HeadgateError | None = None
+
+
 class LocalCatalog:
     """The leader's catalog. After every commit that returned, its manifest describes everything in the store.
 
@@ -117,6 +134,8 @@ class LocalCatalog:
         self._journal = Journal(store, keys.MANIFEST)
         self._incarnation_id = incarnation_id
         self._lock = asyncio.Lock()
+        self._waiting: deque[_Asked] = deque()
+        """The commits that wait for the lock, in the order in which they get it."""
         self._applied = applied
         self._complete = complete
         self._fail = fail
@@ -170,11 +189,11 @@ class LocalCatalog:
 
     async def commit_for(self, incarnation_id: str, edits: Sequence[Edit]) -> None:
         """`commit` for another broker. Errors about the edits are its errors, not this broker's."""
-        await self._uncancelled(self._commit(incarnation_id, lambda _: edits))
+        await self._uncancelled(self._commit(_Asked(incarnation_id, lambda _: edits, touched(edits))))
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
         """Commit edits that `make` makes from the manifest to which they will be applied."""
-        await self._uncancelled(self._commit(self._incarnation_id, make))
+        await self._uncancelled(self._commit(_Asked(self._incarnation_id, make, None)))
 
     async def settle(self) -> None:
         """Wait for the running commits, including those whose caller was cancelled. Afterwards the next edit applies to
@@ -182,15 +201,21 @@ class LocalCatalog:
 
         Raises the errors of `commit`.
         """
-        await self._uncancelled(self._commit(self._incarnation_id, lambda _: ()))
+        await self._uncancelled(self._commit(_Asked(self._incarnation_id, lambda _: (), None)))
 
     @staticmethod
     async def _uncancelled(committing: Coroutine[object, object, None]) -> None:
         # Half of a commit would block all later ones.
         await outlast(asyncio.create_task(committing, name="commit"))
 
-    async def _commit(self, incarnation_id: str, make: Callable[[Manifest], Sequence[Edit]]) -> None:
+    async def _commit(self, asked: _Asked) -> None:
+        self._waiting.append(asked)
         async with self._lock:
+            if asked.is_over:
+                if asked.error is not None:
+                    raise asked.error
+                return
+            self._waiting.remove(asked)
             self._check_retired()
             try:
                 if (data := self._journal.in_doubt) is not None:
@@ -203,26 +228,64 @@ class LocalCatalog:
             except (FencedError, FatalError, CorruptError) as error:
                 self._failed(error)
                 raise
-            asked = make(self._manifest)
-            if not asked or self._is_done(asked):
+            edits = self._checked(asked)
+            if not edits:
                 return
-            for edit in asked:
-                check(self._manifest, edit, incarnation_id)
-            check_together(self._manifest, asked)
-            edits = list(asked)
-            if self._complete is not None:
-                edits += self._complete(self._manifest, edits)
-            data = encode_edits(edits)
+            others = self._joined(asked, edits)
             try:
-                await self._append(data)
-            except (FencedError, FatalError, CorruptError) as error:
-                self._failed(error)
+                await self._write(edits)
+            except HeadgateError as error:
+                for one in others:
+                    one.error = error
                 raise
-            self._check_retired()
-            self._remember(data)
-            self._apply(edits)
             if self._journal.wants_snapshot:
                 await self._snapshot()
+
+    def _joined(self, asked: _Asked, edits: list[Edit]) -> list[_Asked]:
+        """Take the commits that wait behind this one, and that go into the same version. Adds their edits to `edits`.
+
+        If the store is far away, a commit waits for the one under way, and not for one of each broker.
+        """
+        joined: list[_Asked] = []
+        taken = asked.touches
+        while taken is not None and self._waiting and len(joined) < TOGETHER_MAX:
+            one = self._waiting[0]
+            touches = one.touches
+            if touches is None or taken & touches:
+                break
+            try:
+                edits += self._checked(one)
+            except HeadgateError:
+                break  # it is refused when its turn comes
+            self._waiting.popleft()
+            taken |= touches
+            one.is_over = True
+            joined.append(one)
+        return joined
+
+    def _checked(self, asked: _Asked) -> list[Edit]:
+        """The edits of a commit, if they fit the state; [] if they are in effect already. Raises as `commit`."""
+        edits = list(asked.make(self._manifest))
+        if not edits or self._is_done(edits):
+            return []
+        for edit in edits:
+            check(self._manifest, edit, asked.incarnation_id)
+        check_together(self._manifest, edits)
+        return edits
+
+    async def _write(self, edits: list[Edit]) -> None:
+        """Write edits and those that complete them as the next version, and apply them."""
+        if self._complete is not None:
+            edits += self._complete(self._manifest, edits)
+        data = encode_edits(edits)
+        try:
+            await self._append(data)
+        except (FencedError, FatalError, CorruptError) as error:
+            self._failed(error)
+            raise
+        self._check_retired()
+        self._remember(data)
+        self._apply(edits)
 
     def _check_retired(self) -> None:
         if self._retired:

@@ -7,7 +7,7 @@ import asyncio
 import errno
 import os
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from headgate.broker.runtime.logging import get_logger
 logger = get_logger(__name__)
 
 _T = TypeVar("_T")
+_K = TypeVar("_K")
 
 
 async def outlast(work: asyncio.Future[_T]) -> _T:
@@ -110,6 +111,21 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
         looked_at(task)
     if cancelled:
         caller.cancel()
+
+
+async def in_parallel(call: Callable[[_K], Awaitable[_T]], arguments: Iterable[_K], at_once: int) -> list[_T]:
+    """The results of the calls, in order. `at_once` calls are under way at a time. The first error ends the others."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(argument: _K) -> _T:
+        async with slots:
+            return await call(argument)
+
+    tasks = [asyncio.ensure_future(one(argument)) for argument in arguments]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await end_tasks(tasks)
 
 
 async def load(importing: Callable[[], _T]) -> _T:

@@ -29,16 +29,13 @@ An object is one line of ASCII, for a person with `cat`, then the data::
 
 from __future__ import annotations
 
-import asyncio
 import os
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.runtime.tasks import in_parallel
 from headgate.broker.store.interface import Store
 from headgate.broker.store.keys import check_key, number_of, numbered
 
@@ -55,7 +52,6 @@ LOAD_TRIES = 10
 """A load starts again when two snapshots were made while it ran; ten times in a row means a writer out of control."""
 
 _LISTING_KEYS = 1000
-_T = TypeVar("_T")
 
 
 class LostRaceError(FencedError):
@@ -203,7 +199,7 @@ class Journal:
                     base = snapshots[-2] if len(snapshots) > 1 else 0
                     snapshot = await self._get_snapshot(base) if base else None
             versions = await self._versions(self._edits, self._edit_key(base))
-            edits = await _gather(self._get_edit, versions)
+            edits = await in_parallel(self._get_edit, versions, PARALLEL_REQUESTS_MAX)
         except InvalidError as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
@@ -255,10 +251,10 @@ class Journal:
             return
         oldest = snapshots[-self._snapshots_kept]
         edits = await self._versions(self._edits, up_to=oldest)
-        await _gather(lambda version: self._store.delete(self._edit_key(version)), edits)
+        await in_parallel(lambda version: self._store.delete(self._edit_key(version)), edits, PARALLEL_REQUESTS_MAX)
         # Snapshots last: an old one without its edits is still right; edits without a snapshot to start from are rubbish.
         old = snapshots[: -self._snapshots_kept]
-        await _gather(lambda version: self._store.delete(self._snapshot_key(version)), old)
+        await in_parallel(lambda version: self._store.delete(self._snapshot_key(version)), old, PARALLEL_REQUESTS_MAX)
 
     async def _versions(self, prefix: str, start_after: str = "", up_to: int | None = None) -> list[int]:
         """The version numbers below a prefix, rising, as far as `up_to`."""
@@ -281,21 +277,6 @@ class Journal:
 
     def _snapshot_key(self, version: int) -> str:
         return numbered(self._snapshots, version)
-
-
-async def _gather(call: Callable[[int], Awaitable[_T]], versions: Iterable[int]) -> list[_T]:
-    """The calls' answers in order, a few calls at a time. The first error ends the others."""
-    slots = asyncio.Semaphore(PARALLEL_REQUESTS_MAX)
-
-    async def one(version: int) -> _T:
-        async with slots:
-            return await call(version)
-
-    tasks = [asyncio.ensure_future(one(version)) for version in versions]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await end_tasks(tasks)
 
 
 def _encode(kind: str, version: int, name: str, data: bytes) -> bytes:

@@ -29,6 +29,9 @@ class Committed(Edit, frozen=True, tag="committed"):
     incarnation_id: str
     number: int
 
+    def touches(self) -> frozenset[object]:
+        return frozenset({self.incarnation_id})
+
     def apply(self, state: Manifest) -> None:
         if self.incarnation_id in state.incarnations:
             state.commits[self.incarnation_id] = max(self.number, state.commits.get(self.incarnation_id, -1))

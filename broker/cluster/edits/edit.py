@@ -27,6 +27,11 @@ class Edit(msgspec.Struct, frozen=True):
             RetryError: its author has to look again.
         """
 
+    def touches(self) -> frozenset[object] | None:
+        """What the edit depends on and changes. Edits that touch different things mean the same in any order, so commits of
+        several brokers can be one version of the journal. None: it must be checked against the state before it."""
+        return None
+
     def apply(self, state: Manifest) -> None:
         """Change the state. An edit about a deleted object, or one that was applied before, has no effect."""
         raise NotImplementedError

@@ -84,6 +84,16 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
             (one.partition, one.base_offset, one.end_offset) == (self.partition, part.base_offset, part.end_offset) for one in found
         )
 
+    def touches(self) -> frozenset[object]:
+        return frozenset(
+            {
+                (self.topic_id, self.partition),
+                *(one.path for one in self.files),
+                *(one.path for one in self.merged),
+                *(one.incarnation_id for one in self.replaced),
+            }
+        )
+
     def apply(self, state: Manifest) -> None:
         topic_id, partition, parts = self.topic_id, self.partition, self.parts
         if topic_id not in state.topics_by_id:

@@ -33,6 +33,9 @@ class AddChunks(Edit, frozen=True, tag="add_chunks"):
     def check(self, state: Manifest) -> None:
         _check_open(state, self.incarnation_id)
 
+    def touches(self) -> frozenset[object]:
+        return frozenset({self.incarnation_id})
+
     def apply(self, state: Manifest) -> None:
         incarnation = state.incarnations.get(self.incarnation_id)
         if incarnation is None:
@@ -54,6 +57,9 @@ class SetFollower(Edit, frozen=True, tag="set_follower"):
 
     def check(self, state: Manifest) -> None:
         _check_open(state, self.incarnation_id)
+
+    def touches(self) -> frozenset[object]:
+        return frozenset({self.incarnation_id})
 
     def apply(self, state: Manifest) -> None:
         if self.incarnation_id in state.incarnations:
@@ -87,6 +93,9 @@ class RemoveChunks(Edit, frozen=True, tag="remove_chunks"):
                 Reason.INVALID_REQUEST, f"a chunk is needed. incarnation=`{self.incarnation_id}` numbers=`{self.numbers}`"
             )
 
+    def touches(self) -> frozenset[object]:
+        return frozenset({self.incarnation_id})
+
     def apply(self, state: Manifest) -> None:
         for number in self.numbers:
             state.chunks.get(self.incarnation_id, {}).pop(number, None)
@@ -108,6 +117,9 @@ class FoldChunks(Edit, frozen=True, tag="fold_chunks"):
                     f"records are in files by now. incarnation=`{self.incarnation_id}` partition=`{one.partition}` "
                     f"base=`{one.base_offset}`",
                 )
+
+    def touches(self) -> frozenset[object]:
+        return frozenset({self.incarnation_id, *((one.topic_id, one.partition) for one in self.chunk.extents)})
 
     def apply(self, state: Manifest) -> None:
         chunks = state.chunks.get(self.incarnation_id)

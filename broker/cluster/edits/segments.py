@@ -37,5 +37,8 @@ class SealSegment(Edit, frozen=True, tag="seal_segment"):
             raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open. segment=`{self.segment_id}`")
         assert len(self.ends) == len(segment.partitions), "one end for each partition"
 
+    def touches(self) -> frozenset[object]:
+        return frozenset({self.segment_id})
+
     def apply(self, state: Manifest) -> None:
         state.segments.seal(self.segment_id, self.ends, self.producers_key)

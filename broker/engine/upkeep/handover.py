@@ -12,16 +12,19 @@ from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine import keys
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import encode_states
 from headgate.broker.engine.write.checkpoint import Checkpointer
 from headgate.broker.engine.write.wal import Wal
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.tasks import outlast, watch
+from headgate.broker.runtime.tasks import in_parallel, outlast, watch
 
 logger = get_logger("engine")
 
 RESIGN_RETRY_S = 0.2
+PUTS_TOGETHER = 16
+"""Objects that are written or deleted at a time. A store that is far away answers each of them seconds later."""
 SEAL_TRIES = 10
 """Attempts of a closing broker to seal its segments and its incarnation."""
 
@@ -42,6 +45,11 @@ class Handover:
         self._checkpointer = checkpointer
         self._durable = durable
         self._resigning: set[asyncio.Task[None]] = set()
+        self._wanted: set[int] = set()
+        """The segments of the next hand-over, which waits for the one under way."""
+        self._next: asyncio.Task[None] | None = None
+        """The task of that hand-over. None: no hand-over waits."""
+        self._turn = asyncio.Lock()
 
     def stop(self) -> None:
         """Stop the handovers that have begun."""
@@ -52,21 +60,31 @@ class Handover:
         """Hand segments over: refuse new records, make the accepted records durable, list them in the manifest, and seal the
         segments.
 
-        Only the writers of these segments wait meanwhile. A begun handover cannot be cancelled, also when the caller ends (the
-        stream to the leader that asked for it). The broker tries until it succeeds or until the broker ends.
+        Only the writers of these segments wait meanwhile. One hand-over is under way at a time. All segments that are asked for
+        meanwhile go on taking records, and are then handed over together, with one commit: if the store is far away, their writers
+        wait for one commit, not for all earlier ones. A begun handover cannot be cancelled, also when the caller ends (the stream
+        to the leader that asked for it). The broker tries until it succeeds or until the broker ends.
 
         Raises FencedError: another broker replaced this one. ClosedError: this broker closes.
         """
-        task = asyncio.create_task(self._resign(set(segment_ids)), name="resign")
-        self._resigning.add(task)
-        task.add_done_callback(self._resigning.discard)
-        # The partitions of these segments take no records any more. If the task fails, this broker must end, so that another broker
-        # leads them.
-        watch(task, "handing over", self._life.fail)
-        await outlast(task)
+        if self._next is None or self._next.done():
+            self._wanted = set()
+            self._next = task = asyncio.create_task(self._resign(self._wanted), name="resign")
+            self._resigning.add(task)
+            task.add_done_callback(self._resigning.discard)
+            # The partitions of these segments take no records any more. If the task fails, this broker must end, so that another
+            # broker leads them.
+            watch(task, "handing over", self._life.fail)
+        self._wanted.update(segment_ids)
+        await outlast(self._next)
 
     async def _resign(self, wanted: set[int]) -> None:
-        await self._leads.settled()
+        async with self._turn:
+            await self._leads.settled()
+            self._next = None
+            await self._hand_over(wanted)
+
+    async def _hand_over(self, wanted: set[int]) -> None:
         segments = [segment for segment in self._leads.segments() if segment.id in wanted]
         logs = [log for segment in segments for log in self._leads.of_segment(segment)]
         refusal = RetryError(Reason.NOT_LEADER, "the partition is being handed over to another broker")
@@ -86,6 +104,7 @@ class Handover:
     async def _seal(self, segments: Iterable[SegmentInfo], *more: Edit) -> None:
         """Seal segments. All their records are durable and in complete chunks."""
         seals: list[Edit] = []
+        states: dict[str, list[PartitionLog]] = {}
         origins: set[str] = set()
         for segment in segments:
             if segment.id not in self._life.manifest.segments.open:
@@ -101,12 +120,16 @@ class Handover:
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
             assert self._checkpointer.lists(logs), "a segment is sealed with all of its chunks"
             key = keys.segment_producers(self._life.incarnation_id, str(segment.id))
-            await self._life.store.put(key, await encode_states(logs))
+            states[key] = logs
             seals.append(SealSegment(segment.id, [partition.high_watermark for partition in logs], key))
             origins.update(segment.origins)
+        await in_parallel(self._write_states, states.items(), PUTS_TOGETHER)
         await self._checkpointer.list_all(*seals, *more)
-        for origin in origins - self._life.manifest.producers_objects():
-            await self._life.store.delete(origin)
+        await in_parallel(self._life.store.delete, sorted(origins - self._life.manifest.producers_objects()), PUTS_TOGETHER)
+
+    async def _write_states(self, states: tuple[str, list[PartitionLog]]) -> None:
+        key, logs = states
+        await self._life.store.put(key, await encode_states(logs))
 
     async def seal_all(self) -> None:
         """Seal all segments and this incarnation. The WAL must be closed."""

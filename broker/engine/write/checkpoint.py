@@ -134,14 +134,18 @@ class Checkpointer:
         async with self._lock:
             await self._catalog.settle()
             rolled = list(self._rolled)
+            replaced = None
             if rolled:
-                await self._list(rolled, more)
+                replaced = await self._list(rolled, more)
             elif more:
                 await self._catalog.commit(*more)
         if rolled:
             self._listed()
+        if replaced is not None:
+            await self._store.delete(replaced)
 
-    async def _list(self, rolled: list[Rolled], more: tuple[Edit, ...]) -> None:
+    async def _list(self, rolled: list[Rolled], more: tuple[Edit, ...]) -> str | None:
+        """Returns the key of the producers' state that is not needed any more."""
         chunks = [await self._describe(one) for one in rolled]
         previous = self._catalog.manifest.producers_keys.get(self._incarnation_id)
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
@@ -149,8 +153,7 @@ class Checkpointer:
         await self._catalog.commit(
             AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key), *more
         )
-        if previous is not None:
-            await self._store.delete(previous)
+        return previous
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
         """Called when the manifest lists these chunks. Their rows leave memory."""

@@ -223,6 +223,22 @@ def test_a_drain_takes_everything_at_once_and_evenly() -> None:
     assert cluster.run(600) == []
 
 
+@pytest.mark.parametrize("room", [0, 1])
+def test_no_more_than_the_room_is_moved_at_a_time_except_by_a_drain(room: int) -> None:
+    cluster = world(1, 2)
+    for _ in range(10):
+        cluster.create(1, lambda second, partition: 0.03)
+    cluster.run(20)
+    cluster.planner.room = room
+    cluster.join(3)
+    found = cluster.run(20)
+    assert len(found) == len({done.second for done in found}) and bool(found) is bool(room), "the newcomer gets one at a time"
+    leaving = next(iter(cluster.brokers))
+    cluster.brokers[leaving].draining = True
+    assert OrderKind.DRAIN in kinds(cluster.run(1))
+    assert not [info for info in cluster.segments.values() if info.incarnation_id == leaving]
+
+
 def test_a_rolling_restart_ends_even() -> None:
     cluster = world(1, 2, 3)
     cluster.create(12, lambda second, partition: 0.05)

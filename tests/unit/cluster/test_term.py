@@ -253,6 +253,15 @@ def test_lost(happens: Callable[[Leader], object], passes: Callable[[Leader], ob
     assert [one for one in kinds(leader.effects) if one != "WaitFor"] == expected
 
 
+@pytest.mark.parametrize(("commit_s", "under_way", "room"), [(0.01, 0, 8), (1.0, 0, 2), (1.0, 1, 1), (4.0, 1, 0), (6.0, 0, 0)])
+def test_slow_commits_leave_little_room_for_hand_overs(commit_s: float, under_way: int, room: int) -> None:
+    leader = Leader()
+    for number in range(under_way):
+        leader.term.orders.begin(Order(kind=OrderKind.MOVE, seal=(number,), open=(), why="-"), leader.manifest, leader.now_s)
+    leader.take(Measured(BrokerLoad(incarnation_id=MINE.id, broker_id=MINE.broker_id), commit_s))
+    assert leader.term.planner.room == room
+
+
 def test_a_store_that_was_away_blames_nobody() -> None:
     """The leader reaches the store again: the members have the whole time from then on."""
     leader = Leader()

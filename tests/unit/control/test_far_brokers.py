@@ -1,16 +1,24 @@
-"""A broker that is far from the leader: every byte takes a while on its way.
+"""A broker that is far from the leader, or from the store: every byte takes a while on its way.
 
-Compared: the members, and the brokers that the leader replaced. A mismatch means that a far broker never joins, and that the others
-carry its load, or that it is replaced again and again.
+Compared: the members, the brokers that the leader replaced, and the versions of the journal that moves of segments need. A
+mismatch means that a far broker never joins, and that the others carry its load, or that it is replaced again and again; or that
+writers wait for the hand-overs of other segments.
 """
 
 from __future__ import annotations
 
-import grpc
+import threading
 
+import grpc
+import pytest
+
+from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
+from headgate.broker.cluster.manifest_format import decode_edits
+from headgate.broker.cluster.order_book import Decision
 from headgate.broker.control.stream import connect
 from tests.support.network import Doors
 from tests.unit.control.conftest import MakeWorld
+from tests.unit.control.test_one_cluster import create
 from tests.unit.control.world import HOST, Broker, until
 
 DELAY_S = 1.2
@@ -42,3 +50,44 @@ async def test_a_broker_joins_a_leader_that_is_far_away(make_world: MakeWorld) -
     finally:
         await broker.close()
         doors.close()
+
+
+async def test_segments_that_move_at_a_time_wait_for_two_commits(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store does not answer the first hand-over. All segments that are to move meanwhile take records until it has answered,
+    and then go together."""
+    world = await make_world(2)
+    leader, member = world.brokers
+    for number in range(24):
+        await create(world, f"t{number}", 1)
+    term = leader.participant.leader
+    assert term is not None
+    moving = [one for one in term.journal.manifest.segments.open.values() if one.incarnation_id == member.engine.incarnation_id]
+    assert len(moving) >= 8
+    resign, asked = member.engine.resign, 0
+
+    async def counted(segment_ids: list[int]) -> None:
+        nonlocal asked
+        asked += 1
+        await resign(segment_ids)
+
+    monkeypatch.setattr(member.engine, "resign", counted)
+    answers = member.store.held["put"] = threading.Event()
+    before = term.journal.version
+    opened, loads = term.journal.manifest.segments.open, term.term.loads()
+    logs = [log for log in member.engine.all_logs() if log.segment_id in {one.id for one in moving}]
+    assert len(logs) == len(moving)
+    decisions: list[Decision] = []
+    for one in moving:
+        order = term.term.planner.order_move(opened, loads, one.id, leader.number)
+        decisions.append(term.orders.begin(order))
+        await until(lambda: asked == len(decisions) and any(log.refusal for log in logs))
+    assert sum(log.refusal is not None for log in logs) == 1, "only the writers of the first segment wait"
+    answers.set()
+    for decision in decisions:
+        await term.orders.wait(decision)
+    commits = term.journal.since(before)
+    assert commits is not None
+    edits = [decode_edits(data) for _, data in commits]
+    seals = [sum(isinstance(edit, SealSegment) for edit in one) for one in edits]
+    assert [count for count in seals if count] == [1, len(moving) - 1]
+    assert all(sum(isinstance(edit, OpenSegment) for edit in one) == count for one, count in zip(edits, seals, strict=True))

@@ -8,15 +8,19 @@ that comes back after its deletion, or a broker that must be restarted to take a
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
 
+from headgate.broker.cluster.edits.incarnations import AddChunks, OpenIncarnation, SetFollower
+from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.edits.topics import CreateTopic
-from headgate.broker.cluster.manifest_format import encode_snapshot
-from headgate.broker.cluster.objects import Topic
+from headgate.broker.cluster.manifest_format import decode_edits, encode_snapshot
+from headgate.broker.cluster.objects import Follower, Topic
+from headgate.broker.cluster.objects import Incarnation as Opened
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
@@ -24,7 +28,7 @@ from headgate.broker.store.interface import Buffer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Incarnation, Machine, eventually, read_values, settings, swept
+from tests.unit.engine.world import Incarnation, Machine, MortalStore, eventually, read_values, settings, swept
 
 TRIES = 3
 HOUR_MS = 3_600_000
@@ -312,3 +316,34 @@ async def test_a_manifest_of_many_edits_is_loaded_from_its_snapshot(machine: Mac
     assert encode_snapshot(reloaded.manifest) == encode_snapshot(broker.engine.manifest)
     broker = await check_restart(machine, broker)
     assert await read_values(broker) == []
+
+
+async def test_commits_of_several_brokers_that_wait_are_one_version() -> None:
+    """While the store does not answer, four brokers ask. What touches different things goes together; an edit that no longer fits
+    is refused alone; an edit of the same things, and one that is checked against the state before it, is a version of its own."""
+    brokers = [Opened(id=name, broker_id=number, leader_epoch=number, opened_ms=0) for number, name in enumerate("abcd")]
+    follower = Follower(incarnation_id="f", host="h", grpc_port=1, stream=1)
+    store = MortalStore(MemoryStore(MemoryObjects()))
+    catalog = LocalCatalog(store, "a")
+    await catalog.load()
+    await catalog.commit(*map(OpenIncarnation, brokers))
+    answers = store.held["put_if_absent"] = threading.Event()
+    asked = [
+        ("a", CreateTopic(Topic(id=uuid.UUID(int=1), name="t", partitions=1))),
+        ("b", SetFollower("b", follower)),
+        ("c", AddChunks("c", [])),
+        ("d", SealSegment(7, [])),
+        ("b", AddChunks("b", [])),
+        ("c", SetFollower("c", follower)),
+        ("a", CreateTopic(Topic(id=uuid.UUID(int=2), name="u", partitions=1))),
+    ]
+    commits = [asyncio.create_task(catalog.commit_for(by, [edit])) for by, edit in asked]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    answers.set()
+    results = await asyncio.gather(*commits, return_exceptions=True)
+    assert [type(one) for one in results] == [type(None)] * 3 + [InvalidError] + [type(None)] * 3
+    found = catalog.since(1)
+    assert found is not None
+    written = [decode_edits(data) for _, data in found]
+    assert written == [[asked[0][1]], [asked[1][1], asked[2][1]], [asked[4][1], asked[5][1]], [asked[6][1]]]
