@@ -8,11 +8,13 @@ works on all of a large request at once: its loops belong into `Turn.each`. A re
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.message import Message
 
@@ -29,9 +31,14 @@ from headgate.broker.server.grpc.bounds import NAMES_MAX
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.groups_service import IDS_MAX, ROWS_MAX, GroupsService
+from headgate.broker.server.grpc.handlers import decode
 from headgate.broker.server.grpc.log_service import QUERIES_MAX, LogService
 from headgate.broker.server.grpc.server_state import ServerState
+from headgate.broker.server.grpc.subscribe import ELEMENTS_MAX, SUBSCRIPTIONS_MAX
+from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, gates_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.methods import Method as GrpcMethod
+from tests.support import costly_grpc
 from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
 
 TURN_RATIO_MAX = 15.0
@@ -47,6 +54,24 @@ class NoContext:
 
     def invocation_metadata(self) -> tuple[()]:
         return ()
+
+
+class OneMessage:
+    """A stream of one message, whose client takes all answers."""
+
+    is_in_use = False
+
+    def __init__(self, message: Message) -> None:
+        self._left: list[Any] = [grpc.aio.EOF, message.SerializeToString()]
+
+    async def read(self) -> Any:
+        return self._left.pop()
+
+    async def write(self, message: bytes) -> None:
+        await asyncio.sleep(0)
+
+    def at_end(self, act: Callable[[], None]) -> None:
+        raise AssertionError("no answer counts against a budget")
 
 
 @dataclass(frozen=True)
@@ -114,6 +139,23 @@ class Calls:
             answer = await getattr(self._services[method.service], method.name)(type(request).FromString(data), NoContext())
             encoded: bytes = answer.SerializeToString()
             return encoded
+
+        return self._broker.longest_turn_of_s(act)
+
+    def longest_turn_of_subscribing_s(self, count: int) -> float:
+        latest = log_pb2.Position(latest=True)
+        add = [log_pb2.Subscription(subscription=one % SUBSCRIPTIONS_MAX, topic=KNOWN, position=latest) for one in range(count)]
+        request = log_pb2.SubscribeRequest(add=add)
+        return self._broker.longest_turn_of_s(lambda: self._services["log"].subscribe(OneMessage(request)))
+
+    def longest_turn_of_decoding_s(self, method: GrpcMethod, data: bytes) -> float:
+        """Decodes as the gate of the port does; Publish, which has batches and no lists, at once."""
+
+        async def act() -> None:
+            if method.name == "Publish":
+                decode(method.request, data)
+            else:
+                await self._broker.engine.turns.begin().run(decoding(method.request, data, costly_grpc.elements_max(method)))
 
         return self._broker.longest_turn_of_s(act)
 
@@ -203,11 +245,11 @@ def small_turn_s(calls: Calls) -> float:
     return longest_s
 
 
-def check(turn_s: Callable[[], float], small_turn_s: float) -> None:
+def check(turn_s: Callable[[], float], small_turn_s: float, what: str = "") -> None:
     """Compare the longest turn of a large request with that of small ones; the best of several runs counts."""
     turns_s: list[float] = []
     while not turns_s or turns_s[-1] > TURN_RATIO_MAX * small_turn_s:
-        assert len(turns_s) < RUNS, f"the method held the loop for long. turns_s=`{turns_s}` small_s=`{small_turn_s}`"
+        assert len(turns_s) < RUNS, f"the method held the loop for long. list=`{what}` turns_s=`{turns_s}` small_s=`{small_turn_s}`"
         turns_s.append(turn_s())
 
 
@@ -217,6 +259,22 @@ def test_the_largest_request(calls: Calls, small_turn_s: float, method: Method) 
     with pytest.raises(InvalidError) as caught:
         calls.longest_turn_s(method, method.most + 1)
     assert caught.value.reason is Reason.INVALID_REQUEST and f"max=`{method.most}`" in caught.value.message
+
+
+@pytest.mark.parametrize("name", sorted(costly_grpc.METHODS))
+def test_decoding_the_most_elements(calls: Calls, small_turn_s: float, name: str) -> None:
+    """Of each list of each method. One element more is refused, before protobuf has made any."""
+    method = costly_grpc.METHODS[name]
+    for what, data in costly_grpc.costly(method):
+        check(lambda data=data: calls.longest_turn_of_decoding_s(method, data), small_turn_s, what)
+    for _, data in costly_grpc.costly(method, more=1):
+        if len(data) > costly_grpc.elements_max(method):
+            with pytest.raises(InvalidError, match="too many elements"):
+                calls.longest_turn_of_decoding_s(method, data)
+
+
+def test_the_most_subscriptions(calls: Calls, small_turn_s: float) -> None:
+    check(lambda: calls.longest_turn_of_subscribing_s(ELEMENTS_MAX), small_turn_s)
 
 
 LOOKS = [

@@ -25,6 +25,7 @@ from headgate.broker.engine.read.committed import visible
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call
@@ -100,15 +101,15 @@ class Subscriber:
     async def _read(self) -> None:
         while (data := await self._call.read()) is not grpc.aio.EOF:
             turn = self._engine.turns.begin()
-            self._change(await turn.run(decoding(log_pb2.SubscribeRequest, data, ELEMENTS_MAX)))
+            await self._change(await turn.run(decoding(log_pb2.SubscribeRequest, data, ELEMENTS_MAX)), turn)
             self._call.is_in_use = bool(self._subscriptions)
 
-    def _change(self, request: log_pb2.SubscribeRequest) -> None:
-        for number in request.remove:
+    async def _change(self, request: log_pb2.SubscribeRequest, turn: Turn) -> None:
+        async for number in turn.each(request.remove):
             known = self._subscriptions.get(number)
             if known is not None:
                 self._remove(known)
-        for wanted in request.add:
+        async for wanted in turn.each(request.add):
             check_topic(Operation.READ, wanted.topic, "Log/Subscribe")
             known = self._subscriptions.get(wanted.subscription)
             if known is not None:
