@@ -209,7 +209,7 @@ def test_a_cluster_without_workers_ends_the_flood_and_its_gate(
     ("setting", "told"),
     [
         ("spark.executor.memory=4g", ("had no executor", "executor.memory=`4g`", "as much memory", "spark.headgate.executorWait")),
-        ("spark.executor.extraJavaOptions=-XX:Nonsense", ("its executors could not start", "work/")),
+        ("spark.executor.extraJavaOptions=-agentlib:nonsense", ("its executors could not start", "work/")),
         ("spark.pyspark.python=/nowhere/python", ("/nowhere/python", "spark.pyspark.python")),
     ],
 )
