@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,7 +58,10 @@ def count(spark: SparkSession, flood: Flood, span: TimeSpan, partitions: int) ->
     job = job_of(flood, span, "", partitions)
     with spark_errors("the source cannot be counted."):
         activate(spark)
-        found = counted_ahead(spark, job.rows(spark, time.time_ns() // 1_000_000), partitions)
+        rows = job.rows_if_any(spark)
+        if rows is None:
+            return 0, {}
+        found = counted_ahead(spark, rows, partitions)
     return None if found is None else (found[0].total, found[1].to_json())
 
 

@@ -13,8 +13,6 @@ again: its next gate has the same id, and the released one is listed as `<flood 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 import time
@@ -29,13 +27,15 @@ from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, partitions_of
+from headgate.pipelines.columns.stand_ins import has_no_rows
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
+from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.jobs import Jobs
 from headgate.pipelines.late import Loaded, missing
 from headgate.pipelines.part import Part
-from headgate.pipelines.plan import ARROW, Counts, EmptySourceError, Job, Rows, full_source, records, spark_errors
+from headgate.pipelines.plan import ARROW, Counts, EmptySourceError, Job, Rows, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.rows import rows_of
@@ -56,8 +56,6 @@ FILE_BYTES_MIN = 64 << 10
 FILE_BYTES_MAX = 1 << 30
 
 _FLOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
-_SECRET_OPTION = re.compile(r"secret|password|token|access[._]?key", re.IGNORECASE)
-"""Spark options that hold secrets (`spark.redaction.regex`). They change with time and do not identify the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ class Backfill:
         order_by: order of rows with equal event times; their content decides last, so every run gives the same order.
         where, part: the rows that are loaded.
         flood_id: letters, digits, ``.``, ``_``, ``-``. Default: a digest of `topic`, `place` and everything from `source` to
-            `part`; a local path counts as absolute, and passwords, tokens and keys do not count.
+            `part`; all spellings of one path are one, and passwords, tokens and keys do not count (`identity.py`).
         place: `Place.NOW`: behind existing records, before records from now on. `Place.FRONT`: before everything, within the
             topic's `history.room`. `Place.END`: behind everything, at the moment of the commit.
         partitions: number of partitions with which a missing topic is created.
@@ -119,7 +117,7 @@ class Backfill:
             raise InvalidError(
                 Reason.INVALID_REQUEST, "a flood from a DataFrame needs a flood_id: the same flood again must have the same"
             )
-        return f"flood-{_digest([self.topic, *self._parts().values()], 16)}"
+        return self.identity().id
 
     def check(self) -> None:
         """Raises InvalidError when a value cannot be."""
@@ -153,18 +151,33 @@ class Backfill:
         )
         return rows_of(spark, self.source, self.format, self.options, made)
 
-    def definition(self) -> str:
-        """A digest of each part of the definition, which the gate keeps. Digests, because SQL is long and a URL may hold a
-        password.
+    def rows_if_any(self, spark: SparkSession) -> Rows | None:
+        """The source's rows as records, with the present time if the flood has no event time; None for a path that is there without
+        a file with content, of which Spark cannot tell the columns. Raises as `rows`."""
+        try:
+            return self.rows(spark, time.time_ns() // 1_000_000)
+        except EmptySourceError:
+            return None
+        except InvalidError:
+            if isinstance(self.source, str) and has_no_rows(spark, self.source, self.format, self.options):
+                return None
+            raise
 
-        A DataFrame counts only as "a DataFrame".
-        """
-        return " ".join(f"{name}={_digest(part, 12)}" for name, part in self._parts().items())
+    def identity(self) -> Identity:
+        """The parts of the definition that decide the flood's records and their place."""
+        return identity(
+            self.topic, self.source, self.format, self.options, key=self.key, value=self.value, event_time=self.event_time,
+            headers=self.headers, order_by=list(self.order_by),
+            where=self.where if self.part is None else self.part.text(self.event_time, self.where), place=str(self.place),
+        )  # fmt: skip
+
+    def definition(self) -> str:
+        """A digest of each part of the definition, which the gate keeps."""
+        return self.identity().definition()
 
     def differs_from(self, gate: Gate) -> list[str]:
         """The names of the parts in which this flood differs from the flood that opened the gate."""
-        ours, theirs = ({tuple(part.split("=", 1)) for part in text.split()} for text in (self.definition(), gate.definition))
-        return sorted({part[0] for part in ours ^ theirs})
+        return self.identity().differs_from(parts_of(gate.definition))
 
     def check_definition(self, gate: Gate) -> None:
         """Raises InvalidError(GATE_CONFLICT) when another flood opened the gate of this flood's id."""
@@ -180,25 +193,6 @@ class Backfill:
             f"the flood's id was used for another flood: {way_out}. "
             f"flood_id=`{gate.id}` topic=`{gate.topic}` state=`{gate.state}` differs=`{', '.join(differing)}`",
         )
-
-    def _parts(self) -> dict[str, object]:
-        """The parts of the definition that decide the flood's records and their place, without the topic."""
-        return {
-            "source": full_source(self.source, self.format) if isinstance(self.source, str) else None,
-            "format": self.format,
-            "options": sorted(one for one in self.options.items() if _SECRET_OPTION.search(one[0]) is None),
-            "key": self.key,
-            "value": self.value,
-            "event_time": self.event_time,
-            "headers": self.headers,
-            "order_by": list(self.order_by),
-            "where": self.where if self.part is None else self.part.text(self.event_time, self.where),
-            "place": str(self.place),
-        }
-
-
-def _digest(what: object, characters: int) -> str:
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:characters]
 
 
 def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = None) -> Certificate:
@@ -271,6 +265,9 @@ class FloodRun:
     ) -> None:
         self._backfill = backfill
         self._flood_id = backfill.id()
+        self._ids = (self._flood_id, *(backfill.identity().former_ids() if backfill.flood_id is None else ()))
+        """Ids under which the flood may be in the topic: its own, and, until its gate was looked for, those of earlier releases."""
+        self._definition = backfill.definition()
         self._spark: Any = spark
         self._connection = connection
         self._gates = gates
@@ -354,20 +351,14 @@ class FloodRun:
         self._source = work, counts
 
     def _counted(self, partitions: int) -> tuple[Work, Counts]:
-        from headgate.pipelines.work import counted, nothing
+        from headgate.pipelines.work import counted
 
-        behind = self._backfill.late_behind
-        try:
-            rows = self._backfill.rows(self._spark, time.time_ns() // 1_000_000)
-        except EmptySourceError:
-            if behind is not None:
-                raise
-            return nothing(partitions)
-        self._snapshot = rows.snapshot
+        rows = self._backfill.rows_if_any(self._spark)
+        self._snapshot = "" if rows is None else rows.snapshot
         work, counts = counted(self._spark, rows, partitions, self.known)
-        if behind is not None:
-            whole = replace(self._backfill, part=behind.part).rows(self._spark, time.time_ns() // 1_000_000)
-            counts = missing(behind, whole.frame.count(), counts, self._flood_id)
+        if (behind := self._backfill.late_behind) is not None:
+            whole = replace(self._backfill, part=behind.part).rows_if_any(self._spark)
+            counts = missing(behind, 0 if whole is None else whole.frame.count(), counts, self._flood_id)
         return work, counts
 
     # -- the topic and its gate
@@ -407,16 +398,19 @@ class FloodRun:
 
     def _gate(self) -> Gate | None:
         """This flood's gate; None without one, and for a released one."""
-        try:
-            gate = self._connection.call(self._connection.gates.describe(self._backfill.topic, self._flood_id))
-        except InvalidError as error:
-            if error.reason is not Reason.UNKNOWN_GATE:
-                raise
-            return None
-        if gate.state is GateState.RELEASED:
-            return None
-        self._backfill.check_definition(gate)
-        return gate
+        for name in self._ids:
+            try:
+                gate = self._connection.call(self._connection.gates.describe(self._backfill.topic, name))
+            except InvalidError as error:
+                if error.reason is not Reason.UNKNOWN_GATE:
+                    raise
+                continue
+            if gate.state is not GateState.RELEASED:
+                self._backfill.check_definition(gate)
+                self._flood_id, self._ids, self._definition = gate.id, (gate.id,), gate.definition
+                return gate
+        self._ids = (self._flood_id,)
+        return None
 
     def _open(self, counts: Counts) -> HeldGate:
         one = self._backfill
@@ -428,7 +422,7 @@ class FloodRun:
                 counts.rows,
                 place=one.place,
                 ttl_ms=one.ttl_ms,
-                definition=one.definition(),
+                definition=self._definition,
                 lost=self.jobs.cancel,  # this job's files can no longer be committed
             )
         except InvalidError as error:
@@ -497,7 +491,7 @@ class FloodRun:
             return self._refused(counts, self._held.lost, gate)
         files = [file for one in self._written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
-            definition, owner = self._backfill.definition(), self._gates.owner
+            definition, owner = self._definition, self._gates.owner
             try:
                 filled = self._connection.call(
                     gates.publish(topic, files, gate_id=self._flood_id, definition=definition, owner=owner)

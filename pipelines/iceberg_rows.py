@@ -18,11 +18,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.stand_ins import bucket_of, stand_in_files
+from headgate.pipelines.columns.stand_ins import stand_in_files
 from headgate.pipelines.iceberg_columns import as_text, has_uuid, id_of, is_uuid, parts_of
 from headgate.pipelines.iceberg_table import Snapshot, TableFile, read_snapshot
 from headgate.pipelines.names import quoted
 from headgate.pipelines.plan import Rows, spark_errors
+from headgate.pipelines.spark_paths import bucket_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

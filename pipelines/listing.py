@@ -28,6 +28,8 @@ from headgate.pipelines.spark_paths import (
 )
 
 fs: Any = pyarrow.fs
+SAID_MAX = 20
+"""Directories that one message names; a person reads it."""
 FILES_MAX = 100_000
 """More files at a path are a mistake in the path, more often than a source."""
 
@@ -63,6 +65,21 @@ class Listing:
     left_out: tuple[str, ...] = ()
     log: bool = False
     """True if the files are those in the log of a stream's sink."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the path is there and nothing at it has rows: an empty day."""
+        return self.is_there and not self.files and not self.left_out
+
+    def check_read(self, path: str) -> None:
+        """Raise InvalidError when Spark reads none of the files, because of the directories in which they lie."""
+        if self.left_out and not self.files:
+            raise InvalidError(
+                Reason.INVALID_CONFIG,
+                "all files lie in directories below the path, which Spark does not read unless their names are columns (`day=1`): "
+                'the option `recursiveFileLookup: "true"` reads them. '
+                f"directories=`{', '.join(self.left_out[:SAID_MAX])}` path=`{path}`",
+            )
 
 
 def list_files(system: Any, base: str, options: Mapping[str, str]) -> Listing:

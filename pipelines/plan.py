@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +25,6 @@ QUERY = "query"
 """The format of a source that is a SQL query."""
 ICEBERG = "iceberg"
 """The format of a source that is a snapshot of an Iceberg table."""
-_FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro", "xml", "binaryfile", "delta"})
-"""Formats whose source is a path. A source of another format may be the name of a table."""
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +77,6 @@ class Job:
     name: str
     file_bytes: int
     bases: dict[int, int]
-
-
-def full_source(source: str, format: str) -> str:
-    """The source under a name that does not depend on the process's directory: a local path becomes absolute."""
-    is_local = format.lower() in _FILE_FORMATS and _SCHEME.match(source) is None
-    return os.path.abspath(source) if is_local else source
 
 
 class EmptySourceError(InvalidError):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.stand_ins import bucket_of, stand_in
+from headgate.pipelines.columns.stand_ins import stand_in
 from headgate.pipelines.plan import ICEBERG, Rows, load, spark_errors
+from headgate.pipelines.spark_paths import bucket_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

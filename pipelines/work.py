@@ -41,30 +41,28 @@ class Work(Protocol):
         """Write the files. Returns the output by partition, in the order of offsets. Raises InvalidError, RetryError."""
 
 
-class _NoWork:
-    """A source without files that have content."""
+class NoWork:
+    """The work on a source without files."""
 
     engine = why = ""
-    way = "the source has no files with content"
+    way = "the source is there, and has no file with rows"
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
 
     def count(self) -> Counts:
+        """No rows."""
         return Counts((0,) * self._partitions, 0, None, None)
 
     def write(self, job: Job) -> list[Written]:
+        """Nothing."""
         return []
 
 
-def nothing(partitions: int) -> tuple[Work, Counts]:
-    """The work on a source that has no files with content, and its count."""
-    work = _NoWork(partitions)
-    return work, work.count()
-
-
-def counted(spark: SparkSession, rows: Rows, partitions: int, known: KeptCount | None = None) -> tuple[Work, Counts]:
-    """Choose the way for these rows and count them, unless `known` is their count on columns."""
+def counted(spark: SparkSession, rows: Rows | None, partitions: int, known: KeptCount | None = None) -> tuple[Work, Counts]:
+    """Choose the way for these rows and count them, unless `known` is their count on columns. `rows` None: the source has none."""
+    if rows is None:
+        return NoWork(partitions), NoWork(partitions).count()
     try:
         if not has_jvm(spark):
             raise UnlikeError("Spark Connect shows no plan")

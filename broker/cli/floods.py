@@ -30,7 +30,9 @@ from headgate.pipelines.floods.spans import (
     first_key,
     gates_of,
     keys_between,
+    middles,
     newest_key,
+    source_path,
     span_of,
 )
 from headgate.pipelines.floods.standing import Topic, topic_of
@@ -43,7 +45,11 @@ SHOWN_MAX = 50
 CALL_MS = 10_000
 """Longest wait for one answer of the cluster, with its retries: these commands only read."""
 LOOK_BACK = 31
-"""Partitions that `check` looks back for one whose source is there: the newest one may not have arrived."""
+"""Partitions at each end among which `check` looks for one whose source is there: the newest one may not have arrived."""
+SAMPLE_MAX = 8
+"""Partitions on which `check` judges a flood: the oldest and the newest whose source is there, and some between them."""
+LOOKS_MAX = 64
+"""Partitions between them at which `check` looks."""
 
 
 def read(path: Path) -> list[Flood]:
@@ -57,7 +63,7 @@ def read(path: Path) -> list[Flood]:
 
 
 def check(path: Path, as_json: bool) -> int:
-    """Judge floods on the source of the newest partition that has one, without a cluster. Returns the exit code: 0 without
+    """Judge floods on a sample of the partitions whose source is there, without a cluster. Returns the exit code: 0 without
     mistakes."""
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
@@ -78,25 +84,47 @@ def check(path: Path, as_json: bool) -> int:
 def _judged(flood: Flood, now: datetime, analyse: Analyse | None) -> dict[str, Any]:
     keys: list[str] = []
     try:
-        keys = _newest_there(flood, now)
+        keys = _sampled(flood, now)
         plan = make_plan(flood, keys, None, now, deadline=deadline_at(flood, now), analyse=analyse)
     except HeadgateError as error:
         return {"partitions": keys, "problem": error.message, "notes": []}
     return {"partitions": keys, "problem": None, "notes": list(plan.notes)}
 
 
-def _newest_there(flood: Flood, now: datetime) -> list[str]:
-    """The newest partition whose source is there, or the newest one of all; none for a flood that begins later."""
-    keys = _keys(flood, (), now)[-LOOK_BACK:]
-    for key in reversed(keys):
-        try:
-            listing(flood, span_of(flood.partitions, key))
-        except InvalidError as error:
-            if error.reason is not Reason.NOT_FOUND:
-                raise
-            continue
-        return [key]
-    return keys[-1:]
+def _sampled(flood: Flood, now: datetime) -> list[str]:
+    """The oldest and the newest partition whose source has files, and some between them, one for each path; else the newest one
+    that is there, or the newest one of all; none for a flood that begins later. Raises as `listing`."""
+    keys = _keys(flood, (), now)
+    files: dict[str, int | None] = {}
+
+    def path(key: str) -> str:
+        return source_path(flood, span_of(flood.partitions, key))
+
+    def has_files(key: str) -> bool:
+        if (at := path(key)) not in files:
+            files[at] = _files_at(flood, key)
+        return bool(files[at])
+
+    ends = (next(filter(has_files, some), None) for some in (reversed(keys[-LOOK_BACK:]), keys[:LOOK_BACK]))
+    found = {path(key): key for key in ends if key is not None}
+    for key in middles(keys, LOOKS_MAX):
+        if len(found) >= SAMPLE_MAX:
+            break
+        if path(key) not in found and has_files(key):
+            found[path(key)] = key
+    if found:
+        return sorted(found.values())
+    return [key for key in keys if files.get(path(key)) is not None][-1:] or keys[-1:]
+
+
+def _files_at(flood: Flood, key: str) -> int | None:
+    """The number of files of a partition's source; None if it is not there."""
+    try:
+        return listing(flood, span_of(flood.partitions, key)).files
+    except InvalidError as error:
+        if error.reason is not Reason.NOT_FOUND:
+            raise
+        return None
 
 
 def plan(path: Path, names: Sequence[str], partitions: Sequence[str], cluster: str, as_json: bool) -> int:

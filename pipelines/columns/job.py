@@ -38,13 +38,14 @@ from headgate.pipelines.columns.plan import (
     task_bytes,
     writers,
 )
-from headgate.pipelines.columns.stand_ins import SCHEMES, Bucket, access, hadoop_settings, java_classes
+from headgate.pipelines.columns.stand_ins import Bucket, access, hadoop_settings, java_classes
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
 from headgate.pipelines.session import is_local
+from headgate.pipelines.spark_paths import S3_SCHEMES
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -256,7 +257,7 @@ def _place(spark: SparkSession, url: str, bucket: Bucket | None) -> tuple[str, A
     if bucket is not None:
         return bucket.object_of(local_path(url)), bucket.access
     parts = urlsplit(url)
-    if parts.scheme in SCHEMES:
+    if parts.scheme in S3_SCHEMES:
         return f"s3://{parts.netloc}{local_path(url)}", access(spark, parts.netloc)
     if parts.scheme not in ("", "file"):
         raise UnlikeError(f"the source is neither on a local file system nor on S3: {parts.scheme}")

@@ -16,26 +16,25 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.files import Access, access_of, footer_of, fs, local_path, opened, orc_tail_of, refused, system
+from headgate.pipelines.identity import FILE_FORMATS
+from headgate.pipelines.listing import DataFile, Listing, list_files
 from headgate.pipelines.session import is_local
+from headgate.pipelines.spark_paths import bucket_of, key_of
+from headgate.pipelines.spark_paths import local_path as local_path_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SCHEMES = ("s3", "s3a", "s3n")
 THREADS = 16
 """Objects that are read at the same time."""
-FILES_MAX = 100_000
-"""More objects below a path are a mistake in the path, more often than a source."""
 HEAD_BYTES = 64 << 10
 """The beginning of each text, in which Spark finds the names of columns."""
 COPIED_BYTES_MAX = 256 << 20
 """A source of text whose types Spark finds by reading all of it is copied up to this size."""
-_GLOB = frozenset("*?[{\\")
 _FORMATS = frozenset(("parquet", "csv", "json", "orc"))
 
 
@@ -54,12 +53,6 @@ class Bucket:
     def in_words(self, text: str) -> str:
         """A text with the names of objects in place of those of the files that stand for them."""
         return re.sub(rf"(?:file:/*)?{re.escape(self.root)}/", "s3://", text)
-
-
-def bucket_of(source: str) -> str:
-    """The bucket of a path on S3; empty for another path."""
-    parts = urlsplit(source)
-    return parts.netloc if parts.scheme.lower() in SCHEMES else ""
 
 
 def hadoop_settings(spark: SparkSession) -> Any:
@@ -105,15 +98,18 @@ def stand_in(spark: SparkSession, source: str, format: str, options: Mapping[str
     if not is_local(str(spark.sparkContext.master)):
         raise UnlikeError("executors elsewhere do not see the driver's files")
     name = bucket_of(source)
-    key = source.partition("://")[2].partition("/")[2]
+    key = key_of(source)
     try:
         made = Bucket(name, tempfile.mkdtemp(prefix="headgate-s3-"), access(spark, name))
         weakref.finalize(made, shutil.rmtree, made.root, ignore_errors=True)
-        objects = _objects(made, key)
-        if not objects:
+        found = _listed(made, key, options)
+        if not found.files:
             raise InvalidError(Reason.NOT_FOUND, f"source cannot be read: there is nothing at this path. source=`{source}`")
+        if found.log:
+            raise UnlikeError("a stream's sink has a log of the files, with their places in the bucket")
+        objects = list(found.files)
         whole = kind == "json" or known.get("inferschema", "false").lower() == "true"
-        total = sum(one.size for one in objects)
+        total = sum(one.size_bytes for one in objects)
         if whole and total > COPIED_BYTES_MAX:
             raise UnlikeError(
                 f"Spark finds the types of text by reading all of it, here {total >> 20} MiB, and the driver copies "
@@ -149,30 +145,44 @@ def stand_in_files(spark: SparkSession, urls: Sequence[str]) -> tuple[list[str],
     try:
         made = Bucket(name, tempfile.mkdtemp(prefix="headgate-s3-"), access(spark, name))
         weakref.finalize(made, shutil.rmtree, made.root, ignore_errors=True)
-        _make(made, system(made.access).get_file_info(keys))
+        infos = system(made.access).get_file_info(keys)
+        _make(made, [DataFile(str(one.path), int(one.size or 0), int(one.mtime_ns or 0)) for one in infos])
     except (OSError, ValueError) as error:
         raise refused(error, urls[0]) from error
     return [os.path.join(made.root, key) for key in keys], made
 
 
-def _objects(bucket: Bucket, key: str) -> list[Any]:
-    """All objects at a path, with what lies below it, and for a pattern all below the directory in front of it."""
-    glob = next((place for place, character in enumerate(key) if character in _GLOB), None)
-    fixed = key.rstrip("/") if glob is None else key[:glob].rpartition("/")[0]
-    where = f"{bucket.name}/{fixed}".rstrip("/")
-    files = system(bucket.access)
-    found = [] if fixed == "" else [one for one in files.get_file_info([where]) if one.type == fs.FileType.File]
-    found = found or [
-        one
-        for one in files.get_file_info(fs.FileSelector(where, recursive=True, allow_not_found=True))
-        if one.type == fs.FileType.File
-    ]
-    if len(found) > FILES_MAX:
-        raise UnlikeError(f"the path has more than {FILES_MAX} objects")
-    return found
+def _listed(bucket: Bucket, key: str, options: Mapping[str, str]) -> Listing:
+    """The files at a path of a bucket. Raises as `list_files`; UnlikeError when there are too many of them for stand-ins."""
+    try:
+        return list_files(system(bucket.access), f"{bucket.name}/{key}".rstrip("/"), options)
+    except InvalidError as error:
+        if error.reason is not Reason.INVALID_CONFIG:
+            raise
+        raise UnlikeError(error.message) from error
 
 
-def _make(bucket: Bucket, objects: list[Any]) -> None:
+def has_no_rows(spark: SparkSession, source: str, format: str, options: Mapping[str, str]) -> bool:
+    """True if a path is there and no file at it has content: an empty day, of which Spark cannot tell the columns.
+
+    Raises InvalidError when Spark reads none of the files there, because of the directories in which they lie.
+    """
+    if format.lower() not in FILE_FORMATS:
+        return False
+    try:
+        if (local := local_path_of(source)) is not None:
+            found = list_files(fs.LocalFileSystem(), local, options)
+        elif name := bucket_of(source):
+            found = list_files(system(access(spark, name)), f"{name}/{key_of(source)}".rstrip("/"), options)
+        else:
+            return False
+    except (UnlikeError, OSError, ValueError):
+        return False
+    found.check_read(source)
+    return found.is_empty
+
+
+def _make(bucket: Bucket, objects: list[DataFile]) -> None:
     for one in objects:
         path = os.path.join(bucket.root, one.path)
         if os.path.normpath(path) != path:
@@ -180,13 +190,13 @@ def _make(bucket: Bucket, objects: list[Any]) -> None:
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
-                file.truncate(one.size)
+                file.truncate(one.size_bytes)
         except OSError as error:
             raise UnlikeError(f"an object's key is no path of a file: {error.strerror} key=`{one.path}`") from error
-        os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
+        os.utime(path, ns=(one.modified_ns, one.modified_ns))
 
 
-def _fill(bucket: Bucket, one: Any, kind: str, *, whole: bool) -> None:
+def _fill(bucket: Bucket, one: DataFile, kind: str, *, whole: bool) -> None:
     """Copy the part of an object that Spark reads to learn the columns."""
     handle, state = opened(one.path, bucket.access)
     with handle, open(os.path.join(bucket.root, one.path), "r+b") as file:

@@ -11,7 +11,7 @@ from headgate.pipelines.floods.measure import can_count, look
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.otherwise import changed_since, declared_otherwise
 from headgate.pipelines.floods.spans import gate_id, spans_of
-from headgate.pipelines.floods.standing import Topic, loaded_rows, parts_of
+from headgate.pipelines.floods.standing import Topic, loaded_rows
 
 COMPARED_MAX = 31
 """Loaded partitions whose source a plan looks at, the newest ones: the asset's check looks at all partitions of its run."""
@@ -29,8 +29,8 @@ def notes_of_loaded(flood: Flood, keys: Collection[str], topic: Topic | None, no
     held = {one.id: one.definition for one in topic.gates}
     differs: dict[str, list[str]] = {}
     for span in spans:
-        ours = parts_of(job_of(flood, span, cluster="", partitions=1).definition())
-        if parts := sorted({name for name, _ in ours.items() ^ held[gate_id(flood, span.key)].items()}):
+        ours = job_of(flood, span, cluster="", partitions=1).identity()
+        if parts := ours.differs_from(held[gate_id(flood, span.key)]):
             differs.setdefault(", ".join(parts), []).append(span.key)
     notes = declared_otherwise(differs)
     if can_count(flood):

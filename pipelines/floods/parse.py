@@ -28,6 +28,7 @@ from headgate.pipelines.floods.model import (
     Source,
 )  # fmt: skip
 from headgate.pipelines.floods.spans import has_whole_hours, names_partition
+from headgate.pipelines.identity import identity
 
 FLOODS_MAX = 1000
 LATE_NAME_CHARS_MAX = 49
@@ -156,7 +157,8 @@ def _overlap(left: Flood, right: Flood) -> bool:
     ends = [one.partitions.end for one in (left, right)]
     starts = [one.partitions.start for one in (left, right)]
     apart = any(end is not None and end <= start for end, start in ((ends[0], starts[1]), (ends[1], starts[0])))
-    return left.source == right.source and not apart
+    sources = [identity("", one.source.path, one.source.format, one.source.options).parts for one in (left, right)]
+    return sources[0] == sources[1] and not apart
 
 
 def _flood(section: Section) -> Flood | None:

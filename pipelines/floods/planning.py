@@ -18,7 +18,7 @@ from headgate.pipelines.floods.measure import can_count, look
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, forecast
 from headgate.pipelines.floods.spans import TimeSpan, gate_id, source_path, spans_of
-from headgate.pipelines.floods.standing import Topic, check_topic, doubles, filled_keys, loaded_rows, other_keys, parts_of, stands
+from headgate.pipelines.floods.standing import Topic, check_topic, doubles, filled_keys, loaded_rows, other_keys, stands
 
 Analyse = Callable[[Flood, TimeSpan], None]
 """Judges expressions with Spark; raises InvalidError (`analysis.analyse`)."""
@@ -68,8 +68,8 @@ def make_plan(
     """
     check_topic(flood, topic)
     spans = pending(flood, keys, topic, now)
-    definitions = {span.key: parts_of(job_of(flood, span, cluster="", partitions=1).definition()) for span in spans}
-    if (reason := doubles(flood, spans, definitions, topic)) is not None:
+    digests = {span.key: job_of(flood, span, cluster="", partitions=1).identity().digests() for span in spans}
+    if (reason := doubles(flood, spans, digests, topic)) is not None:
         raise InvalidError(Reason.GATE_CONFLICT, reason)
     found = look(flood, spans, now, skip_missing=skip_missing)
     there = [span for span in spans if span.key not in found.missing]
@@ -79,7 +79,7 @@ def make_plan(
         *moved_note(flood, found.columns.values()),
         *check_expressions(flood, with_files, found.columns, analyse),
     ]
-    if there and (note := other_keys(flood, definitions[there[0].key], topic)) is not None:
+    if there and (note := other_keys(flood, digests[there[0].key], topic)) is not None:
         notes.append(note)
     complete, text = covered(flood, found.sizes)
     if not complete:

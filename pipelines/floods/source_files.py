@@ -81,12 +81,7 @@ def find_files(flood: Flood, path: str) -> SourceFiles:
         raise InvalidError(Reason.INVALID_CONFIG, f"the source's path is not one: {short(error)}. path=`{path}`") from error
     except OSError as error:
         raise refused(error, path) from error
-    if not found.files and found.left_out:
-        raise InvalidError(
-            Reason.INVALID_CONFIG,
-            "all files lie in directories below the path, which Spark does not read unless their names are columns (`day=1`): the "
-            f'option `recursiveFileLookup: "true"` reads them. directories=`{", ".join(found.left_out[:SAID_MAX])}` path=`{shown}`',
-        )
+    found.check_read(shown)
     return SourceFiles(files, shown, found.files, found.left_out, base=base, options=tuple(options.items()))
 
 

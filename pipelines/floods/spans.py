@@ -242,6 +242,19 @@ def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
     return found
 
 
+def middles(keys: Sequence[str], most: int) -> list[str]:
+    """Some of these keys, spread evenly: the one in the middle, those in the middle of both halves, and so on."""
+    found: list[str] = []
+    parts = [(0, len(keys))]
+    while parts and len(found) < most:
+        begin, end = parts.pop(0)
+        if begin < end:
+            middle = (begin + end) // 2
+            found.append(keys[middle])
+            parts += [(begin, middle), (middle + 1, end)]
+    return found
+
+
 def gates_of(flood: Flood, keys: Sequence[str], gates: Iterable[str]) -> dict[str, str]:
     """The gates that belong to partitions of a flood, as gate to key; not those of late rows."""
     names = {gate_id(flood, key): key for key in keys}

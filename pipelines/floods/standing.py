@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.model import ROOM, Flood
 from headgate.pipelines.floods.plan import SAID_MAX
 from headgate.pipelines.floods.spans import LATE, TimeSpan, gate_id
+from headgate.pipelines.identity import parts_of
 from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 
 if TYPE_CHECKING:
@@ -88,11 +90,6 @@ def check_topic(flood: Flood, topic: Topic | None) -> None:
         )
 
 
-def parts_of(definition: str) -> dict[str, str]:
-    """A gate's definition by its parts."""
-    return dict(part.split("=", 1) for part in definition.split() if "=" in part)
-
-
 def filled_keys(flood: Flood, keys: Sequence[str], topic: Topic | None) -> set[str]:
     """The partitions that are in the topic."""
     filled = set() if topic is None else {one.id for one in topic.gates if one.state == "filled"}
@@ -155,18 +152,23 @@ def _some(keys: Sequence[str]) -> str:
 
 
 def doubles(
-    flood: Flood, spans: Sequence[TimeSpan], definitions: Mapping[str, Mapping[str, str]], topic: Topic | None
+    flood: Flood, spans: Sequence[TimeSpan], digests: Mapping[str, Mapping[str, frozenset[str]]], topic: Topic | None
 ) -> str | None:
     """The reason why these partitions' rows are in the topic already under another flood's name; None when they are not.
 
     Args:
-        definitions: of each partition, by key, as its own gate would have it.
+        digests: of each partition, by key, those that its own gate may have (`Identity.digests`).
     """
     held: dict[tuple[str, ...], str] = {}
     for one in () if topic is None else topic.gates:
         if one.state != "released" and one.definition:
-            held[_rows_of(one.definition)] = one.id
-    found = [f"{span.key}: {held[rows]}" for span in spans if (rows := _rows_of(definitions[span.key])) in held]
+            held[tuple(one.definition.get(part, "") for part in _SOURCE_PARTS)] = one.id
+    found = [
+        f"{span.key}: {held[rows]}"
+        for span in spans
+        for rows in product(*(digests[span.key][part] for part in _SOURCE_PARTS))
+        if rows in held
+    ]
     if not found:
         return None
     return (
@@ -175,17 +177,13 @@ def doubles(
     )
 
 
-def _rows_of(definition: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(definition.get(part, "") for part in _SOURCE_PARTS)
-
-
-def other_keys(flood: Flood, definition: Mapping[str, str], topic: Topic | None) -> str | None:
+def other_keys(flood: Flood, digests: Mapping[str, frozenset[str]], topic: Topic | None) -> str | None:
     """A note about history in the topic whose keys are defined in another way; None without such history."""
     found = sorted(
         {
             one.id.split(".", 1)[0]
             for one in (() if topic is None else topic.gates)
-            if one.state == "filled" and "key" in one.definition and one.definition["key"] != definition["key"]
+            if one.state == "filled" and "key" in one.definition and one.definition["key"] not in digests["key"]
             if not one.id.startswith(f"{flood.name}.")
         }
     )

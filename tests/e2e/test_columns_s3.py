@@ -19,6 +19,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.backfill import Backfill
 from headgate.pipelines.columns import tasks
 from headgate.pipelines.columns.files import Access, access_of
 from headgate.pipelines.columns.job import ColumnWork, read_source
@@ -80,12 +81,12 @@ def rows_from(spark: SparkSession, source: str, format: str = "parquet", **chang
 
 def lake(place: Path) -> Path:
     for day in ("2024-01-01", "2024-01-02"):
-        path = place / "a lake" / f"day={day}" / f"é {day}.parquet"
+        path = place / "a #%41 lake" / f"day={day}" / f"é {day}.parquet"
         path.parent.mkdir(parents=True)
         write(path, at=pa.array([2, 1], pa.timestamp("us", tz="UTC")), n=pa.array([1, 2]))
-    (place / "a lake" / "_SUCCESS").write_bytes(b"")
-    (place / "a lake" / ".hidden.parquet").write_bytes(b"not a file of rows")
-    return place / "a lake"
+    (place / "a #%41 lake" / "_SUCCESS").write_bytes(b"")
+    (place / "a #%41 lake" / ".hidden.parquet").write_bytes(b"not a file of rows")
+    return place / "a #%41 lake"
 
 
 def same_as_on_disk(spark: SparkSession, source: str, local: str, place: Path, format: str = "parquet", **changed: Any) -> None:
@@ -105,10 +106,10 @@ def same_as_on_disk(spark: SparkSession, source: str, local: str, place: Path, f
 @pytest.mark.parametrize(
     ("scheme", "path"),
     [
-        ("s3", "a lake"),
-        ("s3a", "a lake/day=*"),
-        ("s3a", "a lake/day=2024-01-0[2-9]/"),
-        ("s3", "a lake/day=2024-01-01/é 2024-01-01.parquet"),
+        ("s3", "a #%41 lake"),
+        ("s3a", "a #%41 lake/day=2024-01-0{1,2}"),
+        ("s3a", "a #%41 lake/day=2024-01-0[2-9]/"),
+        ("s3", "a #%41 lake/day=2024-01-01/é 2024-01-01.parquet"),
     ],
 )
 def test_parquet_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path, scheme: str, path: str) -> None:
@@ -168,7 +169,7 @@ def test_orc_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: str, 
 def test_what_needs_rows_asks_for_the_package(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
     lake(tmp_path)
     upload(s3_server, bucket, tmp_path)
-    source = f"s3://{bucket}/a lake"
+    source = f"s3://{bucket}/a #%41 lake"
     with pytest.raises(InvalidError, match=r"hadoop-aws.*why=`not on columns: Spark's Upper") as raised:
         counted(spark, rows_from(spark, source, value="upper(user)"), PARTITIONS)
     assert raised.value.reason is Reason.UNSUPPORTED
@@ -186,6 +187,12 @@ def test_what_is_wrong_with_a_bucket_is_told(spark: SparkSession, s3_server: S3S
         return raised.value
 
     assert error_of(f"s3://{bucket}/nothing").reason is Reason.NOT_FOUND
+    with client(s3_server) as to:
+        to.put_object(Bucket=bucket, Key="day/_SUCCESS", Body=b"")
+        to.put_object(Bucket=bucket, Key="below/day/a.parquet", Body=b"something")
+    assert Backfill(topic="t", source=f"s3a://{bucket}/day").rows_if_any(spark) is None, "an empty day"
+    with pytest.raises(InvalidError, match="recursiveFileLookup"):
+        Backfill(topic="t", source=f"s3a://{bucket}/below").rows_if_any(spark)
     assert error_of("s3://no-such-bucket/x").reason is Reason.NOT_FOUND
     with client(s3_server) as to:
         to.put_object(Bucket=bucket, Key="lake/a.parquet", Body=b"this is no Parquet file at all")
@@ -199,7 +206,7 @@ def test_an_object_that_changes_meanwhile_is_told(spark: SparkSession, s3_server
     path = lake(tmp_path) / "day=2024-01-01" / "é 2024-01-01.parquet"
     upload(s3_server, bucket, tmp_path)
     key = str(path.relative_to(tmp_path))
-    source = read_source(rows_from(spark, f"s3://{bucket}/a lake"))
+    source = read_source(rows_from(spark, f"s3://{bucket}/a #%41 lake"))
     assert SECRET not in repr(source)
     work = ColumnWork(spark, source, (), PARTITIONS)
     work.count()

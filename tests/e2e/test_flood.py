@@ -401,6 +401,14 @@ def test_an_id_stands_for_one_flood(
     path, topic = write(tmp_path / "moving", rows), f"one-id-{place}"
     backfill = flood(broker, topic, path, flood_id="o", place=place)
     assert run(backfill, spark).added_rows == len(rows)
+    # The same source in other words, and as an earlier release named it, is the same flood.
+    unnamed = replace(backfill, topic=f"{topic}-before", flood_id=None)
+    former = next(iter(unnamed.identity().former_ids()))
+    assert run(replace(unnamed, flood_id=former, source=f"file://{path}/"), spark).added_rows == len(rows)
+    for spelling in (str(path), f"{path}/", f"file:{path}", f"file://{path}"):
+        for same in (backfill, unnamed):
+            found = run(replace(same, source=spelling, options={"mergeSchema": "FALSE"}), spark)
+            assert (found.added_rows, found.rows) == (0, len(rows))
     path.rename(tmp_path / "gone")
     again = run(backfill, spark)
     assert (again.added_rows, again.rows) == (0, len(rows))
@@ -491,9 +499,7 @@ def test_malformed_rows_that_the_reader_drops_are_not_counted(
     assert found == ["a", "c"]
 
 
-def test_json_over_several_lines_and_files_that_spark_does_not_see(
-    broker: BrokerProcess, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_json_over_several_lines_and_directories_without_files(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
     """Spark's own messages about these are truncated in the middle, or are about schemas."""
     create_once(broker, "wrong")
     path = tmp_path / "rows.json"
@@ -503,10 +509,24 @@ def test_json_over_several_lines_and_files_that_spark_does_not_see(
         with pytest.raises(InvalidError, match=r"no row of the source can be parsed.*multiLine=true"):
             run(rows, spark)
     assert run(replace(rows, options={"multiLine": "true"}), spark).added_rows == 2
-    (tmp_path / "above" / "below").mkdir(parents=True)
-    path.rename(tmp_path / "above" / "below" / "rows.json")
-    with pytest.raises(InvalidError, match="There are no files of this format"):
-        run(flood(broker, "wrong", tmp_path / "above"), spark)
+    # An empty day is no mistake; files that Spark does not read, and a path that is not there, are mistakes.
+    for number, name in enumerate(("", "_SUCCESS", ".part.crc", "part-0.parquet", "_temporary/0/part-0.parquet")):
+        place = tmp_path / f"empty-{number}"
+        place.mkdir()
+        if name:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).touch()
+        seen: list[Progress] = []
+        assert run(flood(broker, "wrong", place), spark, progress=seen.append).complete
+        assert seen[-1].message == "the source has no rows: nothing was added"
+    for format in ("csv", "json", "orc"):
+        assert run(flood(broker, "wrong", place, format=format), spark).added_rows == 0
+    (place / "sub").mkdir()
+    (place / "sub" / "part-0.parquet").write_bytes(b"something")
+    with pytest.raises(InvalidError, match=r"recursiveFileLookup.*directories=`.*/sub`"):
+        run(flood(broker, "wrong", place), spark)
+    with pytest.raises(InvalidError, match="PATH_NOT_FOUND"):
+        run(flood(broker, "wrong", tmp_path / "emptty"), spark)
 
 
 def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong_in_it(

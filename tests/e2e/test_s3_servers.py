@@ -1,8 +1,8 @@
 """The tests of S3 on servers other than moto: MinIO and the RADOS gateway of Ceph (`tests/support/s3_foreign.py`).
 
-Runs: pytest in a process, with HEADGATE_TEST_S3: the store's contract, brokers that are killed while the server is slow and
-fails, a cluster that is killed and cut off, gates, and a flood by Spark while the bucket throttles. Compared: what those tests
-compare. A mismatch means that the store is right on moto only.
+Runs: pytest in a process, with HEADGATE_TEST_S3: the store's contract, plans of sources in a bucket, brokers that are killed while
+the server is slow and fails, a cluster that is killed and cut off, gates, and a flood by Spark while the bucket throttles.
+Compared: what those tests compare. A mismatch means that the store is right on moto only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.support.broker_process import ROOT
 
 FILES = (
     "tests/unit/store/test_contract.py",
+    "tests/unit/pipelines/test_sources_s3.py",
     "tests/e2e/test_kill.py",
     "tests/e2e/test_cluster_chaos.py",
     "tests/e2e/test_gates_s3.py",

@@ -6,6 +6,7 @@ RADOS gateway: `apt-get install radosgw ceph-mon ceph-osd` on Debian; one monito
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
@@ -54,7 +55,9 @@ class MinioServer(S3Server):
         assert program is not None
         data = self.directory / "data"
         addresses = ("--address", f"{HOST}:{self.port}", "--console-address", f"{HOST}:{free_port(HOST)}")
-        keys = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
+        # A key of its own: objects may ask for encryption by the server.
+        secret = f"tests:{base64.b64encode(bytes(32)).decode()}"
+        keys = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY, "MINIO_KMS_SECRET_KEY": secret}
         self.spawn([program, "server", "--quiet", *addresses, str(data)], keys)
 
 

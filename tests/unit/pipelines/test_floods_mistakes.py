@@ -31,7 +31,8 @@ from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood, Source
 from headgate.pipelines.floods.planning import make_plan, pending
 from headgate.pipelines.floods.spans import gate_id, span_of
-from headgate.pipelines.floods.standing import Held, Topic, parts_of
+from headgate.pipelines.floods.standing import Held, Topic
+from headgate.pipelines.identity import parts_of
 from headgate.pipelines.late import Loaded
 from headgate.pipelines.part import Part
 from tests.support import floods
@@ -281,10 +282,79 @@ def test_check_tells_mistakes_without_a_cluster(lake: Path, capsys: pytest.Captu
     file.write_text(declared.replace("userid", "user_id"))
     assert run(["flood", "check", str(file), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["flood"], row["partitions"], row["problem"]) == ("clicks", ["2026-01-02"], None)
+    assert (row["flood"], row["partitions"], row["problem"]) == ("clicks", DAYS, None)
     file.write_text(declared.replace("key:", "kee:"))
     assert run(["flood", "check", str(file)]) == 1
     assert "floods.yaml:5: floods[0].kee: expected no such field (did you mean `key`?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("there", "looked_at"),
+    [
+        (["2026-01-01"], ["2026-01-01"]),
+        (["2026-01-01", "2026-01-02", "2026-03-31"], ["2026-01-01", "2026-01-02", "2026-03-31"]),
+        (["2026-02-14"], ["2026-02-14"]),
+        ([], ["2026-03-31"]),
+    ],
+)
+def test_check_looks_at_days_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: list[str], looked_at: list[str]
+) -> None:
+    """Of 90 days; the newest one may not be there yet, or be empty."""
+    for day in there:
+        (tmp_path / day).mkdir()
+        write(tmp_path / day / "a.parquet")
+    (tmp_path / "2026-03-30").mkdir()
+    (tmp_path / "2026-03-30" / "_SUCCESS").touch()
+    file = tmp_path / "floods.yaml"
+    file.write_text(
+        f"floods:\n- {{name: clicks, topic: clicks, source: '{tmp_path}/%Y-%m-%d', event_time: at, key: user_id, "
+        "partitions: {start: 2026-01-01, end: 2026-04-01}}\n"
+    )
+    looked_at = looked_at if there else ["2026-03-30"]
+    assert run(["flood", "check", str(file), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["partitions"] == looked_at and row["problem"] is None
+    if there:
+        write(tmp_path / there[0] / "a.parquet", user_id=None)
+        assert run(["flood", "check", str(file)]) == 1
+        assert "no such column. key=`user_id`" in capsys.readouterr().err
+
+
+def test_check_looks_at_a_bounded_number_of_days(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [f"2026-01-{day:02}" for day in range(1, 32)]
+    for day in keys:
+        write(tmp_path / f"{day}.parquet")
+    file = tmp_path / "floods.yaml"
+    file.write_text(
+        f"floods:\n- {{name: clicks, topic: clicks, source: '{tmp_path}/%Y-%m-%d.parquet', event_time: at, key: user_id, "
+        "partitions: {start: 2026-01-01, end: 2026-02-01}}\n"
+    )
+    assert run(["flood", "check", str(file), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert len(row["partitions"]) == cli.SAMPLE_MAX and {keys[0], keys[-1], keys[15]} <= set(row["partitions"])
+
+
+def test_a_day_that_is_empty_is_planned_with_no_rows_and_a_typo_is_found(tmp_path: Path) -> None:
+    for day in DAYS:
+        (tmp_path / day).mkdir()
+    write(tmp_path / DAYS[0] / "part-0.parquet")
+    (tmp_path / DAYS[0] / "below").mkdir()
+    write(tmp_path / DAYS[0] / "below" / "part-1.parquet")
+    one = floods.flood(source=Source(path=f"{tmp_path}/%Y-%m-%d", format="parquet", options={}), key="user_id")
+    for name in ("_SUCCESS", ".part-0.crc", "part-0.parquet"):
+        (tmp_path / DAYS[1] / name).touch()
+        made = plan_of(one)
+        assert [(size.rows, size.exact) for size in made.partitions] == [(3, True), (0, True)]
+        assert made.notes[0].startswith("files are left out") and f"directories=`{tmp_path}/{DAYS[0]}/below`" in made.notes[0]
+        assert made.notes[1:2] == (f"without rows, so nothing is added for them: {DAYS[1]}",)
+    recursive = replace(one, source=replace(one.source, options={"recursiveFileLookup": "true"}))
+    assert [size.rows for size in plan_of(recursive).partitions] == [6, 0]
+    (tmp_path / DAYS[0] / "part-0.parquet").unlink()
+    with pytest.raises(InvalidError, match=r"all files lie in directories below the path.*recursiveFileLookup"):
+        plan_of(one)
+    with pytest.raises(InvalidError, match=f"the source is not there: did you mean `{tmp_path}/{DAYS[0]}`?"):
+        plan_of(replace(one, source=replace(one.source, path=f"{tmp_path}/%Y_%m-%d")))
 
 
 def test_a_cluster_that_falls_silent_ends_the_command_with_one_line(

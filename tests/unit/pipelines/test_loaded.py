@@ -20,7 +20,8 @@ from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.planning import make_plan
 from headgate.pipelines.floods.spans import gate_id, span_of
-from headgate.pipelines.floods.standing import Held, Topic, check_topic, parts_of
+from headgate.pipelines.floods.standing import Held, Topic, check_topic
+from headgate.pipelines.identity import parts_of
 from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.topic_rules import TopicRules, check_keys, check_rules, rules_of
 from tests.support.floods import flood
