@@ -24,7 +24,8 @@ class SetLeader(Edit, frozen=True, tag="set_leader"):
 
 
 class Committed(Edit, frozen=True, tag="committed"):
-    """The other edits of this version are commit `number` of an incarnation. The same commit has no effect a second time."""
+    """This version of the journal has commit `number` of an incarnation; it may have those of other incarnations, too. The same
+    commit has no effect a second time."""
 
     incarnation_id: str
     number: int
