@@ -926,7 +926,8 @@ def wait_for_java(process: subprocess.Popen[str]) -> int:
     """Wait until a process of this one's group is Spark's JVM itself, not the JVM of its launcher. Returns its id."""
     deadline = time.monotonic() + TIMEOUT_S / 2
     while True:
-        assert process.poll() is None and time.monotonic() < deadline, "there never was a JVM"
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "there never was a JVM"
         listed = subprocess.run(["ps", "-A", "-ww", "-o", "pgid=,pid=,args="], capture_output=True, text=True, check=True).stdout
         mine = [line for line in listed.splitlines() if line.split()[0] == str(process.pid)]
         for line in mine:
