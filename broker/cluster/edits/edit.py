@@ -37,7 +37,7 @@ class Edit(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-def topic_of(state: Manifest, topic_id: uuid.UUID) -> Topic:
+def live_topic(state: Manifest, topic_id: uuid.UUID) -> Topic:
     """A live topic. Raises InvalidError(UNKNOWN_TOPIC_ID)."""
     topic = state.topics_by_id.get(topic_id)
     if topic is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headgate.broker.cluster.edits.edit import Edit, topic_of
+from headgate.broker.cluster.edits.edit import Edit, live_topic
 from headgate.broker.cluster.edits.topics import check_cuts
 from headgate.broker.cluster.folded_files import ChunkPart, FilePart
 from headgate.broker.cluster.gates import ParquetExtent
@@ -40,7 +40,7 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
 
     def check(self, state: Manifest) -> None:
         """Refuse the edit unless every extent that it replaces is as its author saw it, and its files cover exactly those."""
-        topic = topic_of(state, self.topic_id)
+        topic = live_topic(state, self.topic_id)
         where = f"topic=`{topic.name}` partition=`{self.partition}`"
         parts = self.parts
         assert parts, "a fold moves records"

@@ -6,7 +6,7 @@ import uuid
 
 import msgspec
 
-from headgate.broker.cluster.edits.edit import Edit, topic_of
+from headgate.broker.cluster.edits.edit import Edit, live_topic
 from headgate.broker.cluster.edits.files import check_paths
 from headgate.broker.cluster.gates import OPEN_GATES_MAX, Gate, ParquetExtent
 from headgate.broker.cluster.manifest import Manifest
@@ -23,7 +23,7 @@ class OpenGate(Edit, frozen=True, tag="open_gate"):
 
     def check(self, state: Manifest) -> None:
         gate = self.gate
-        topic = topic_of(state, gate.topic_id)
+        topic = live_topic(state, gate.topic_id)
         gates = state.gates.of(gate.topic_id)
         before = gates.get(gate.id)
         if before is not None and before.state != "released":
@@ -137,7 +137,7 @@ class TrimGates(Edit, frozen=True, tag="trim_gates"):
 
 
 def _check_open(state: Manifest, topic_id: uuid.UUID, gate_id: str) -> None:
-    topic = topic_of(state, topic_id)
+    topic = live_topic(state, topic_id)
     gate = state.gates.of(topic_id).get(gate_id)
     if gate is None:
         raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic.name}` gate=`{gate_id}`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from headgate.broker.cluster.edits.edit import Edit, topic_of
+from headgate.broker.cluster.edits.edit import Edit, live_topic
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.reassignment import reassigned
@@ -31,7 +31,7 @@ class DeleteTopic(Edit, frozen=True, tag="delete_topic"):
     topic_id: uuid.UUID
 
     def check(self, state: Manifest) -> None:
-        topic_of(state, self.topic_id)
+        live_topic(state, self.topic_id)
 
     def apply(self, state: Manifest) -> None:
         state.drop_topic(self.topic_id)
@@ -42,7 +42,7 @@ class SetPartitions(Edit, frozen=True, tag="set_partitions"):
     partitions: int
 
     def check(self, state: Manifest) -> None:
-        topic = topic_of(state, self.topic_id)
+        topic = live_topic(state, self.topic_id)
         if self.partitions <= topic.partitions:
             raise InvalidError(
                 Reason.INVALID_PARTITIONS,
@@ -67,7 +67,7 @@ class SetTopicConfig(Edit, frozen=True, tag="set_topic_config"):
     was: dict[str, str] | None = None
 
     def check(self, state: Manifest) -> None:
-        topic = topic_of(state, self.topic_id)
+        topic = live_topic(state, self.topic_id)
         if self.was is not None and self.was != topic.config:
             raise InvalidError(
                 Reason.CHANGED_MEANWHILE, f"another client changed the topic's settings meanwhile. topic=`{topic.name}`"
@@ -110,7 +110,7 @@ class SkipRecords(Edit, frozen=True, tag="skip_records"):
     end_offset: int
 
     def check(self, state: Manifest) -> None:
-        topic = topic_of(state, self.topic_id)
+        topic = live_topic(state, self.topic_id)
         assert 0 <= self.base_offset < self.end_offset, "a range has an offset"
         for window, gate in state.gates.windows(self.topic_id, self.partition):
             if self.base_offset < window.end_offset and window.base_offset < self.end_offset:
@@ -133,7 +133,7 @@ class Reassign(Edit, frozen=True, tag="reassign"):
     replicas: dict[int, list[int]]
 
     def check(self, state: Manifest) -> None:
-        topic = topic_of(state, self.topic_id)
+        topic = live_topic(state, self.topic_id)
         if any(not 0 <= number < topic.partitions for number in self.replicas):
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{topic.name}`")
 
