@@ -327,7 +327,7 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
 
 
 def _with_log(error: HeadgateError, log: Path) -> HeadgateError:
-    """The error, with the path of Spark's log if Spark failed."""
-    if isinstance(error, FatalError) or "spark=`" in error.message:
+    """The error, with the path of Spark's log if Spark failed and said something there: `quiet` removes an empty log."""
+    if (isinstance(error, FatalError) or "spark=`" in error.message) and log.stat().st_size:
         return type(error)(error.reason, f"{error.message} log=`{log}`")
     return error
