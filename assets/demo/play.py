@@ -51,7 +51,8 @@ class Options:
 
     days: int = 3
     grown: int = 50
-    rate: float = 500.0
+    rate: float = 250.0
+    """Live records per second. One broker keeps them with less than half of a core, also on a slow machine: else two would stay."""
     quiet_s: float = 12.0
     keep: bool = False
 
@@ -91,6 +92,19 @@ class Facts:
             if not found or found[-1] != sample.live:
                 found.append(sample.live)
         return found
+
+
+class _Patient:
+    """Does something each time that `STILL_S` have passed, while nothing new happens."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._since_s = time.monotonic()
+
+    def look(self) -> None:
+        if time.monotonic() - self._since_s > STILL_S:
+            self._act()
+            self._since_s = time.monotonic()
 
 
 class Demo:
@@ -237,29 +251,35 @@ class Demo:
             self._processes.give_way(name, NICE)
 
     def _follow(self, run_id: str) -> None:
-        said, said_s = "", time.monotonic()
-        deadline = said_s + RUN_S
+        said, stays = "", _Patient(self._why_brokers_stay)
+        deadline = time.monotonic() + RUN_S
         while (status := self.dagster.run_status(run_id)) not in ENDED:
             self._processes.check()
-            now_s = time.monotonic()
-            if now_s > deadline:
+            if time.monotonic() > deadline:
                 raise FatalError(Reason.TIMED_OUT, f"the flood does not end. run=`{run_id}`")
             brokers = self.facts.samples[-1].live if self.facts.samples else 0
             text = f"the flood runs: {brokers} broker{'s' if brokers != 1 else ''}"
             if text != said:
                 self._say(text)
-                said, said_s = text, now_s
-            elif now_s - said_s > STILL_S:
-                with contextlib.suppress(RetryError):
-                    self._say(f"the brokers stay: {self.cluster.desired().reasons[0]}")
-                said_s = now_s
+                said, stays = text, _Patient(self._why_brokers_stay)
+            stays.look()
             time.sleep(0.3)
         if status != "SUCCESS":
             raise FatalError(Reason.INTERNAL, f"the flood failed: {self.dagster.failure(run_id)} run=`{run_id}`")
 
+    def _why_brokers_stay(self) -> None:
+        with contextlib.suppress(RetryError):
+            self._say(f"the brokers stay: {self.cluster.desired().reasons[0]}")
+
     def _see_brokers_leave(self) -> None:
+        stays = _Patient(self._why_brokers_stay)
+
+        def check() -> None:
+            self._processes.check()
+            stays.look()
+
         try:
-            wait_for("the end of the extra brokers", self._few_brokers, LEAVE_S, self._processes.check)
+            wait_for("the end of the extra brokers", self._few_brokers, LEAVE_S, check)
         except FatalError as error:
             # One reason: a leader that was elected during the flood keeps all brokers that it found for some minutes.
             what = ""
