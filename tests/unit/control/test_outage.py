@@ -102,7 +102,7 @@ def running() -> set[str]:
 
 async def work_for_all(broker: Incarnation, number: int) -> None:
     """A gate and a reservation that expire, and records to list, to fold and to put into the table."""
-    await broker.engine.create_topic(f"t{number}", 1, {"offline.after.bytes": "0"})
+    await broker.engine.create_topic(f"t{number}", 1, {"offline.after.bytes": "0", "retention.ms": "-1"})
     await broker.engine.create_topic(f"old{number}", 1, {"retention.ms": "1", "offline.after.ms": "-1"})
     await broker.leader.gates.open(f"t{number}", "g", "now", [5], 1000)
     await broker.leader.capacity.open(Reservation(id=f"r{number}", owner="", brokers=1, ttl_ms=1000))
