@@ -189,7 +189,7 @@ class Supervisor:
         if not self._stopping:
             _say(f"{self._name(slot)} hands over what it leads, and goes")
         child.signal(signal.SIGTERM)
-        # The broker's own limits apply to the drain and to each part that it closes.
+        # A broker gives itself less time for its whole end (`runtime/ending.py`).
         patience_s = 2 * self._settings.shutdown_timeout_ms / 1000 + KILL_S
         asyncio.get_running_loop().call_later(patience_s, child.signal, signal.SIGKILL)
 

@@ -368,7 +368,7 @@ class Settings:
 
     # -- the process
     shutdown_timeout_ms: int = _duration(
-        10 * SECOND_MS, 0, 600 * SECOND_MS, "on SIGTERM: longest wait for requests in progress before the log is flushed and sealed"
+        10 * SECOND_MS, 0, 600 * SECOND_MS, "on SIGTERM: time for hand-over and requests. The whole end: at most twice this + 5 s"
     )
     loop_timeout_ms: int = _duration(
         30 * SECOND_MS,

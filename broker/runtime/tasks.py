@@ -34,6 +34,11 @@ async def outlast(work: asyncio.Future[_T]) -> _T:
     return work.result()
 
 
+async def finished(work: asyncio.Future[Any]) -> None:
+    """Wait until `work` has ended. Its result or error is left to it."""
+    await asyncio.wait((work,))
+
+
 @types.coroutine
 def measured(work: Coroutine[Any, Any, _T], now: Callable[[], float], spent: Callable[[float], None]) -> Generator[Any, Any, _T]:
     """Await a coroutine, and tell the duration of each of its steps, between two waits."""

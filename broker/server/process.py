@@ -26,7 +26,7 @@ from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.listeners import knows_clients, listeners, unprotected
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import OutOfMemory
-from headgate.broker.runtime.tasks import known, load
+from headgate.broker.runtime.tasks import finished, known, load
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server import ports
 from headgate.broker.server.audit.audit import Audit
@@ -118,18 +118,23 @@ class Process:
         threading.excepthook = self._thread_failed
         starting = self._loop.create_task(self._start(on_ready), name="start")
         await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
+        grace_s = self.settings.shutdown_timeout_ms / 1000
+        ending = None
         if not starting.done():
             # `stop` was called while the broker was starting.
             starting.cancel()
-            await asyncio.wait((starting,))
-        failure = None if starting.cancelled() else starting.exception()
+            ending = Ending(None, grace_s)
+            await ending.close("start", finished(starting))
+        failure = None if not starting.done() or starting.cancelled() else starting.exception()
         error = None if failure is None else known(failure, "start")
         if error is None:
             error = await self._end
         self.phase = "stopping"
         self.stop()
         logger.info("broker_stopping", reason="asked" if error is None else error.reason.value)
-        error = await self._close(error)
+        ending = ending or Ending(None, grace_s)
+        ending.error = error or ending.error
+        error = await self._close(ending)
         if self._backend is not None:
             self._backend.observer.close()
         self.phase = "ended"
@@ -285,9 +290,8 @@ class Process:
 
     # -- end
 
-    async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
+    async def _close(self, ending: Ending) -> HeadgateError | None:
         """End every part, even if another part fails to end. Returns the first error."""
-        ending = Ending(error, self.settings.shutdown_timeout_ms / 1000)
         node = self._node
         alone = node is None or node.alone
         await self._kafka.stop_accepting()

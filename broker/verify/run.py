@@ -94,16 +94,26 @@ class Progress:
     acks_per_s: float
     latency_us_p99: int | None
     inflight: int
-    acked_places: int
+    silent: Sequence[int]
+    """Numbers of the places without an acknowledgement."""
     places: int
     errors: int
 
     def __str__(self) -> str:
         p99 = "-" if self.latency_us_p99 is None else f"{self.latency_us_p99 / 1000:.1f} ms"
+        without = f" (without {ranges(self.silent)})" if self.silent else ""
         return (
             f"+{self.elapsed_s:.0f} s: {self.acks_per_s:,.0f} acks/s, p99 {p99}, {self.inflight:,} in flight, "
-            f"{self.acked_places} of {self.places} partitions acknowledge, {self.errors:,} client errors"
+            f"{self.places - len(self.silent)} of {self.places} partitions acknowledge{without}, {self.errors:,} client errors"
         )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text: ``0, 3-7``."""
+    known = set(numbers)
+    firsts = [number for number in numbers if number - 1 not in known]
+    lasts = [number for number in numbers if number + 1 not in known]
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True))
 
 
 class Verification:
@@ -200,7 +210,7 @@ class Verification:
                 acks_per_s=(counters.acked - acked) / (now - before),
                 latency_us_p99=latencies[len(latencies) * 99 // 100] if latencies else None,
                 inflight=sum(len(client._open) for client in clients if isinstance(client, Writer)),
-                acked_places=sum(one > other for one, other in zip(by_place, places, strict=True)),
+                silent=[number for number, was in enumerate(places) if by_place[number] == was],
                 places=len(places),
                 errors=counters.errors,
             )

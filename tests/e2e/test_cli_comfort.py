@@ -68,7 +68,9 @@ def test_the_cluster_before_and_behind_the_command_and_in_profiles(broker: Broke
     wrong = run(tmp_path, "--profile", "other", "topic", "list")
     assert wrong.returncode == 2 and "profile does not exist. profile=`other` known=`test`" in wrong.stderr
     told = run(tmp_path, "profile", "set", "far", f"tls://{here}?ca=my%20ca.pem&user=ann&password_file=/run/secret").stdout
-    assert told == f"profile far is tls://{here}?ca={ROOT}/my+ca.pem&user=ann&password_file=/run/secret, and in use\n", "from any directory"
+    assert told == f"profile far is tls://{here}?ca={ROOT}/my+ca.pem&user=ann&password_file=/run/secret, and in use\n", (
+        "from any directory"
+    )
     assert "HOST:GRPC_PORT" in run(tmp_path, "profile", "set", "bad", "nowhere").stderr
     (tmp_path / "headgate" / "profiles.toml").write_text("current = [")
     broken = run(tmp_path, "topic", "list")
