@@ -20,7 +20,7 @@ from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.patience import Patience
 from headgate.broker.control.load import LoadMeter
 from headgate.broker.control.quota_wire import shares_of, use_message
-from headgate.broker.control.routed_catalog import RoutedCatalog
+from headgate.broker.control.routed_catalog import ANSWER_S, RoutedCatalog
 from headgate.broker.control.stream import Connect, Stream, connected
 from headgate.broker.control.wire import error_of, member_message
 from headgate.broker.engine.engine import Engine
@@ -35,11 +35,9 @@ METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 REPORTS_MAX = 64
 """Reports that are remembered until the leader answers them: those of half a minute. A leader of an older release answers none."""
 JOIN_TIMEOUT_S = 15.0
-"""Time, in seconds, for the answer to a join. The leader commits before it answers, which takes as long as the store takes."""
+"""Time, in seconds, for the answer to a join, if commits take milliseconds. The leader commits before it answers."""
 CALL_TIMEOUT_S = 5.0
 """Time, in seconds, in which an open connection must take the first message."""
-COMMIT_TIMEOUT_S = 12.0
-"""Time, in seconds, for the answer to a commit. Longer than the leader itself tries."""
 
 
 class Membership:
@@ -117,7 +115,7 @@ class Membership:
             round_trip_ms=round(self.round_trip_s * 1000),
         )
         await self._send(control_pb2.JoinRequest(hello=hello), CALL_TIMEOUT_S)
-        welcome = (await self._read(JOIN_TIMEOUT_S + self.round_trip_s)).welcome
+        welcome = (await self._welcomed()).welcome
         self.leader_broker_id = welcome.leader_broker_id
         self._take_time(welcome.clock_ms)
         if welcome.snapshot:
@@ -125,6 +123,15 @@ class Membership:
         elif welcome.version != self.version:
             raise RetryError(Reason.NOT_LEADER, f"the leader goes on from another version. address=`{self.address}`")
         self._catalog.use(self)
+
+    async def _welcomed(self) -> control_pb2.JoinResponse:
+        patience = self._catalog.patience
+        try:
+            return await self._read(JOIN_TIMEOUT_S + self.round_trip_s + patience.limit_s - ANSWER_S)
+        except RetryError as error:
+            if error.reason is Reason.TIMED_OUT:
+                patience.ran_out()
+            raise
 
     def _take_time(self, leader_ms: int) -> None:
         """Compare this broker's clock with the leader's. A broker that is starting takes the leader's time if the difference is
@@ -319,8 +326,10 @@ class Membership:
         request = control_pb2.CommitRequest(incarnation_id=self._mine.id, number=number, edits=encode_edits(list(edits)))
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(METHODS["Commit"].path)
         try:
-            data = await call(request.SerializeToString(), timeout=COMMIT_TIMEOUT_S + self.round_trip_s)
+            data = await call(request.SerializeToString(), timeout=self._catalog.patience.limit_s + self.round_trip_s)
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._catalog.patience.ran_out()
             raise error_of(error, self.address) from error
         except asyncio.CancelledError:
             if not self._ended:

@@ -119,14 +119,17 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def in_parallel(call: Callable[[_K], Awaitable[_T]], arguments: Iterable[_K], at_once: int) -> list[_T]:
-    """The results of the calls, in order. `at_once` calls are under way at a time. The first error ends the others."""
+    """The results of the calls, in order. `at_once` calls are under way at a time. The first error ends the others. Their tasks
+    have the name of the caller's."""
     slots = asyncio.Semaphore(at_once)
+    caller = asyncio.current_task()
+    name = None if caller is None else caller.get_name()
 
     async def one(argument: _K) -> _T:
         async with slots:
             return await call(argument)
 
-    tasks = [asyncio.ensure_future(one(argument)) for argument in arguments]
+    tasks = [asyncio.create_task(one(argument), name=name) for argument in arguments]
     try:
         return await asyncio.gather(*tasks)
     finally:

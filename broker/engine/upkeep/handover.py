@@ -14,7 +14,7 @@ from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import encode_states
-from headgate.broker.engine.write.checkpoint import Checkpointer
+from headgate.broker.engine.write.checkpoint import PUTS_TOGETHER, Checkpointer
 from headgate.broker.engine.write.wal import Wal
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -23,8 +23,6 @@ from headgate.broker.runtime.tasks import in_parallel, outlast, watch
 logger = get_logger("engine")
 
 RESIGN_RETRY_S = 0.2
-PUTS_TOGETHER = 16
-"""Objects that are written or deleted at a time. A store that is far away answers each of them seconds later."""
 SEAL_TRIES = 10
 """Attempts of a closing broker to seal its segments and its incarnation."""
 

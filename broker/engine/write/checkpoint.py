@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -23,12 +23,14 @@ from headgate.broker.engine.partition.log import ChunkRef, PartitionLog
 from headgate.broker.engine.partition.producers import encode_states
 from headgate.broker.runtime.errors import FencedError, HeadgateError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.tasks import watch
-from headgate.broker.store.interface import Store
+from headgate.broker.runtime.tasks import in_parallel, watch
+from headgate.broker.store.interface import Buffer, Store
 
 logger = get_logger("checkpoint")
 
 RETRY_S = 1.0
+PUTS_TOGETHER = 16
+"""Objects that are written or deleted at a time. A store that is far away answers each of them seconds later."""
 YIELD_SECTIONS = 64
 """Index sections that are encoded before the task yields to the loop."""
 
@@ -78,6 +80,10 @@ class Checkpointer:
         self._rolled: list[Rolled] = []
         self._bytes = 0
         self._lock = asyncio.Lock()
+        self._in_doubt = False
+        """True if the last listing ended without an answer: its chunks may be in the manifest. Then the next one waits for all
+        commits under way. Otherwise it does not queue twice behind those of other brokers, which takes seconds if the store is
+        far away."""
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -132,13 +138,16 @@ class Checkpointer:
             more: edits for the same commit. They are committed even if there is no chunk to list.
         """
         async with self._lock:
-            await self._catalog.settle()
+            if self._in_doubt:
+                await self._catalog.settle()
             rolled = list(self._rolled)
             replaced = None
+            self._in_doubt = True
             if rolled:
                 replaced = await self._list(rolled, more)
             elif more:
                 await self._catalog.commit(*more)
+            self._in_doubt = False
         if rolled:
             self._listed()
         if replaced is not None:
@@ -146,14 +155,25 @@ class Checkpointer:
 
     async def _list(self, rolled: list[Rolled], more: tuple[Edit, ...]) -> str | None:
         """Returns the key of the producers' state that is not needed any more."""
-        chunks = [await self._describe(one) for one in rolled]
         previous = self._catalog.manifest.producers_keys.get(self._incarnation_id)
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
-        await self._store.put(producers_key, await encode_states(self._logs()))
+        described = [await self._describe(one) for one in rolled]
+        chunks = [chunk for chunk, _ in described]
+        # Side by side: a store that is far away answers each object seconds later.
+        objects: list[tuple[str, Buffer | Sequence[Buffer]]] = [
+            (keys.chunk_index(self._incarnation_id, chunk.number), sections)
+            for chunk, sections in described
+            if not chunk.index_inline
+        ]
+        objects.append((producers_key, await encode_states(self._logs())))
+        await in_parallel(self._put, objects, PUTS_TOGETHER)
         await self._catalog.commit(
             AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key), *more
         )
         return previous
+
+    async def _put(self, named: tuple[str, Buffer | Sequence[Buffer]]) -> None:
+        await self._store.put(*named)
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
         """Called when the manifest lists these chunks. Their rows leave memory."""
@@ -167,7 +187,8 @@ class Checkpointer:
             for partition, (_, own) in zip(one.logs, extents, strict=True):
                 partition.listed(list(own), ref)
 
-    async def _describe(self, rolled: Rolled) -> Chunk:
+    async def _describe(self, rolled: Rolled) -> tuple[Chunk, list[bytes]]:
+        """A chunk for the manifest, and the sections of its index object; none if its index is inline."""
         extents: list[Extent] = []
         sections: list[bytes] = []
         position = 0
@@ -187,9 +208,7 @@ class Checkpointer:
             rows = partition.open_rows(rolled.number)
             assert rows is not None
             extents += _extents(partition, *rows, place)
-        if rolled.sections is None:
-            await self._store.put(keys.chunk_index(self._incarnation_id, rolled.number), sections)
-        return Chunk(
+        chunk = Chunk(
             number=rolled.number,
             last_number=rolled.number,
             size_bytes=rolled.size_bytes,
@@ -197,6 +216,7 @@ class Checkpointer:
             index_inline=rolled.sections is not None,
             extents=extents,
         )
+        return chunk, sections
 
     async def close(self) -> None:
         """Stop the task, but not in the middle of a commit. `list_all` or the next start lists the waiting chunks."""

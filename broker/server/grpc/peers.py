@@ -60,7 +60,8 @@ class Peers:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: Counter[str] = Counter()
         """Calls in progress, by address."""
-        self._patiences = Patiences(TIMEOUT_S)
+        self._patiences = {limit_s: Patiences(limit_s) for limit_s in (TIMEOUT_S, CHANGE_TIMEOUT_S)}
+        """By the limit for a near broker: a fact takes a round trip, a change also the time of its store."""
 
     def others(self) -> list[Incarnation]:
         """The other live brokers, by id."""
@@ -71,9 +72,10 @@ class Peers:
         request."""
         address = peer_address(broker)
         self._calls[address] += 1
-        patience = self._patiences.of(broker.id, (one.id for one in self._engine.brokers()))
+        near_s = CHANGE_TIMEOUT_S if timeout_s == CHANGE_TIMEOUT_S else TIMEOUT_S
+        patience = self._patiences[near_s].of(broker.id, (one.id for one in self._engine.brokers()))
         asked_s = asyncio.get_running_loop().time()
-        timeout_s += patience.limit_s - TIMEOUT_S
+        timeout_s += patience.limit_s - near_s
         try:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = (await self._channel(address)).unary_unary(method.path)
             data = await call(request.SerializeToString(), timeout=timeout_s, metadata=((FORWARDED_KEY, "1"),))

@@ -14,6 +14,7 @@ import pytest
 
 from headgate.broker.cluster.edits.brokers import Committed
 from headgate.broker.cluster.edits.edit import Edit
+from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.edits.topics import CreateTopic
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.control import routed_catalog as module
@@ -33,12 +34,15 @@ class Way:
     def __init__(self, *answers: HeadgateError | None) -> None:
         self.answers = list(answers)
         self.numbers: list[int] = []
+        self.sent: list[int] = []
+        """Edits of each commit, without its number."""
 
     async def commit(self, edits: Sequence[Edit]) -> None:
         await asyncio.sleep(0)
         numbered = edits[-1]
         assert isinstance(numbered, Committed) and numbered.incarnation_id == ME
         self.numbers.append(numbered.number)
+        self.sent.append(len(edits) - 1)
         error = self.answers.pop(0) if self.answers else None
         if error is not None:
             raise error
@@ -124,6 +128,50 @@ async def test_commits_go_one_after_the_other_and_outlive_their_callers() -> Non
     await asyncio.wait(callers)
     assert callers[0].cancelled()
     assert way.numbers == [1, 1, 2, 3]
+
+
+def seal(number: int) -> SealSegment:
+    return SealSegment(number, [1], "state")
+
+
+async def test_commits_that_wait_and_touch_different_things_go_together() -> None:
+    """If each commit takes seconds, the last of them waits for one commit, and not for all earlier ones."""
+    catalog = RoutedCatalog(ME)
+    way = Way(lost)
+    catalog.use(way)
+    edits = [[seal(0)], [seal(1)], [seal(2), seal(3)], [seal(1)], [seal(4)], [edit()], [seal(5)]]
+    await asyncio.gather(*(catalog.commit(*some) for some in edits))
+    # While the first is under way, the others wait: three edits, then the second seal of 1 and what follows, then a topic.
+    assert (way.numbers, way.sent) == ([1, 1, 2, 3, 4, 5], [1, 1, 3, 2, 1, 1])
+
+
+async def test_of_commits_that_went_together_only_the_wrong_one_is_refused() -> None:
+    wrong = InvalidError(Reason.INVALID_REQUEST, "sealed already")
+    catalog = RoutedCatalog(ME)
+    way = Way(None, wrong, None, wrong)
+    catalog.use(way)
+    committing = [asyncio.create_task(catalog.commit(seal(number))) for number in range(4)]
+    await asyncio.wait(committing)
+    assert [task.exception() for task in committing] == [None, None, wrong, None]
+    assert (way.numbers, way.sent) == ([1, 2, 3, 4, 5], [1, 3, 1, 1, 1])
+    over = FencedError(Reason.FENCED, "over")
+    way.answers = [None, over]
+    ended = await asyncio.gather(*(catalog.commit(seal(number)) for number in range(4)), return_exceptions=True)
+    assert ended == [None, over, over, over]
+
+
+async def test_the_limits_grow_with_the_time_of_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = RoutedCatalog(ME)
+    near_s = catalog.patience.limit_s
+    way = Way()
+    catalog.use(way)
+    await catalog.commit(edit())
+    assert catalog.patience.limit_s == near_s
+    catalog.patience.ran_out()
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0)  # what remains is the measured part
+    way.answers = [lost, lost]
+    await catalog.commit(edit())
+    assert way.numbers[1:] == [2, 2, 2], "it is sent again although it took longer than the limit for a near leader"
 
 
 async def test_a_broker_that_is_over_waits_for_nobody() -> None:
