@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.columns.expressions import ROW_OUTPUT
 from headgate.pipelines.columns.stand_ins import Bucket
 from headgate.pipelines.names import bare_function_mistake, quoted
 from headgate.pipelines.part import Part
@@ -162,8 +163,8 @@ def records(
     ties: list[str] = []
     if event_time is None:
         # Without event times, the source's own order is the best available.
-        columns.append(F.monotonically_increasing_id().alias("_tie_source"))
-        ties.append("_tie_source")
+        columns.append(F.monotonically_increasing_id().alias(ROW_OUTPUT))
+        ties.append(ROW_OUTPUT)
     for number, text in enumerate(order_by):
         with spark_errors(f"order is no expression of this source. order_by=`{text}` columns=`{', '.join(names)}`"):
             column_type(frame, text)  # Spark looks at an expression only when something is asked of it
@@ -286,9 +287,20 @@ def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> D
         number = F.coalesce(known, number) if keyless else known
     fields = ["timestamp", "key", "value", *(["headers"] if rows.has_headers else [])]
     frame = rows.frame.withColumn("partition", number)
+    ties = rows.ties
+    if ROW_OUTPUT in ties and _is_one_relation(spark, frame):
+        # Spark reads large files first. Their paths are an order that users know.
+        frame, ties = frame.withColumn("_tie_file", F.input_file_name()), ("_tie_file", *ties)
     frame = frame.repartitionById(partitions, F.col("partition"))
-    frame = frame.sortWithinPartitions("timestamp", *rows.ties, *fields[1:])
+    frame = frame.sortWithinPartitions("timestamp", *ties, *fields[1:])
     return frame.select("partition", *fields)
+
+
+def _is_one_relation(spark: SparkSession, frame: Any) -> bool:
+    """True if all rows come from one relation, as Spark requires of a plan that asks for the file of a row."""
+    from headgate.pipelines.murmur2 import has_jvm
+
+    return has_jvm(spark) and frame._jdf.queryExecution().analyzed().collectLeaves().size() == 1
 
 
 def expression(frame: DataFrame, text: str) -> Column:

@@ -16,7 +16,6 @@ import pyarrow.fs
 
 from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
-from headgate.pipelines.columns.orc_tail import POSTSCRIPT_BYTES_MAX, tail_bytes
 
 fs: Any = pyarrow.fs
 
@@ -110,14 +109,6 @@ def footer_of(handle: Any, size_bytes: int) -> bytes:
     if size > len(tail):
         tail = handle.read_at(size, size_bytes - size)
     return tail[len(tail) - size :]
-
-
-def orc_tail_of(handle: Any, size_bytes: int) -> bytes:
-    """The tail of an ORC file. Raises OSError; InvalidError when it is no ORC file."""
-    guess = min(POSTSCRIPT_BYTES_MAX, size_bytes)
-    size = tail_bytes(handle.read_at(guess, size_bytes - guess), size_bytes)
-    found: bytes = handle.read_at(size, size_bytes - size)
-    return found
 
 
 def local_path(url: str) -> str:

@@ -27,7 +27,6 @@ from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
-from headgate.pipelines.columns.orc import read_stripes
 from headgate.pipelines.columns.plan import (
     SORT_BYTES,
     Limits,
@@ -38,7 +37,7 @@ from headgate.pipelines.columns.plan import (
     task_bytes,
     writers,
 )
-from headgate.pipelines.columns.stand_ins import Bucket, access, hadoop_settings, java_classes
+from headgate.pipelines.columns.stand_ins import Bucket, access
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
@@ -58,8 +57,6 @@ _SETTINGS = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.jsonGenerator.ignoreNullFields": "true",
     "spark.sql.legacy.timeParserPolicy": "corrected",
-    "spark.sql.orc.impl": "native",
-    "spark.sql.orc.mergeSchema": "false",
     "spark.sql.parquet.fieldId.read.enabled": "false",
 }
 """Settings that change what Spark reads or prints, with the values that have the meaning of columns."""
@@ -73,11 +70,8 @@ _FORMATS = {
     "ParquetFileFormat": frozenset[str](),
     "CSVFileFormat": frozenset(("header", "sep", "delimiter", "inferschema")),
     "JsonFileFormat": frozenset[str](),
-    "OrcFileFormat": frozenset[str](),
 }
 """Spark's classes of the formats that columns know, and the options that they know."""
-_ORC = "OrcFileFormat"
-_ORC_SETTINGS = ("orc.force.positional.evolution", "orc.skip.corrupt.data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,6 @@ class Source:
     pieces: tuple[Piece, ...]
     limits: Limits
     lines: Lines | None = None
-    is_orc: bool = False
 
 
 def read_source(rows: Rows) -> Source:
@@ -115,9 +108,6 @@ def read_source(rows: Rows) -> Source:
     files = _listed(frame.sparkSession, relation, query, partial(_place, frame.sparkSession, bucket=rows.bucket))
     if rows.readings:
         files = [_as_read(one, rows.readings[one.path], query) for one in files]
-    if relation.fileFormat().getClass().getSimpleName() == _ORC:
-        _check_orc(frame.sparkSession)
-        return Source(query, rows.has_key, tuple(read_stripes(files, query, limits.task_bytes)), limits, is_orc=True)
     if lines is None:
         return Source(query, rows.has_key, tuple(read_layout(files, query)), limits)
     paths = {str(name) for name in relation.partitionSchema().fieldNames()}
@@ -142,16 +132,16 @@ def _with_pairs(rows: list[Any], plan: Any) -> list[Any]:
 
 
 def _lines(spark: SparkSession, relation: Any, limits: Limits) -> Lines | None:
-    """The format of a relation of lines; None for Parquet and ORC. Raises UnlikeError for other formats, and for options that
+    """The format of a relation of lines; None for Parquet. Raises UnlikeError for other formats, and for options that
     change what is read."""
     kind = relation.fileFormat().getClass().getSimpleName()
     if kind not in _FORMATS:
-        raise UnlikeError(f"the source is not Parquet, CSV, JSON or ORC: {kind}")
+        raise UnlikeError(f"the source is not Parquet, CSV or JSON: {kind}")
     options = {str(pair._1()).lower(): str(pair._2()) for pair in _scala(relation.options())}
     unknown = options.keys() - _LISTING - _FORMATS[kind]
     if unknown:
         raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(unknown))}")
-    if kind in ("ParquetFileFormat", _ORC):
+    if kind == "ParquetFileFormat":
         return None
     names = tuple(map(str, relation.dataSchema().fieldNames()))
     if spark.conf.get("spark.sql.columnNameOfCorruptRecord") in names:
@@ -162,16 +152,6 @@ def _lines(spark: SparkSession, relation: Any, limits: Limits) -> Lines | None:
     if len(names) < 2 or len(set(names)) < len(names) or len(separator) != 1 or separator in '"\\\n\r\0 ':
         raise UnlikeError("the CSV has one column, columns of the same name, or another kind of separator")
     return Lines(limits.lines_bytes, names, separator, options.get("header", "false").lower() == "true")
-
-
-def _check_orc(spark: SparkSession) -> None:
-    """Raise UnlikeError if Spark reads ORC in a way of its own: by the places of columns, around damage, or with other times."""
-    settings = hadoop_settings(spark)
-    if named := [name for name in _ORC_SETTINGS if str(settings.get(name) or "false").lower() != "false"]:
-        raise UnlikeError(f"the session has a setting of its own: {', '.join(named)}")
-    zone = str(java_classes(spark).java.util.TimeZone.getDefault().getID())
-    if zone not in UTC:
-        raise UnlikeError(f"Spark reads the times of ORC in Java's zone: {zone}")
 
 
 def _listed(spark: SparkSession, relation: Any, query: Query, place: Callable[[str], tuple[str, Access | None]]) -> list[Listed]:
@@ -280,7 +260,6 @@ class ColumnWork:
             max(rows // SAMPLES, 1),
             spreads=not source.has_key,
             lines=source.lines,
-            is_orc=source.is_orc,
             limits=source.limits,
         )
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,19 +114,8 @@ ALWAYS = (-(1 << 63), (1 << 63) - 1)
 
 
 def read_layout(files: Iterable[Listed], query: Query) -> list[Piece]:
-    """The row groups of these files that can have rows of the query. Raises UnlikeError when Arrow may read a file, or print a time
-    of it, as Spark does not."""
-    pieces = from_footers(files, query, lambda one, columns: _pieces(one, columns, query))
-    return numbered(pieces) if query.is_by_row else pieces
-
-
-def from_footers(files: Iterable[Listed], query: Query, read: Callable[[Listed, dict[str, str]], list[Piece]]) -> list[Piece]:
-    """The pieces of these files, by path, without files whose path shows that no row passes.
-
-    Args:
-        read: reads the footer of one file, in one of several threads. It gets the columns that the query reads from inside the
-            file, with Spark's names of their types.
-    """
+    """The row groups of these files that can have rows of the query, by path. Raises UnlikeError when Arrow may read a file, or
+    print a time of it, as Spark does not."""
     columns = {name: query.source[name] for name in query.columns(*query.outputs)}
     unclear = sorted(name for name in columns if "." in name)
     if unclear:
@@ -134,11 +123,12 @@ def from_footers(files: Iterable[Listed], query: Query, read: Callable[[Listed, 
 
     def of_file(listed: Listed) -> list[Piece]:
         given = dict(listed.values)
-        return read(listed, {name: kind for name, kind in columns.items() if name not in given and name != ROW})
+        return _pieces(listed, {name: kind for name, kind in columns.items() if name not in given and name != ROW}, query)
 
     wanted = sorted((one for one in files if _may_pass(one, query)), key=lambda one: one.path)
     with ThreadPoolExecutor(FOOTER_THREADS, "headgate-footers") as pool:
-        return [piece for found in pool.map(of_file, wanted) for piece in found]
+        pieces = [piece for found in pool.map(of_file, wanted) for piece in found]
+    return _numbered(pieces) if query.is_by_row else pieces
 
 
 def read_lines(files: Iterable[Listed], query: Query, piece_bytes: int) -> list[Piece]:
@@ -180,7 +170,7 @@ def _may_pass(listed: Listed, query: Query) -> bool:
     return passed is None or passed[0].as_py() is True
 
 
-def numbered(pieces: Iterable[Piece]) -> list[Piece]:
+def _numbered(pieces: Iterable[Piece]) -> list[Piece]:
     """The pieces with the numbers of their rows in place of their times."""
     found = []
     first = 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.files import Access, access_of, footer_of, fs, local_path, opened, orc_tail_of, refused, system
+from headgate.pipelines.columns.files import Access, access_of, footer_of, fs, local_path, opened, refused, system
 from headgate.pipelines.identity import FILE_FORMATS
 from headgate.pipelines.listing import DataFile, Listing, list_files
 from headgate.pipelines.session import is_local
@@ -35,7 +35,7 @@ HEAD_BYTES = 64 << 10
 """The beginning of each text, in which Spark finds the names of columns."""
 COPIED_BYTES_MAX = 256 << 20
 """A source of text whose types Spark finds by reading all of it is copied up to this size."""
-_FORMATS = frozenset(("parquet", "csv", "json", "orc"))
+_FORMATS = frozenset(("parquet", "csv", "json"))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -59,12 +59,6 @@ def hadoop_settings(spark: SparkSession) -> Any:
     """The settings of Hadoop in a session: an object of Java's, which `get`, `set` and `unset` change."""
     context: Any = spark.sparkContext
     return context._jsc.hadoopConfiguration()
-
-
-def java_classes(spark: SparkSession) -> Any:
-    """The classes of a session's JVM, by their names."""
-    context: Any = spark.sparkContext
-    return context._jvm
 
 
 def access(spark: SparkSession, bucket: str) -> Access:
@@ -201,10 +195,9 @@ def _fill(bucket: Bucket, one: DataFile, kind: str, *, whole: bool) -> None:
     handle, state = opened(one.path, bucket.access)
     with handle, open(os.path.join(bucket.root, one.path), "r+b") as file:
         begin, size = 0, state.size_bytes if whole else min(HEAD_BYTES, state.size_bytes)
-        if kind in ("parquet", "orc"):
-            end = footer_of if kind == "parquet" else orc_tail_of
+        if kind == "parquet":
             try:
-                size = len(end(handle, state.size_bytes))
+                size = len(footer_of(handle, state.size_bytes))
             except InvalidError:
                 return  # not of this format, as Spark finds out
             begin = state.size_bytes - size

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.columns import headers, orc
+from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.batches import joined
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.kinds import of_kind
@@ -33,8 +33,6 @@ ARROW_VERSION_MIN = 23
 SAMPLED_PIECES = 8
 SAMPLED_ROWS = 256
 """Row groups, and rows of each, that show the size of a row."""
-SAMPLED_STRIPES = 2
-"""Stripes that show it: each is read as a whole."""
 ROWS_MAX = 1 << 16
 ROWS_IF_REPEATED = 1 << 12
 """Rows that are decoded at once, and that many when values may be far larger than their encoding."""
@@ -46,7 +44,7 @@ class Spec:
 
     `ties`: outputs that order records of equal times. `sample_rows`: one of so many rows shows how the rows lie in time.
     `spreads`: some rows have no key; their content spreads them over the partitions. `lines`: the format of files that are not
-    Parquet; `is_orc`: they are ORC. `limits`: shares of the memory of each task.
+    Parquet. `limits`: shares of the memory of each task.
     """
 
     query: Query
@@ -55,7 +53,6 @@ class Spec:
     sample_rows: int
     spreads: bool = False
     lines: Lines | None = None
-    is_orc: bool = False
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -91,7 +88,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a chunk of rows begins. `part`: the row group, the stripe, or the first byte of the lines, as a message names it."""
+    """Where a chunk of rows begins. `part`: the row group, or the first byte of the lines, as a message names it."""
 
     path: str
     part: str
@@ -137,10 +134,10 @@ def _of_file(spec: Spec, source: SourceFile, pieces: Iterable[Piece], columns: l
                 part = f"from_byte=`{piece.group * spec.lines.piece_bytes}`"
                 yield Place(source.path, part, 0), _of_lines(lines, spec, piece, columns, spec.lines.piece_bytes)
         return
-    with _opened(spec, source) as file:
+    with open_file(source, spec.limits.task_bytes) as file:
         for piece in pieces:
             for first, batch in _of_group(file, piece, columns, spec.limits.chunk_bytes):
-                yield Place(source.path, f"{'stripe' if spec.is_orc else 'row_group'}=`{piece.group}`", first), batch
+                yield Place(source.path, f"row_group=`{piece.group}`", first), batch
 
 
 def _of_lines(handle: Any, spec: Spec, piece: Piece, columns: list[str], size: int) -> pa.RecordBatch:
@@ -158,11 +155,6 @@ def _of_lines(handle: Any, spec: Spec, piece: Piece, columns: list[str], size: i
     return _with_given(piece, columns, arrays, piece.first_row, table.num_rows)
 
 
-def _opened(spec: Spec, file: SourceFile) -> Any:
-    """A file of row groups or stripes, as a context."""
-    return orc.open_stripes(file) if spec.is_orc else open_file(file, spec.limits.task_bytes)
-
-
 def _with_given(piece: Piece, columns: list[str], arrays: dict[str, Any], first_row: int, rows: int) -> pa.RecordBatch:
     """A batch of `columns`: those read from the file, those in its path, and the rows' numbers."""
     values = dict(piece.file.values)
@@ -174,7 +166,7 @@ def _with_given(piece: Piece, columns: list[str], arrays: dict[str, Any], first_
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def _of_group(file: Any, piece: Piece, columns: list[str], chunk_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_group(file: pq.ParquetFile, piece: Piece, columns: list[str], chunk_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the first row in its row group, rows) of one piece."""
     most = ROWS_IF_REPEATED if piece.repeats else ROWS_MAX
     rows = min(max(chunk_bytes * piece.rows // max(piece.raw_bytes, 1), 1), most)
@@ -191,18 +183,14 @@ def _of_group(file: Any, piece: Piece, columns: list[str], chunk_bytes: int) -> 
         yield first, joined(waiting)
 
 
-def _batches(file: Any, piece: Piece, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
     """The rows of one piece, `rows` at a time."""
     inside = [name for name in columns if name != ROW and name not in dict(piece.file.values)]
     own = dict(piece.file.names)
     first = piece.first_row
     # A batch without columns would not know its rows.
-    if isinstance(file, pq.ParquetFile):
-        some = [own.get(name, name) for name in inside] or file.schema_arrow.names[:1]
-        found = file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False)
-    else:
-        found = orc.batches(file, piece, inside or file.schema.names[:1], rows)
-    for batch in found:
+    some = [own.get(name, name) for name in inside] or file.schema_arrow.names[:1]
+    for batch in file.iter_batches(rows, row_groups=[piece.group], columns=some, use_threads=False):
         yield _with_given(piece, columns, {name: batch.column(own.get(name, name)) for name in inside}, first, batch.num_rows)
         first += batch.num_rows
 
@@ -235,7 +223,7 @@ def _sample(spec: Spec, piece: Piece, columns: list[str]) -> pa.RecordBatch:
     if spec.lines is not None:
         with open_lines(piece.file) as lines:
             return _of_lines(lines, spec, piece, columns, min(LINES_SAMPLE_BYTES, spec.lines.piece_bytes))
-    with _opened(spec, piece.file) as file:
+    with open_file(piece.file, spec.limits.task_bytes) as file:
         return next(_batches(file, piece, columns, SAMPLED_ROWS))
 
 
@@ -244,8 +232,7 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
     there, and JSON repeats the names of the columns."""
     size = rows = 0
     names = spec.query.columns(*spec.outputs)
-    some = SAMPLED_STRIPES if spec.is_orc else SAMPLED_PIECES
-    for piece in pieces[:: max(len(pieces) // some, 1)]:
+    for piece in pieces[:: max(len(pieces) // SAMPLED_PIECES, 1)]:
         try:
             batch = _sample(spec, piece, names)
         except (OSError, pa.ArrowException) as error:

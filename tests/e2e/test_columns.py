@@ -390,6 +390,16 @@ def test_what_columns_cannot_do_says_why_and_takes_rows(
     assert sum(map(len, result(work, counts, tmp_path)[2].values())) == counts.total > 0
 
 
+def test_orc_goes_through_rows(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
+    """With the same records as the same rows in Parquet."""
+    spark.read.parquet(str(lake)).repartition(2).write.orc(str(tmp_path / "lake"))
+    work, counts = counted(spark, rows_of(spark, tmp_path / "lake", format="orc", event_time="day"), PARTITIONS)
+    assert (work.engine, work.why) == (SPARK, "the source is not Parquet, CSV or JSON: OrcFileFormat")
+    columns = ColumnWork(spark, read_source(rows_of(spark, lake, event_time="day")), (), PARTITIONS)
+    assert counts == columns.count()
+    assert result(work, counts, tmp_path / "orc")[2] == result(columns, counts, tmp_path / "parquet")[2]
+
+
 def write(path: Path, **columns: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     usual = {
@@ -454,11 +464,15 @@ def test_a_path_with_a_column_of_another_type_takes_rows(spark: SparkSession, tm
 def test_without_event_time_the_order_is_that_of_the_source(
     spark: SparkSession, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
-    """Spark puts large files first, so the ways agree on one file only; columns take files by their paths."""
+    """Files by their paths: the last one is the largest, which Spark reads first."""
     monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
-    files = sorted(lake.glob("*.parquet"))
-    same_on_both_ways(spark, rows_of(spark, files[1], event_time=None, **changed), tmp_path / "one")
-    rows = rows_of(spark, lake, event_time=None, **changed)
+    files = [tmp_path / "lake" / name for name in ("a.parquet", "b.parquet", "c.parquet")]
+    files[0].parent.mkdir()
+    for number, path in enumerate(files):
+        few = pq.read_table(sorted(lake.glob("*.parquet"))[number]).slice(0, 100 * (number + 1))
+        pq.write_table(few, path, row_group_size=60)
+    rows = rows_of(spark, files[0].parent, event_time=None, **changed)
+    same_on_both_ways(spark, rows, tmp_path / "both")
     work = ColumnWork(spark, read_source(rows), rows.ties, PARTITIONS)
     found = result(work, work.count(), tmp_path / "all")[2]
     table = pa.concat_tables(pq.read_table(path, partitioning=None) for path in files)
