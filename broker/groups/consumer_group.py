@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.broker.groups.assignors import ASSIGNORS, Partition
+from headgate.broker.groups.assignors import ASSIGNORS, Assignment, Partition
 from headgate.broker.groups.consumer_events import (
     ConsumerConfig,
     ConsumerDescription,
@@ -63,7 +63,9 @@ class ConsumerGroup:
     def loaded(self, now_ms: int) -> None:
         """Called when the whole log was replayed: the members' sessions start.
 
-        The topics of the epoch are not stored. The first heartbeat makes a new target, which keeps what fits.
+        The topics of the epoch are not stored. At the first heartbeat the group's epoch grows only if the present topics need
+        other targets, as in Kafka, which stores a hash of the topics. Otherwise each takeover would refuse the commits of members
+        until their next heartbeat (STALE_MEMBER_EPOCH).
         """
         self.now_ms = now_ms
         self.roster.loaded()
@@ -112,11 +114,12 @@ class ConsumerGroup:
             changed: members or subscriptions have.
         """
         roster = self.roster
-        if self.subscriptions.follow(self.members.values(), topology, changed=changed) or changed:
+        followed = self.subscriptions.follow(self.members.values(), topology, changed=changed)
+        plan = self._plan() if followed or changed or roster.epoch > roster.target_epoch else None
+        if changed or (plan is not None and followed and not roster.is_at(plan)):
             self._grow()
-        if roster.epoch > roster.target_epoch:
-            assign = ASSIGNORS[roster.assignor]
-            roster.aim(assign(self.subscriptions.by_member(self.members), self.subscriptions.read, roster.targets))
+        if plan is not None and roster.epoch > roster.target_epoch:
+            roster.aim(plan)
         before = roster.holdings[member_id]
         holding = reconcile(
             before, roster.target(member_id), roster.target_epoch, owned, lambda one: roster.is_free(one, member_id)
@@ -125,6 +128,11 @@ class ConsumerGroup:
             self._hold(member_id, holding)
         self.start_session(member_id)
         return holding
+
+    def _plan(self) -> Assignment:
+        return ASSIGNORS[self.roster.assignor](
+            self.subscriptions.by_member(self.members), self.subscriptions.read, self.roster.targets
+        )
 
     def _interval_ms(self) -> int:
         """Pause before the next heartbeat: short while members wait for each other."""

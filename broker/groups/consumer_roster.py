@@ -98,6 +98,10 @@ class ConsumerRoster:
         self.holdings[member_id] = holding
         self._write(Kind.HOLDING, member_id, encode_holding(holding))
 
+    def is_at(self, targets: Mapping[str, frozenset[Partition]]) -> bool:
+        """True if these are the targets of the present epoch."""
+        return self.epoch == self.target_epoch and all(self.target(one) == target for one, target in targets.items())
+
     def aim(self, targets: Mapping[str, frozenset[Partition]]) -> None:
         """Set the targets of the present epoch."""
         for member_id, target in targets.items():

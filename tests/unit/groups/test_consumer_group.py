@@ -152,6 +152,7 @@ class Consumer:
     pattern: str | None = None
     instance_id: str | None = None
     viewer: Viewer | None = None
+    assignor: str | None = None
     epoch: int = 0
     owns: frozenset[Partition] = frozenset()
     told: int = -1
@@ -174,6 +175,7 @@ class Consumer:
             topics=self.topics if joins or self.says else None,
             pattern=self.pattern if joins or self.says else None,
             owned=frozenset() if joins else self.owns if self.says else None,
+            assignor=self.assignor,
             viewer=self.viewer,
         )
 
@@ -289,6 +291,29 @@ def test_a_pattern_matches_only_what_its_member_may_see() -> None:
     seen.remove("a2")
     settle(log, [one, two], topology(2, a1=2, a2=2, a3=2))
     assert one.owns <= whole(topics, "a1") and two.owns >= whole(topics, "a2", "a3")
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_may_commit_after_a_failover_as_before(assignor: str) -> None:
+    """The next coordinator makes no new epoch out of topics that have not changed: members that have not heard of it yet would be
+    refused with STALE_MEMBER_EPOCH."""
+    log, topics = Log(), topology(a=5, b=3)
+    members = [Consumer(name, frozenset({"a", "b"}), assignor=assignor) for name in ("one", "two", "three")]
+    settle(log, members, topics)
+    before = [(one.epoch, one.owns) for one in members]
+    for rejoins in (0, 1, 2):
+        log.fail_over()
+        members[rejoins].beat(log, topics)
+        group = log.shard.find_consumer(GROUP)
+        assert group is not None and group.state is ConsumerState.STABLE
+        assert [group.check_commit(one.id, one.epoch) for one in members] == [None] * 3
+        settle(log, members, topics)
+        assert [(one.epoch, one.owns) for one in members] == before
+    log.fail_over()
+    grown = topology(2, a=6, b=3)
+    settle(log, members, grown)
+    assert set().union(*(one.owns for one in members)) == whole(grown, "a", "b"), "a partition that came meanwhile is found"
+    assert members[0].epoch > before[0][0]
 
 
 def test_a_failover_moves_nothing_of_members_with_patterns() -> None:
