@@ -72,7 +72,7 @@ def trouble_of(engine: Engine) -> str:
 
 
 def _counts(log: PartitionLog) -> tuple[int, int, int]:
-    return log.bytes_in, log.bytes_out, log.requests
+    return log.traffic.counts()
 
 
 def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> BrokerLoad:

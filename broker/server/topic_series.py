@@ -81,7 +81,7 @@ class TopicCounts:
 
     def _count(self, partition: PartitionLog) -> tuple[int, int, int]:
         given = partition.high_watermark - self._first.get(partition, partition.high_watermark)
-        return partition.bytes_in, partition.bytes_out, given
+        return partition.traffic.bytes_in, partition.traffic.bytes_out, given
 
     def read(self, which: int) -> dict[Labels, float]:
         """By topic: 0 bytes in, 1 bytes out, 2 offsets given."""

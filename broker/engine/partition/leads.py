@@ -26,7 +26,8 @@ from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig, broker_defaults
 from headgate.broker.engine.life import Life
 from headgate.broker.engine.live_settings import topic_defaults
-from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
+from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, ChunkRef, FileRef
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import Producers, load_producers
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.tail import TailMemory
@@ -177,7 +178,8 @@ class Leads:
                     for log in self._logs_of(topic_id):
                         if log.number == number:
                             parts = edit.parts
-                            log.folded_to_files(parts[0].base_offset, parts[-1].end_offset, files)
+                            refs = [FileRef("", file.appended_ms) for file in files]
+                            log.folded(parts[0].base_offset, parts[-1].end_offset, files, refs)
                             if not files:
                                 self._sync_cuts([log])
                 case OpenGate(gate, _):
@@ -299,7 +301,7 @@ class Leads:
         for log in logs:
             for one in renamed:
                 if log.number < len(one.windows) and one.windows[log.number].rows:
-                    log.rename_window(one.windows[log.number], one.id)
+                    log.windows.rename(one.windows[log.number].base_offset, one.id)
             if log.number >= len(gate.windows) or not gate.windows[log.number].rows:
                 continue
             window = gate.windows[log.number]
@@ -330,7 +332,7 @@ class Leads:
             self._lower_start(log)
             for window, gate in manifest.gates.windows(topic_id, log.number):
                 log.sync_window(window, gate, now_s)
-            log.wake()
+            log.waiters.wake()
         self._windows_opened(self._logs_of(topic_id))
 
     def _lower_start(self, log: PartitionLog) -> None:
@@ -342,7 +344,7 @@ class Leads:
         """Update the ranges that readers pass."""
         for log in logs:
             log.set_cuts(self._cuts(log))
-            log.wake()
+            log.waiters.wake()
 
     def _cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
         return self._life.manifest.readable.cuts_of(log.topic.id, log.number)
@@ -354,7 +356,7 @@ class Leads:
             slots = self.by_id.get(extent.topic_id, [])
             log = slots[extent.partition] if extent.partition < len(slots) else None
             if log is not None:
-                log.folded(extent, ref)
+                log.folded(extent.base_offset, extent.end_offset, [extent], [ref])
 
     def _rebuild_extents(self) -> None:
         """Update the extents of existing logs: chunks may have been folded."""

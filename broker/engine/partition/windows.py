@@ -17,10 +17,12 @@ reads the history, as every reader of that topic does. Positions that groups com
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import count
 from typing import Literal
 
-from headgate.broker.cluster.gates import OPEN_GATES_MAX
+from headgate.broker.cluster.gates import OPEN_GATES_MAX, ParquetExtent
+from headgate.broker.engine.partition.extents import AnyExtent
 
 State = Literal["held", "open", "filled", "released"]
 AT_END_S_MAX = 10.0
@@ -69,17 +71,24 @@ class ReaderWindow:
 
 
 class Windows:
-    """All windows of a partition, by offset; they never overlap."""
+    """The ranges of a partition that are not simply live records in batches: windows, deleted ranges and folded files."""
 
-    __slots__ = ("_bases", "rows")
+    __slots__ = ("_bases", "cuts", "end_of_all", "files_end", "rows")
 
     def __init__(self) -> None:
         self.rows: list[ReaderWindow] = []
+        """The windows, by offset; they never overlap."""
         self._bases: list[int] = []
+        self.cuts: list[tuple[int, int]] = []
+        """Deleted ranges of offsets above the log's start, by offset."""
+        self.files_end = 0
+        """No folded file ends behind this offset."""
+        self.end_of_all = 0
+        """The end of the last window, cut or folded file. The records from here on are in batches, in memory or in chunks."""
 
     @property
     def end(self) -> int:
-        """The end of the last one; 0 without windows."""
+        """The end of the last window; 0 without windows."""
         return self.rows[-1].end_offset if self.rows else 0
 
     def add(self, window: ReaderWindow) -> None:
@@ -88,6 +97,7 @@ class Windows:
         assert at == len(self.rows) or window.end_offset <= self.rows[at].base_offset, "windows overlap"
         self.rows.insert(at, window)
         self._bases.insert(at, window.base_offset)
+        self._note_end()
 
     def next(self, offset: int) -> ReaderWindow | None:
         """The window that contains `offset`, or the first one after it."""
@@ -124,12 +134,43 @@ class Windows:
         for one in remembered[:-OPEN_GATES_MAX]:
             one.past.clear()
 
-    def drop_below(self, offset: int) -> None:
-        """Drop windows that end at or below `offset`."""
+    def rename(self, base_offset: int, gate_id: str) -> None:
+        """Give the window of a released gate its new id."""
+        for window in self.rows:
+            if window.base_offset == base_offset:
+                window.gate_id = gate_id
+
+    def drop_holds(self, gate_id: str | None, but_of_term: int | None) -> bool:
+        """Release reserved ranges: from now on they are gaps. The arguments are those of `PartitionLog.drop_holds`. Returns True if
+        there were any."""
+        dropped = False
+        for window in self.rows:
+            if window.state == "held" and (gate_id is None or window.gate_id == gate_id) and window.term != but_of_term:
+                window.state, window.gate_id, dropped = "released", "", True
+        return dropped
+
+    def set_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
+        self.cuts = list(cuts)
+        self._note_end()
+
+    def note_files(self, extents: Iterable[AnyExtent]) -> None:
+        """Note the folded files among these extents."""
+        ends = (extent.end_offset for extent in extents if isinstance(extent, ParquetExtent) and extent.folded)
+        self.files_end = max(self.files_end, max(ends, default=0))
+        self._note_end()
+
+    def drop_below(self, log_start: int, first_open: int) -> None:
+        """Forget deleted ranges that end at or below `log_start`, and windows that end at or below `first_open`, which is not
+        greater."""
         count = 0
-        while count < len(self.rows) and self.rows[count].end_offset <= offset:
+        while count < len(self.rows) and self.rows[count].end_offset <= first_open:
             count += 1
         del self.rows[:count], self._bases[:count]
+        self.cuts = [cut for cut in self.cuts if cut[1] > log_start]
+        self._note_end()
+
+    def _note_end(self) -> None:
+        self.end_of_all = max(self.end, self.files_end, max((high for _, high in self.cuts), default=0))
 
 
 class Readers:

@@ -47,7 +47,7 @@ def aborted_in(log: PartitionLog, offset: int, slices: list[memoryview]) -> list
     """(producer id, first offset) of the aborted transactions with records in the batches from `offset` on."""
     if not slices or not log.producers_state.transactions.is_aborted_after(offset):
         return []
-    return [(one.producer_id, one.first_offset) for one in log.aborted(offset, end_of(slices))]
+    return [(one.producer_id, one.first_offset) for one in log.producers_state.transactions.aborted(offset, end_of(slices))]
 
 
 def visible(log: PartitionLog, offset: int, slices: list[memoryview]) -> list[memoryview]:
@@ -58,7 +58,7 @@ def visible(log: PartitionLog, offset: int, slices: list[memoryview]) -> list[me
     slices = stable(log, slices)
     if not slices or not log.producers_state.transactions.is_aborted_after(offset):
         return slices
-    ranges = ranges_of(log.aborted(offset, end_of(slices)))
+    ranges = ranges_of(log.producers_state.transactions.aborted(offset, end_of(slices)))
     return [view for part in slices for view in without_aborted(part, ranges, _instead)] if ranges else slices
 
 

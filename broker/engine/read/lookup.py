@@ -9,6 +9,7 @@ from functools import partial
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader, again
+from headgate.broker.engine.read.view import reach
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.errors import InvalidError
@@ -18,7 +19,7 @@ async def offset_for_timestamp(reader: StoreReader, partition: PartitionLog, tim
     """(timestamp, offset) of the first readable record at or after `timestamp_ms`, in offset order; None without one."""
     offset = partition.log_start
     while offset < partition.high_watermark:
-        begin, end, _ = partition.reach(offset, skip=True)
+        begin, end, _ = reach(partition, offset, skip=True)
         row = partition.sealed.find(begin)
         if row < len(partition.sealed) and (extent := partition.sealed.extents[row]).base_offset < end:
             if extent.timestamp_max_ms < timestamp_ms:
@@ -56,7 +57,7 @@ async def max_timestamp(reader: StoreReader, partition: PartitionLog) -> tuple[i
     greatest: int | None = None
     parts: list[tuple[int, int, int]] = []
     # The last removed range below an offset ends there or before it: ranges are in order and do not overlap.
-    removed = [(0, partition.log_start), *((low, high) for low, high in partition.cuts if high > partition.log_start)]
+    removed = [(0, partition.log_start), *((low, high) for low, high in partition.windows.cuts if high > partition.log_start)]
     ends = [end for _, end in removed]
     for timestamp_ms, base_offset, end_offset in _pieces(partition):
         at = bisect_right(ends, base_offset)
@@ -75,7 +76,7 @@ def _pieces(partition: PartitionLog) -> Iterator[tuple[int, int, int]]:
     """(greatest timestamp, first offset, end offset) of each extent and of each batch that is in no extent."""
     for extent in partition.sealed.extents:
         yield extent.timestamp_max_ms, extent.base_offset, extent.end_offset
-    rows = partition.open
+    rows = partition.open.rows
     for row in range(len(rows)):
         if rows.offsets[row] < partition.high_watermark:
             end_offset = rows.offsets[row + 1] if row + 1 < len(rows) else partition.high_watermark
@@ -89,7 +90,7 @@ async def _greatest_between(reader: StoreReader, partition: PartitionLog, offset
     while offset < end_offset:
         file = reader.file_at(partition, offset)
         if file is not None:
-            extent, begin, _ = file
+            extent, begin = file
             in_file = await again(partial(reader.history.greatest, extent, begin))
             found += [] if in_file is None else [in_file]
             offset = extent.end_offset
@@ -97,7 +98,7 @@ async def _greatest_between(reader: StoreReader, partition: PartitionLog, offset
         located = await reader.locate(partition, offset)
         if located is None:
             break
-        begin, _, _ = partition.reach(offset, skip=True)
+        begin, _, _ = reach(partition, offset, skip=True)
         index, first = located.index, located.first
         # The first batch may begin in a removed range: its index row may describe a removed record.
         is_cut = index.offsets[first] < begin

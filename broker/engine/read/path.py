@@ -8,6 +8,7 @@ from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.engine.proof import LeadProof
 from headgate.broker.engine.read import lookup, skip
 from headgate.broker.engine.read.reader import StoreReader
+from headgate.broker.engine.read.view import Reach, see
 from headgate.broker.runtime.errors import Reason, RetryError
 
 
@@ -30,21 +31,28 @@ class ReadPath:
 
         Also returns [] before a window that waits for history, unless `reader` may pass the window (`partition/windows.py`).
         """
-        return partition.read_memory(offset, partition.reach(offset, reader), max_bytes, reader)
+        return see(partition, offset, max_bytes, reader)[0]
 
-    async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
+    async def read(
+        self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY, reached: Reach | None = None
+    ) -> list[memoryview]:
         """Read whole batches, from memory or store. The first batch contains `offset`, or follows it if `offset` is in a gap.
 
         Returns at least one batch, and further ones up to `max_bytes`. Returns [] at the high watermark, and in the cases of
         `read_tail`.
 
+        Args:
+            reached: what `see` answered shortly before, if the records are in a file: no second look is needed.
+
         Raises:
             InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer.
         """
-        await self.check_range(partition, offset)
-        reached = partition.reach(offset, reader)
-        slices = partition.read_memory(offset, reached, max_bytes, reader)
-        return await self._reader.read(partition, reached[0], max_bytes, reached) if slices is None else slices
+        if reached is None:
+            await self.check_range(partition, offset)
+            slices, reached = see(partition, offset, max_bytes, reader)
+            if slices is not None:
+                return slices
+        return await self._reader.read(partition, reached[0], max_bytes, reached)
 
     async def check_range(self, partition: PartitionLog, offset: int) -> None:
         """Check that an offset can be read, or is the next one to be written.
@@ -97,8 +105,13 @@ class ReadPath:
         return await lookup.max_timestamp(self._reader, partition)
 
     def epoch_end(self, partition: PartitionLog, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) for an OffsetForLeaderEpoch answer (KIP-101); (-1, -1) if it is unknown. Await `confirm` first."""
-        return partition.epoch_end(leader_epoch)
+        """(epoch, end offset) for an OffsetForLeaderEpoch answer (KIP-101); (-1, -1) if the epoch is negative, or newer
+        than this partition's. Await `confirm` first."""
+        if leader_epoch == partition.leader_epoch:
+            return leader_epoch, partition.high_watermark
+        if not 0 <= leader_epoch < partition.leader_epoch:
+            return -1, -1
+        return partition.epochs.end_of(leader_epoch, partition.high_watermark)
 
     async def find_unreadable(self, partition: PartitionLog, first_offset: int, last_offset: int) -> skip.Checked:
         """Batches that consumers cannot read. See `skip.find_unreadable`."""

@@ -16,10 +16,12 @@ from typing import TypeVar
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.engine import keys
-from headgate.broker.engine.partition.log import ChunkRef, PartitionLog, Reach
+from headgate.broker.engine.partition.extents import ChunkRef
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.stretches import Stretches
+from headgate.broker.engine.read.view import Reach, reach
 from headgate.broker.log.batch import CRC_START, HEADER_BYTES, parse_header, unpack_header
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.index import BatchIndex
@@ -144,18 +146,17 @@ class StoreReader:
         read.
 
         Args:
-            reached: the answer of `log.reach` for `offset` in this turn of the loop, if the caller has it.
+            reached: the answer of `view.reach` for `offset`, if the caller has it: of this turn of the loop, or for a file.
             check_crc: refuse a batch that does not match its CRC-32C. The search for unreadable batches turns this off.
         """
 
         async def read() -> list[memoryview]:
             nonlocal reached
-            here = log.reach(offset, skip=True) if reached is None else reached
+            here = reach(log, offset, skip=True) if reached is None else reached
             reached = None  # the log may have changed before another attempt
-            at = self._file(log, here)
-            if at is not None:
-                extent, begin, following = at
-                return await self.history.read(extent, begin, max_bytes, following)
+            begin, _, in_file = here
+            if in_file is not None:
+                return await self.history.read(in_file[0], begin, max_bytes, in_file[1])
             located = await self._locate(log, here)
             return [] if located is None else await self._read_rows(located, offset, max_bytes, check_crc=check_crc)
 
@@ -187,9 +188,9 @@ class StoreReader:
     async def _mend(self, log: PartitionLog, offset: int) -> bool:
         """Rebuild the index that a read from `offset` needs, if it is lost or damaged. Returns True if another attempt makes
         sense."""
-        offset, _, in_files = log.reach(offset, skip=True)
+        offset, _, in_file = reach(log, offset, skip=True)
         row = log.sealed.find(offset)
-        if in_files or row >= len(log.sealed):
+        if in_file is not None or row >= len(log.sealed):
             return False
         extent, ref = log.sealed.extents[row], log.sealed.refs[row]
         if not isinstance(extent, Extent) or not isinstance(ref, ChunkRef) or ref.chunk.index_inline:
@@ -226,28 +227,17 @@ class StoreReader:
         if cached is not None:
             self._cache_bytes -= cached[1]
 
-    def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
-        """The place in a Parquet file at which a read from `offset` begins: (extent, offset, the next file). None if it is not
-        in a file."""
-        return self._file(log, log.reach(offset, skip=True))
-
-    @staticmethod
-    def _file(log: PartitionLog, reached: Reach) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
-        begin, end, in_files = reached
-        if not in_files:
-            return None
-        row = log.sealed.find(begin)
-        extent = log.sealed.extents[row]
-        assert isinstance(extent, ParquetExtent) and begin < end, "a filled window has files only, and folded files are apart"
-        following = log.sealed.extents[row + 1] if row + 1 < len(log.sealed) else None
-        return extent, max(begin, extent.base_offset), following if isinstance(following, ParquetExtent) else None
+    def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int] | None:
+        """(extent in a Parquet file, offset) at which a read from `offset` begins. None if it is not in a file."""
+        begin, _, in_file = reach(log, offset, skip=True)
+        return None if in_file is None else (in_file[0], begin)
 
     async def locate(self, log: PartitionLog, offset: int) -> Located | None:
         """The rows from the batch that contains `offset` (or, in a gap, the next one) to the end of its chunk.
 
         Not for offsets in Parquet files; for those see `file_at`.
         """
-        return await self._told(log, offset, lambda: self._locate(log, log.reach(offset, skip=True)))
+        return await self._told(log, offset, lambda: self._locate(log, reach(log, offset, skip=True)))
 
     async def _locate(self, log: PartitionLog, reached: Reach) -> Located | None:
         offset, end_offset, _ = reached
@@ -261,11 +251,11 @@ class StoreReader:
             end_offset = min(extent.end_offset, end_offset)
             end = bisect_left(index.offsets, end_offset)
             return Located(key, index, index.find(max(offset, extent.base_offset)), end, end_offset)
-        rows = log.open
+        rows = log.open.rows
         if not len(rows) or offset >= end_offset:
             return None
         first = rows.find(offset)
-        number, end = log.open_chunk_of(first)
+        number, end = log.open.chunk_of(first)
         end = min(end, bisect_left(rows.offsets, end_offset))
         # There may be a window between the last row and the next one.
         behind = min(rows.offsets[end], end_offset) if end < len(rows) else end_offset

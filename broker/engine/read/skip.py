@@ -114,7 +114,7 @@ async def whole_batches(reader: StoreReader, partition: PartitionLog, first_offs
             f"records of a gate cannot be skipped. topic=`{partition.topic.name}` partition=`{partition.number}` "
             f"first=`{first_offset}` last=`{last_offset}`",
         )
-    for low, high in partition.cuts:
+    for low, high in partition.windows.cuts:
         if low <= first_offset and last_offset < high:
             return low, high
     found = [one for at in (first_offset, last_offset) if (one := await _place(reader, partition, at)) is not None]

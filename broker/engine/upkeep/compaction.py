@@ -18,7 +18,8 @@ from collections.abc import Iterator, Set
 from typing import NamedTuple, TypeAlias
 
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine.partition.log import PartitionLog, is_live
+from headgate.broker.engine.partition.extents import is_live
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.merging import is_near, span_ms_max
 from headgate.broker.engine.upkeep.offline import Part, neighbours
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence, Set
 from headgate.broker.cluster.gates import ParquetExtent, is_url
 from headgate.broker.cluster.readable import first_readable
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine.partition.log import AnyExtent, AnyRef, PartitionLog
+from headgate.broker.engine.partition.extents import AnyExtent, AnyRef
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
 from headgate.broker.engine.upkeep.offline import Part, neighbours, oldest_ms
 
@@ -69,11 +70,11 @@ def waits_for_age(log: PartitionLog) -> bool:
 
 def _partly_deleted(log: PartitionLog, stay: Set[int]) -> Part | None:
     """A folded file whose first records are deleted, and not its last ones."""
-    for offset in (log.log_start, *(high for _, high in log.cuts)):
+    for offset in (log.log_start, *(high for _, high in log.windows.cuts)):
         row = log.sealed.find(offset)
         if row < len(log.sealed):
             extent = log.sealed.extents[row]
-            begin = first_readable(extent.base_offset, log.log_start, log.cuts)
+            begin = first_readable(extent.base_offset, log.log_start, log.windows.cuts)
             if _is_folded(extent) and extent.base_offset not in stay and extent.base_offset < begin < extent.end_offset:
                 return extent, log.sealed.refs[row]
     return None

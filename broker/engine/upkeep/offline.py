@@ -23,7 +23,8 @@ from headgate.broker.cluster.folded_files import ChunkPart, FilePart
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.cluster.readable import first_readable
-from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, PartitionLog
+from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, ChunkRef
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
 
 RUN_BYTES_MAX = 256 << 20
@@ -129,12 +130,12 @@ def make_job(log: PartitionLog, parts: Sequence[Part], maker: str, compaction: C
     return Job(
         topic_id=log.topic.id,
         partition=log.number,
-        base_offset=first_readable(first.base_offset, log.log_start, log.cuts),
+        base_offset=first_readable(first.base_offset, log.log_start, log.windows.cuts),
         history=isinstance(first, ParquetExtent) and (first.history or not first.folded),
         oldest_ms=min(oldest_ms(part) for part in parts),
         log_start=log.log_start,
-        cuts=[(low, high) for low, high in log.cuts if low < last.end_offset and high > first.base_offset],
-        aborted=list(log.aborted(first.base_offset, last.end_offset)),
+        cuts=[(low, high) for low, high in log.windows.cuts if low < last.end_offset and high > first.base_offset],
+        aborted=list(log.producers_state.transactions.aborted(first.base_offset, last.end_offset)),
         maker=maker,
         parts=sources(parts),
         compaction=compaction,

@@ -137,7 +137,7 @@ class OfflineFolder:
         self._later.clear()
         self._settled = {log: seen for log, seen in self._settled.items() if log.closed is None}
         self._starts_before = self._starts
-        self._starts = {log: log.log_start for log in self._leads.all() if log.files_end}
+        self._starts = {log: log.log_start for log in self._leads.all() if log.windows.files_end}
         await self._list_open([log for log in self._leads.all() if self._waits_for_listing(log)])
         for log in [log for log in self._leads.all() if log.config.compact and not log.internal]:
             done += await self._compact(log)
@@ -157,18 +157,16 @@ class OfflineFolder:
     def _waits_for_listing(self, log: PartitionLog) -> bool:
         """True if unlisted records are due, or will be late: a chunk with few writes stays open for long, and only complete chunks
         are folded. A fold is due when the newest record of a chunk is old, so no chunk may span more than half of that age."""
-        config, sizes = log.config, log.open.sizes
-        if not sizes or log.internal:
+        config = log.config
+        if not log.open or log.internal:
             return False
-        if 0 <= config.offline_after_bytes < sum(sizes):
+        if 0 <= config.offline_after_bytes < log.open.size_bytes:
             return True
         before_ms = self._life.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None
-        if before_ms is not None and (
-            log.appended_ms < before_ms or log.appended_ms - log.open_since_ms > config.offline_after_ms // 2
-        ):
+        if before_ms is not None and log.open.is_late(before_ms, config.offline_after_ms // 2):
             return True
         half_ms = self._life.cutoff_ms(config.max_compaction_lag_ms // 2) if config.compact else None
-        return half_ms is not None and log.open_since_ms < half_ms
+        return half_ms is not None and log.open.oldest_ms < half_ms
 
     async def fold_each(self) -> AsyncIterator[FoldToFiles]:
         """The next fold of each partition that has one due. The files are written; the caller commits the edits."""
@@ -206,7 +204,7 @@ class OfflineFolder:
     def _due_files(self, log: PartitionLog, stay: Set[int], old_ms: int | None) -> list[Part]:
         """Files that are folded again. A partition with thousands of files is only looked at after a change."""
         at_rest = self._starts_before.get(log) == log.log_start
-        view = (log.sealed.changes, log.log_start, len(log.cuts), at_rest)
+        view = (log.sealed.changes, log.log_start, len(log.windows.cuts), at_rest)
         if self._settled.get(log) == view:
             return []
         found = choose_files(log, stay, at_rest=at_rest, old_ms=old_ms)
@@ -233,7 +231,7 @@ class OfflineFolder:
             number=self._attempts,
             dirty=sources(dirty_parts(log, due, stay)),
             end_offset=due.end,
-            aborted=list(log.aborted(due.dirty, due.end)),
+            aborted=list(log.producers_state.transactions.aborted(due.dirty, due.end)),
             markers_end=due.markers_end,
         )
         done, offset, end = 0, log.log_start, due.end

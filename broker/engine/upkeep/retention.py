@@ -76,13 +76,12 @@ def waits_for_listing(partition: PartitionLog, cutoff: Cutoff) -> bool:
     if not config.delete or not partition.open:
         return False
     waiting = partition.windows.first_waiting()
-    if waiting is not None and partition.open.offsets[0] >= waiting.base_offset:
+    first_open = partition.open.first_offset
+    if waiting is not None and first_open is not None and first_open >= waiting.base_offset:
         return False  # the window before them waits for history
     before_ms = _before_ms(partition, cutoff)
-    too_old = before_ms is not None and (
-        partition.appended_ms < before_ms or partition.appended_ms - partition.open_since_ms > config.retention_ms // 2
-    )
-    return too_old or 0 <= config.retention_bytes <= sum(partition.open.sizes)
+    too_old = before_ms is not None and partition.open.is_late(before_ms, config.retention_ms // 2)
+    return too_old or 0 <= config.retention_bytes <= partition.open.size_bytes
 
 
 def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:

@@ -19,7 +19,8 @@ from headgate.broker.cluster.edits.incarnations import AddChunks
 from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import Catalog
-from headgate.broker.engine.partition.log import ChunkRef, PartitionLog
+from headgate.broker.engine.partition.extents import ChunkRef
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import encode_states
 from headgate.broker.runtime.errors import FencedError, HeadgateError
 from headgate.broker.runtime.logging import get_logger
@@ -129,7 +130,7 @@ class Checkpointer:
     def lists(self, logs: Iterable[PartitionLog]) -> bool:
         """True if `list_all` would list all unlisted records of these partitions: all their open chunks are complete."""
         numbers = {rolled.number for rolled in self._rolled}
-        return all(number in numbers for log in logs for _, number in log.open_chunks)
+        return all(number in numbers for log in logs for _, number in log.open.chunks)
 
     async def list_all(self, *more: Edit) -> None:
         """List every chunk that is complete now.
@@ -193,11 +194,11 @@ class Checkpointer:
         sections: list[bytes] = []
         position = 0
         for count, partition in enumerate(rolled.logs):
-            rows = partition.open_rows(rolled.number)
+            rows = partition.open.of_chunk(rolled.number)
             assert rows is not None, "a chunk's rows stay in memory until it is listed"
             first, end = rows
             if rolled.sections is None:
-                section = partition.open.encode(first, end)
+                section = partition.open.rows.encode(first, end)
                 sections.append(section)
                 place = (position, len(section))
                 position += len(section)
@@ -205,7 +206,7 @@ class Checkpointer:
                     await asyncio.sleep(0)
             else:
                 place = rolled.sections[partition]
-            rows = partition.open_rows(rolled.number)
+            rows = partition.open.of_chunk(rolled.number)
             assert rows is not None
             extents += _extents(partition, *rows, place)
         chunk = Chunk(
@@ -229,7 +230,7 @@ class Checkpointer:
 def _extents(partition: PartitionLog, first: int, end: int, place: tuple[int, int]) -> list[Extent]:
     """Extents for the rows [first, end) of the open index, which are one section of the chunk's index: one on each side of a
     window."""
-    index = partition.open
+    index = partition.open.rows
     end_offset = index.offsets[end] if end < len(index) else partition.high_watermark
     extents: list[Extent] = []
     for low, high in partition.windows.without(index.offsets[first], end_offset):

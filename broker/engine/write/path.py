@@ -305,11 +305,11 @@ class WritePath:
         wake: dict[PartitionLog, None] = {}
         for partition, run in groupby(group, itemgetter(0)):
             logs[partition] = None
-            if partition.waiters:
+            if partition.waiters.live:
                 wake[partition] = None
             position = partition.committed(run, chunk_number, position, now_ms)
         for partition in wake:
-            partition.wake_live()
+            partition.waiters.wake_live()
 
     def wal_rolled(
         self, number: int, size_bytes: int, appended_ms: int, sections: dict[PartitionLog, tuple[int, int]] | None

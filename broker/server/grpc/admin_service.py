@@ -95,15 +95,15 @@ class AdminService:
                 row.records += partition.high_watermark - partition.log_start
                 if seconds:
                     # A segment that was opened within the window has no earlier numbers.
-                    records, size = before.get(partition, (partition.high_watermark, partition.bytes_in))
+                    records, size = before.get(partition, (partition.high_watermark, partition.traffic.bytes_in))
                     row.records_in_per_second += (partition.high_watermark - records) / seconds
-                    row.bytes_in_per_second += (partition.bytes_in - size) / seconds
+                    row.bytes_in_per_second += (partition.traffic.bytes_in - size) / seconds
         return response
 
     async def _written(self) -> dict[PartitionLog, tuple[int, int]]:
         """(offsets given out, bytes written since the segment was opened); both only grow."""
         each = self._engine.turns.begin().each
-        return {log: (log.high_watermark, log.bytes_in) async for log in each(list(self._engine.all_logs()))}
+        return {log: (log.high_watermark, log.traffic.bytes_in) async for log in each(list(self._engine.all_logs()))}
 
     def _partitions(self, topic: Topic) -> list[PartitionLog]:
         """The partitions that this broker leads."""

@@ -62,7 +62,7 @@ class LogService:
             if not batches:
                 await self._server_state.confirm(partition)
             size = sum(map(len, batches))
-            partition.fetched(size, requests=0)
+            partition.traffic.fetched(size, requests=0)
             quota.fetched(size)
             head = log_pb2.FetchResponse(high_watermark=partition.stable_end, log_start=partition.log_start)
             share.take(size)
@@ -74,7 +74,7 @@ class LogService:
     async def _wait(self, partition: PartitionLog, offset: int, min_bytes: int, wait_ms: int) -> None:
         """Wait until `min_bytes` can be read from `offset`, the time is over, or the broker stops."""
         news = asyncio.Event()
-        partition.subscribe(news.set)
+        partition.waiters.add(news.set)
         self._server_state.on_stop(news.set)
         try:
             async with asyncio.timeout(wait_ms / 1000):
@@ -89,7 +89,7 @@ class LogService:
         except TimeoutError:
             return
         finally:
-            partition.unsubscribe(news.set)
+            partition.waiters.remove(news.set)
             self._server_state.forget(news.set)
 
     async def list_offsets(self, request: log_pb2.ListOffsetsRequest, context: Context) -> log_pb2.ListOffsetsResponse:

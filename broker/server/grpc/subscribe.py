@@ -21,6 +21,7 @@ import grpc
 from headgate.broker.cluster.acl import Operation
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import new_reader
+from headgate.broker.engine.read import view
 from headgate.broker.engine.read.committed import visible
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
@@ -131,7 +132,7 @@ class Subscriber:
             del self._subscriptions[subscription.number]
             self._call.is_in_use = bool(self._subscriptions)
         if subscription.partition is not None:
-            subscription.partition.unsubscribe(subscription.wake)
+            subscription.partition.waiters.remove(subscription.wake)
 
     def _current(self, subscription: _Subscription) -> bool:
         return self._subscriptions.get(subscription.number) is subscription
@@ -182,7 +183,7 @@ class Subscriber:
         subscription.partition = partition
         if request.position.WhichOneof("at") == "latest":
             partition.readers.asked_end(subscription.reader, offset)
-        partition.subscribe(subscription.wake)
+        partition.waiters.add(subscription.wake)
         await self._write(self._response(subscription), [])
         subscription.wake()
 
@@ -192,23 +193,23 @@ class Subscriber:
         await self._share.room()
         await self._quota.fetch_room()
         # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
-        partition.subscribe(subscription.wake)
+        partition.waiters.add(subscription.wake)
         offset = subscription.offset
         slices = await self._engine.read(partition, offset, self._response_bytes, subscription.reader)
         slices = visible(partition, offset, slices)
         if not slices and subscription.offset == partition.high_watermark:
             partition.readers.at_end(subscription.reader, subscription.offset, self._engine.clock.monotonic())
-        partition.unsubscribe(subscription.wake)
+        partition.waiters.remove(subscription.wake)
         if self._current(subscription):
-            waits = not slices and partition.is_waiting(subscription.offset, subscription.reader)
-            partition.subscribe(subscription.wake, at_window=waits)
+            waits = not slices and view.is_waiting(partition, subscription.offset, subscription.reader)
+            partition.waiters.add(subscription.wake, at_window=waits)
         if not slices or not self._current(subscription):
             return
         last = parse_header(split(slices[-1])[-1])
         subscription.offset = last.next_offset
         size = sum(map(len, slices))
         self._credit_bytes -= size
-        partition.fetched(size, requests=0)
+        partition.traffic.fetched(size, requests=0)
         self._quota.fetched(size)
         self._share.take(size)
         try:

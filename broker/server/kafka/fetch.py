@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
+from headgate.broker.engine.read import view
 from headgate.broker.engine.read.committed import aborted_in, stable
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -35,12 +36,15 @@ from headgate.broker.wire.kafka.primitives import STEP_ELEMENTS
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
+    from headgate.broker.engine.read.view import Reach
     from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.access.rights import Rights
 
     FetchRequest: TypeAlias = wire.FetchRequest[PartitionLog]
     Portion: TypeAlias = wire.Portion[PartitionLog]
     Wanted: TypeAlias = wire.Wanted[PartitionLog]
+    Cold: TypeAlias = tuple[Wanted, Reach | None]
+    """A partition with records that are only in the store, and their place if that is a file."""
 
 OFFSET_OUT_OF_RANGE = 1
 FENCED_LEADER_EPOCH = 74
@@ -57,7 +61,7 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> tup
 
 def collect(
     engine: Engine, request: FetchRequest, portion: Portion, total: int, max_bytes: int, reader: int
-) -> tuple[int, bool, list[Wanted]]:
+) -> tuple[int, bool, list[Cold]]:
     """Collect the records of one portion that are in memory.
 
     Args:
@@ -66,10 +70,10 @@ def collect(
         max_bytes: bound for all records together; the first partition with records gives at least one batch (KIP-74).
 
     Returns:
-        (bytes found so far, whether a partition has an error, partitions with records that are in the store only).
+        (bytes found so far, whether a partition has an error, partitions with records that are only in the store).
     """
     failed = False
-    cold: list[Wanted] = []
+    cold: list[Cold] = []
     for _, _, _, partitions, _ in portion:
         for wanted in partitions:
             log = wanted.log
@@ -86,7 +90,7 @@ def collect(
                 continue
             offset = wanted.offset
             if offset > log.high_watermark:
-                cold.append(wanted)  # the log ends below this offset, or continues at another broker: the store knows
+                cold.append((wanted, None))  # the log ends below this offset, or continues at another broker: the store knows
                 continue
             if offset < log.log_start:
                 wanted.code = OFFSET_OUT_OF_RANGE
@@ -95,20 +99,10 @@ def collect(
             room = min(wanted.max_bytes, max_bytes - total)
             if room <= 0 and total > 0:
                 continue
-            end = log.high_watermark
-            if offset < log.windows_end:
-                offset, end, in_files = log.reach(offset, reader)
-                if in_files:
-                    cold.append(wanted)
-                    continue
-            if request.committed:
-                end = min(end, log.stable_end)
-            slices = log.tail.read(offset, end, room)
+            slices, reached = view.see(log, offset, room, reader, committed=request.committed)
             if slices is None:
-                cold.append(wanted)
+                cold.append((wanted, reached if reached[2] is not None else None))
                 continue
-            if not slices and wanted.offset < log.windows_end:
-                slices = log.over(wanted.offset, reader)
             if slices:
                 size = sum([len(part) for part in slices])
                 if total > 0 and size > room:
@@ -116,13 +110,14 @@ def collect(
                 wanted.slices = slices
                 wanted.bytes = size
                 total += size
-                if end == log.high_watermark and (offset >= end or log.tail.reaches(offset, end, size)):
-                    log.readers.at_end(reader, offset, engine.clock.monotonic())
+                begin, end, _ = reached
+                if end == log.high_watermark and (begin >= end or log.tail.reaches(begin, end, size)):
+                    log.readers.at_end(reader, begin, engine.clock.monotonic())
     return total, failed, cold
 
 
 async def collect_cold(
-    engine: Engine, turn: Turn, cold: list[Wanted], total: int, max_bytes: int, reader: int, committed: bool
+    engine: Engine, turn: Turn, cold: list[Cold], total: int, max_bytes: int, reader: int, committed: bool
 ) -> tuple[int, bool]:
     """Read from the store the records that are no longer in memory. Returns (bytes found in all, whether a partition has an
     error)."""
@@ -130,13 +125,13 @@ async def collect_cold(
     at = 0
     while at < len(cold):
         await turn.pause()
-        group = _together(cold, at, max_bytes - total, reader, at_once=total == 0)
+        group = _together(cold, at, max_bytes - total, at_once=total == 0)
         if not group:
             break
         at += len(group)
-        reads = [_read_cold(engine, wanted, room, reader) for wanted, room in group]
+        reads = [_read_cold(engine, wanted, room, reader, reached) for wanted, room, reached in group]
         answers = await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]]
-        for (wanted, _), answer in zip(group, answers, strict=True):
+        for (wanted, _, _), answer in zip(group, answers, strict=True):
             if isinstance(answer, HeadgateError):
                 wanted.code = _code(answer)
                 failed = True
@@ -151,8 +146,8 @@ async def collect_cold(
     return total, failed
 
 
-def _together(cold: list[Wanted], at: int, room: int, reader: int, *, at_once: bool) -> list[tuple[Wanted, int]]:
-    """The next partitions to read at the same time, and the bytes that each may have.
+def _together(cold: list[Cold], at: int, room: int, *, at_once: bool) -> list[tuple[Wanted, int, Reach | None]]:
+    """The next partitions to read at the same time, the bytes that each may have, and the place in a file.
 
     Batches of several partitions lie side by side in a chunk, and the store reads them together. Rows of a file are encoded, one
     partition after the other.
@@ -160,27 +155,26 @@ def _together(cold: list[Wanted], at: int, room: int, reader: int, *, at_once: b
     Args:
         at_once: the first partition is read even without room.
     """
-    group: list[tuple[Wanted, int]] = []
-    for wanted in islice(cold, at, at + READS_MAX):
+    group: list[tuple[Wanted, int, Reach | None]] = []
+    for wanted, reached in islice(cold, at, at + READS_MAX):
         share = min(wanted.max_bytes, room)
         if share <= 0 and (group or not at_once):
             break
-        log = wanted.log
-        assert log is not None
-        in_files = wanted.offset < log.windows_end and log.reach(wanted.offset, reader)[2]
-        if in_files and group:
+        if reached is not None and group:
             break
-        group.append((wanted, share))
+        group.append((wanted, share, reached))
         room -= share
-        if in_files:
+        if reached is not None:
             break
     return group
 
 
-async def _read_cold(engine: Engine, wanted: Wanted, room: int, reader: int) -> list[memoryview] | HeadgateError:
+async def _read_cold(
+    engine: Engine, wanted: Wanted, room: int, reader: int, reached: Reach | None
+) -> list[memoryview] | HeadgateError:
     assert wanted.log is not None
     try:
-        return await engine.read(wanted.log, wanted.offset, room, reader)
+        return await engine.read(wanted.log, wanted.offset, room, reader, reached)
     except HeadgateError as error:
         return error
 
@@ -204,7 +198,9 @@ def ends_early(portion: Portion) -> bool:
     The answer then does not wait for `min_bytes`: the rest exists, and the next request asks for it. The same holds behind a
     read from the store, which ends with a file.
     """
-    return any(wanted.bytes and wanted.log is not None and wanted.offset < wanted.log.windows_end for wanted in wanted_of(portion))
+    return any(
+        wanted.bytes and wanted.log is not None and wanted.offset < wanted.log.windows.end_of_all for wanted in wanted_of(portion)
+    )
 
 
 def note_waiting(portion: Portion, reader: int, now_s: float) -> None:
@@ -259,7 +255,7 @@ def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict
             log = wanted.log
             if log is not None and not wanted.code:
                 if wanted.bytes:
-                    log.fetched(wanted.bytes)
+                    log.traffic.fetched(wanted.bytes)
                     if request.committed:
                         wanted.aborted = aborted_in(log, wanted.offset, wanted.slices)
                 elif unproven or log.refusal is not None:
@@ -295,7 +291,7 @@ class Poll:
         for wanted in wanted_of(portion):
             log = wanted.log
             if log is not None:
-                log.subscribe(self, at_window=wanted.offset < log.windows_end and log.is_waiting(wanted.offset, reader))
+                log.waiters.add(self, at_window=view.is_waiting(log, wanted.offset, reader))
                 self._logs[log] = None
 
     def __call__(self) -> None:
@@ -311,4 +307,4 @@ class Poll:
     def end(self) -> None:
         """Stop waiting for all partitions."""
         for log in self._logs:
-            log.unsubscribe(self)
+            log.waiters.remove(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import count, islice
 from typing import TYPE_CHECKING
@@ -108,5 +107,5 @@ def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> None:
 
 def epoch_at(log: PartitionLog, offset: int) -> int:
     """The leader epoch in which the record at `offset` was written, or would be written next; -1 if it is unknown."""
-    row = bisect_right(log.epochs, offset, key=lambda epoch: epoch[1]) - 1
-    return log.epochs[row][0] if row >= 0 else ID_UNKNOWN
+    epoch = log.epochs.at(offset)
+    return ID_UNKNOWN if epoch is None else epoch

@@ -195,7 +195,7 @@ class PendingRequests:
         """
         common, session = self._common, self._session
         total, failed, early = 0, bool(request.error), False
-        cold: list[fetch.Wanted] = []
+        cold: list[fetch.Cold] = []
         for portion in request.portions:
             if portion is not request.portions[0]:
                 await turn.pause()
@@ -207,7 +207,7 @@ class PendingRequests:
             early = True
             slot.in_pieces = common.has_writers
             # The expected bytes are counted in advance, because other connections read meanwhile.
-            with session.holding(max(0, min(max_bytes - total, sum([wanted.max_bytes for wanted in cold])))):
+            with session.holding(max(0, min(max_bytes - total, sum([wanted.max_bytes for wanted, _ in cold])))):
                 total, bad = await fetch.collect_cold(engine, turn, cold, total, max_bytes, session.reader, request.committed)
             failed = failed or bad
         enough = failed or request.unproven or total >= request.min_bytes or (total > 0 and early)

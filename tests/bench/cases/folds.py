@@ -33,7 +33,8 @@ from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Extent, Incarnation, Topic
 from headgate.broker.cluster.ranges import Ranges
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine.partition.log import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
+from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, ChunkRef, FileRef
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.log.buffers import BufferPool
 from headgate.broker.log.tail import TailMemory
 from headgate.broker.wire.iceberg.table import DataFile, Table
@@ -296,7 +297,7 @@ class Commits:
         began = time.perf_counter()
         check(self._manifest, edit, self._incarnation_id)
         self._manifest.apply([edit])
-        self._log.folded_to_files(extent.base_offset, extent.end_offset, [file])
+        self._log.folded(extent.base_offset, extent.end_offset, [file], [FileRef("", file.appended_ms)])
         self._offsets.add(0, file.base_offset, file.end_offset)
         properties = {"offsets": json.dumps(self._offsets.all())}
         self._table = self._table.change([_data_file(file)], set(), properties, 1).table

@@ -250,7 +250,7 @@ async def test_chunks_whose_listing_gave_up_are_listed_once(
         check_agreement(broker)
         log.tail.clear()
         await machine.check(broker, exact=True)
-    await eventually(lambda: len(log.open_chunks) <= 1)
+    await eventually(lambda: len(log.open.chunks) <= 1)
     await swept(broker)
     assert any(chunk.generation for chunk in broker.engine.manifest.chunks[broker.engine.incarnation_id].values())
     broker = await check_restart(machine, broker)

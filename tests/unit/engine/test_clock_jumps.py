@@ -151,7 +151,7 @@ async def test_append_times_never_go_back(make_machine: MakeMachine, clock: Manu
             broker = await restarted(machine, broker, kind)
             clock.advance(1000)
             await machine.send(broker, [b"%d %s" % (jump_ms, kind.encode())])
-            times.append(broker.log().open.timestamps[-1])
+            times.append(broker.log().open.rows.timestamps[-1])
     assert times == sorted(times)
     assert await broker.engine.max_timestamp(broker.log()) == (times[-1], len(times) - 1)
 

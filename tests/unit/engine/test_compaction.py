@@ -115,7 +115,7 @@ async def test_readers_in_the_middle_of_a_pass_see_the_last_values(
     for records in seen_between:
         assert {key: value for _, key, value in records} == last and set(records) <= set(before)
     assert len(seen_between[-1]) == 8 and len(seen_between[0]) > 8
-    assert broker.log().cuts, "runs without a record left are ranges that readers pass"
+    assert broker.log().windows.cuts, "runs without a record left are ranges that readers pass"
 
 
 async def test_markers_of_deleted_keys_stay_for_their_time(make_machine: MakeMachine, clock: ManualClock) -> None:

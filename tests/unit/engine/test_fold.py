@@ -90,7 +90,7 @@ async def fill(machine: Machine, broker: Broker, chunks: int, start: int = 0) ->
             await machine.send(
                 broker, [b"%d-%d" % (partition, number), bytes(7_000) + b"%d-%d" % (partition, number)], "t", partition
             )
-    await eventually(lambda: len(log.open_chunks) <= 1)
+    await eventually(lambda: len(log.open.chunks) <= 1)
 
 
 def forget_memory(broker: Broker) -> None:
@@ -131,7 +131,7 @@ async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, mo
     for number in range(20):
         await machine.send(broker, [b"%d" % number, bytes(20_000) + b"%d" % number], "gone")
         await machine.send(broker, [b"%d" % number, bytes(1_000) + b"%d" % number], "t")
-    await eventually(lambda: len(broker.log().open_chunks) <= 1)
+    await eventually(lambda: len(broker.log().open.chunks) <= 1)
     del machine.acked["gone", 0]
     await broker.engine.delete_topic(broker.engine.topic("gone"))
     await broker.engine.delete_records(broker.log(), 15)
@@ -213,7 +213,7 @@ async def test_a_chunk_that_is_mostly_deleted_is_folded_by_itself(
     for number in range(20):
         await machine.send(broker, [bytes(20_000) + b"%d" % number], "short")
         await machine.send(broker, [b"%d" % number], "t")
-    await eventually(lambda: len(broker.log().open_chunks) <= 1)
+    await eventually(lambda: len(broker.log().open.chunks) <= 1)
     chunks = broker.engine.manifest.chunks[broker.engine.incarnation_id]
     before = sum(chunk.size_bytes for chunk in chunks.values())
     short = broker.log("short")

@@ -31,7 +31,8 @@ from headgate.broker.cluster.gates import STEP_FILES, Gate, GateWindow, ParquetE
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
 from headgate.broker.cluster.objects import Topic
-from headgate.broker.engine.partition.log import PartitionLog, Reach
+from headgate.broker.engine.partition.extents import SealedExtents
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.retention import expired_offset
@@ -42,7 +43,9 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import finish
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.grpc.layout import layout
+from headgate.broker.server.kafka import fetch
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
+from headgate.broker.wire.kafka.fetch import FetchRequest, Wanted
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, put_file, rows_of, value_of
 from tests.unit.engine.world import NOW_MS, Incarnation, read_values, settings
@@ -477,26 +480,34 @@ async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_pa
 
 
 async def test_a_read_locates_its_extent_once(make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read of history and a read of a chunk each plan their range of offsets once."""
+    """A read of history and a read of a chunk each look for their extent once, also on their way through a Kafka fetch."""
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
     await machine.send(broker, [b"live"])
     await broker.leader.gates.fill("t", "g", await files_for(broker.engine, case.gate))
-    log, planned = broker.log(), 0
-    reach = PartitionLog.reach
+    log, looks = broker.log(), 0
+    find = SealedExtents.find
 
-    def counted(log: PartitionLog, offset: int, reader: int = NOBODY, *, skip: bool = False) -> Reach:
-        nonlocal planned
-        planned += 1
-        return reach(log, offset, reader, skip=skip)
+    def counted(extents: SealedExtents, offset: int) -> int:
+        nonlocal looks
+        looks += 1
+        return find(extents, offset)
 
     log.tail.clear()
-    monkeypatch.setattr(PartitionLog, "reach", counted)
+    monkeypatch.setattr(SealedExtents, "find", counted)
     for offset in (0, ROWS):
-        planned = 0
+        looks = 0
         assert parse_header((await broker.engine.read(log, offset, 1 << 20))[0]).base_offset == offset
-        assert planned == 1, offset
+        assert looks == 1, offset
+        looks = 0
+        request: FetchRequest[PartitionLog] = FetchRequest(12, 0, 1, 1 << 20)
+        wanted = Wanted(log, True, 0, -1, offset, 1 << 20)
+        _, failed, cold = fetch.collect(broker.engine, request, [(b"t", True, 1, [wanted], True)], 0, 1 << 20, NOBODY)
+        assert not failed and cold
+        await fetch.collect_cold(broker.engine, broker.engine.turns.begin(), cold, 0, 1 << 20, NOBODY, committed=False)
+        assert parse_header(wanted.slices[0]).base_offset == offset
+        assert looks == 1, offset
 
 
 async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> None:
@@ -654,9 +665,9 @@ async def test_epochs_around_a_window(make_machine: MakeMachine, tmp_path: Path)
     log = broker.log()
     assert (log.log_start, log.high_watermark) == (40, 102 + ROWS + 1)
     epoch = gate.windows[0].leader_epoch
-    assert log.epoch_end(0) == (0, 100)
-    assert log.epoch_end(epoch) == (epoch, 102 + ROWS)
-    assert log.epoch_end(epoch - 1)[1] == 102
+    assert broker.engine.epoch_end(log, 0) == (0, 100)
+    assert broker.engine.epoch_end(log, epoch) == (epoch, 102 + ROWS)
+    assert broker.engine.epoch_end(log, epoch - 1)[1] == 102
     batch = (await broker.engine.read(log, 110, 1 << 20))[0]
     assert int.from_bytes(batch[12:16], "big") == epoch
 

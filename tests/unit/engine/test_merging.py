@@ -16,7 +16,8 @@ from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.engine.partition.log import AnyExtent, AnyRef, FileRef, PartitionLog
+from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, FileRef
+from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep import merging
 from headgate.broker.engine.upkeep.merging import MERGE_FILES, choose_files, span_ms_max
 from headgate.broker.log.buffers import BufferPool

@@ -457,7 +457,7 @@ async def test_transactions_are_folded_without_what_they_aborted(make_machine: M
     await end_transaction(broker, 9, commit=False)
     await listed(broker)
     assert await folded(broker) == 1
-    assert not chunk_extents(broker) and len(files(broker)) == 1 and log.cuts == [(stable, log.high_watermark)]
+    assert not chunk_extents(broker) and len(files(broker)) == 1 and log.windows.cuts == [(stable, log.high_watermark)]
     assert await seen(broker) == expected
     (marker,) = [one for part in await broker.engine.read(log, stable, 100) for one in split(part)]
     assert parse_header(marker).next_offset == log.high_watermark, "a reader at the end is not left behind"

@@ -57,9 +57,9 @@ def test_no_other_module_assigns_to_a_partition() -> None:
     "source",
     [
         "log.high_watermark = 1",
-        "log.bytes_out += 1",
+        "log.next_offset += 1",
         "a, partition.refusal = 1, None",
-        "wanted.log.requests += 1",
+        "wanted.log.size_bytes += 1",
         "del partition.tail",
         "for log.size_bytes in (1, 2): pass",
     ],

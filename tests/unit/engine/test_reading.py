@@ -80,7 +80,7 @@ async def test_look_ups_by_timestamp(make_machine: MakeMachine, medium: str) -> 
     for number in range(25):
         codec = list(Codec)[number % len(Codec)]
         await model.append([NOW_MS + chance.randint(-40, 40) for _ in range(chance.randint(1, 4))], codec, bytes(5_000))
-    await eventually(lambda: len(broker.log().open_chunks) <= 1)
+    await eventually(lambda: len(broker.log().open.chunks) <= 1)
     await model.check()
     await swept(broker)
     await model.check()
@@ -160,7 +160,7 @@ async def test_reads_of_any_size_from_any_offset(make_machine: MakeMachine, medi
         partition = chance.choice((0, 0, 1))
         values = [b"%d-%d" % (number, at) + bytes(chance.choice((0, 100, 4_000))) for at in range(chance.randint(1, 5))]
         await machine.send(broker, values, "t", partition)
-    await eventually(lambda: len(broker.log().open_chunks) <= 1)
+    await eventually(lambda: len(broker.log().open.chunks) <= 1)
     log = broker.log()
     batches = await read_batches(broker)
     sizes = [len(batch) for batch in batches]
@@ -210,10 +210,10 @@ async def test_what_is_not_durable_is_not_read(make_machine: MakeMachine) -> Non
     assert [record.value for record in await read_all(broker)] == [b"durable"]
     assert broker.engine.read_tail(log, 1, 100) == []
     woken = asyncio.Event()
-    log.subscribe(woken.set)
+    log.waiters.add(woken.set)
     broker.store.refused.clear()
     await woken.wait()
-    log.unsubscribe(woken.set)
+    log.waiters.remove(woken.set)
     assert await waiting == 1
     assert [record.value for record in await read_all(broker)] == [b"durable", b"not yet"]
 
@@ -267,7 +267,7 @@ async def test_a_chunk_that_is_not_what_was_written_is_said_to_be(make_machine: 
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
     await machine.send(broker, [b"one"])
-    await eventually(lambda: len(broker.log().open_chunks) == 0)
+    await eventually(lambda: len(broker.log().open.chunks) == 0)
     broker.log().tail.clear()
     key = next(row.key for row in await broker.faults.list("wal/") if row.key.endswith("/" + "0" * 20))
     data = await broker.faults.get(key)

@@ -59,7 +59,7 @@ async def test_chunks_that_retention_removed_do_not_hide_the_ones_behind_them(ma
     for number in range(10):
         await machine.send(broker, [b"old-%d" % number, bytes(20_000)])
     log = broker.log()
-    await eventually(lambda: len(log.sealed) > 0 and len(log.open_chunks) <= 1)
+    await eventually(lambda: len(log.sealed) > 0 and len(log.open.chunks) <= 1)
     await broker.engine.delete_records(log, -1)
     await swept(broker)
     await machine.send(broker, [b"new"])
@@ -238,7 +238,7 @@ async def test_a_producer_is_known_after_a_restart(machine: Machine) -> None:
             sequence += 2
         log = broker.log()
         if _round == 1:
-            await eventually(lambda log=log: len(log.open_chunks) <= 1)
+            await eventually(lambda log=log: len(log.open.chunks) <= 1)
         await machine.crash(broker)
         broker = await machine.start(settings(wal_chunk_bytes=8_192))
         end = broker.log().next_offset

@@ -375,12 +375,12 @@ async def test_silent_producers_are_forgotten(make_machine: MakeMachine, clock: 
     await machine.send(broker, [b"two"], producer=(2, 0, 0))
     clock.advance(HOUR_MS // 2 + 1)
     broker.sweeper.wake()
-    await eventually(lambda: [info.producer_id for info in broker.log().producers()] == [2])
+    await eventually(lambda: [info.producer_id for info in broker.log().producers_state.infos()] == [2])
     await machine.crash(broker)
     broker = await machine.start(limits)
     broker.sweeper.wake()
-    await eventually(lambda: [info.producer_id for info in broker.log().producers()] == [2])
-    assert broker.log().producers()[0].last_sequence == 0
+    await eventually(lambda: [info.producer_id for info in broker.log().producers_state.infos()] == [2])
+    assert list(broker.log().producers_state.infos())[0].last_sequence == 0
 
 
 async def test_records_of_a_deleted_topic_do_not_come_back(machine: Machine) -> None:
@@ -388,7 +388,7 @@ async def test_records_of_a_deleted_topic_do_not_come_back(machine: Machine) -> 
     topic = await broker.engine.create_topic("t", 1, {})
     await fill(machine, broker, 10, b"first life")
     woken: list[bool] = []
-    broker.log().subscribe(lambda: woken.append(True))
+    broker.log().waiters.add(lambda: woken.append(True))
     late = machine.send(broker, [b"under way"])
     await broker.engine.delete_topic(topic)
     assert woken

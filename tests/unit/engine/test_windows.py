@@ -20,6 +20,7 @@ from headgate.broker.cluster.manifest_format import decode_snapshot, encode_snap
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.windows import READERS_MAX, Readers, ReaderWindow, Windows
+from headgate.broker.engine.read import view
 from headgate.broker.log.batch import CONTROL, crc_matches, parse_header
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, value_of
@@ -41,7 +42,7 @@ async def test_a_hold_ends_with_its_leader(make_machine: MakeMachine) -> None:
     log = broker.log()
     assert (log.high_watermark, await engine.read(log, 1, 1 << 20)) == (12, [])
     woken: list[int] = []
-    log.subscribe(lambda: woken.append(1))
+    log.waiters.add(lambda: woken.append(1))
     engine.leads.applied([SetLeader(engine.incarnation_id, 7)])
     assert await engine.read(log, 1, 1 << 20) == [] and not woken
     engine.leads.applied([SetLeader(engine.incarnation_id, 8)])
@@ -164,14 +165,14 @@ async def test_readers_at_the_end_of_a_live_topic_never_get_the_history(make_mac
         return [parse_header(batch).next_offset for batch in await engine.read(log, offset, 1 << 20, reader)]
 
     assert await ends(1, 1) == [21], "behind both, without a live record"
-    assert not log.is_waiting(1, 1) and log.is_waiting(1, 0)
+    assert not view.is_waiting(log, 1, 1) and view.is_waiting(log, 1, 0)
     log.readers.at_end(1, 21, engine.clock.monotonic())
     for one in made:
         await gates.fill("t", one.id, await files_for(engine, one))
     assert await ends(1, 2) == [21], "it did not ask while the gates were open"
     assert await ends(1, 1) == await ends(1, 0) == [11], "it was behind them, and went back"
     assert await ends(5, 3) == [11] and await ends(1, 3) == [11], "it sought a record of the history"
-    log.seek(4, 1)
+    view.seek(log, 4, 1)
     assert await ends(1, 4) == [11], "it looked for the time of the history"
 
 
@@ -203,7 +204,7 @@ async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: Make
     gate = await gates.open("t", "g", "now", [10], HOUR_MS)
     await machine.send(broker, [b"a"])
     log = broker.log()
-    assert log.is_waiting(0, 1) and log.is_waiting(5, 1) and not log.is_waiting(10, 1)
+    assert view.is_waiting(log, 0, 1) and view.is_waiting(log, 5, 1) and not view.is_waiting(log, 10, 1)
     woken: list[str] = []
 
     def here() -> None:
@@ -212,15 +213,15 @@ async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: Make
     def there() -> None:
         woken.append("at the end")
 
-    log.subscribe(here, at_window=True)
-    log.subscribe(there)
+    log.waiters.add(here, at_window=True)
+    log.waiters.add(there)
     await machine.send(broker, [b"b"])
     assert woken == ["at the end"]
     await gates.fill("t", "g", await files_for(broker.engine, gate))
-    assert sorted(woken) == ["at the end", "at the end", "at the window"] and not log.is_waiting(0, 1)
-    log.unsubscribe(here)
-    log.unsubscribe(there)
-    assert not log.waiters and not log.window_waiters
+    assert sorted(woken) == ["at the end", "at the end", "at the window"] and not view.is_waiting(log, 0, 1)
+    log.waiters.remove(here)
+    log.waiters.remove(there)
+    assert not log.waiters.live and not log.waiters.at_window
 
 
 async def test_the_end_moves_when_what_is_before_it_is_durable(make_machine: MakeMachine) -> None:
@@ -245,10 +246,10 @@ def _state(broker: Incarnation, partition: int) -> tuple[object, ...]:
     return (
         (log.log_start, log.high_watermark, log.next_offset),
         [(one.base_offset, one.end_offset, one.gate_id, one.state) for one in log.windows.rows],
-        log.windows_end,
+        log.windows.end_of_all,
         [(one.base_offset, one.end_offset) for one in log.sealed.extents],
-        log.cuts,
-        log.epochs,
+        log.windows.cuts,
+        log.epochs.starts,
         log.size_bytes,
     )
 
@@ -323,7 +324,7 @@ def test_windows_by_offset() -> None:
     assert windows.next(40) is None
     assert windows.without(0, 50) == [(0, 10), (25, 30), (40, 50)]
     assert windows.without(12, 18) == [] and windows.without(26, 35) == [(26, 30)] and windows.without(41, 42) == [(41, 42)]
-    windows.drop_below(25)
+    windows.drop_below(25, 25)
     assert [one.base_offset for one in windows.rows] == [30]
     with pytest.raises(AssertionError, match="overlap"):
         windows.add(ReaderWindow(39, 41, "", "held"))

@@ -73,10 +73,10 @@ async def test_the_long_poll_ends_with_a_record(served: Served) -> None:
     await served.create("a")
     waiting = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters.live)
     await served.fill("a", 0, BATCHES[0])
     assert offsets(await waiting) == [0, 1, 2]
-    assert not log.waiters
+    assert not log.waiters.live
 
 
 async def test_the_long_poll_waits_for_min_bytes(served: Served) -> None:
@@ -84,7 +84,7 @@ async def test_the_long_poll_waits_for_min_bytes(served: Served) -> None:
     await served.fill("a", 0, BATCHES[1])
     waiting = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000, min_bytes=len(BATCHES[1]) + 1))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters.live)
     await served.fill("a", 0, BATCHES[2])
     assert offsets(await waiting) == [0, 1, 2]
 
@@ -103,7 +103,7 @@ async def test_the_long_poll_ends_with_its_topic_and_with_the_broker(served: Ser
     first = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000))
     second = asyncio.create_task(served.call("Log.Fetch", pb.FetchRequest(topic="b", max_wait_ms=20_000)))
     logs = [served.engine.partition(served.engine.topic(name), 0) for name in ("a", "b")]
-    await until(lambda: all(log.waiters for log in logs))
+    await until(lambda: all(log.waiters.live for log in logs))
     await served.engine.delete_topic(served.engine.topic("a"))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await first

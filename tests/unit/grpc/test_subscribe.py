@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from headgate.broker.engine.read import view
 from headgate.broker.log.batch import split
 from headgate.broker.log.records import iter_records
 from headgate.broker.server.grpc.subscribe import Subscriber
@@ -188,7 +189,7 @@ async def test_a_topic_that_is_deleted(served: Served) -> None:
     log = served.engine.partition(served.engine.topic("a"), 0)
     await served.engine.delete_topic(served.engine.topic("a"))
     assert (await stream.read()).error.reason == "unknown_topic"
-    assert not log.waiters
+    assert not log.waiters.live
 
 
 @pytest.mark.parametrize(
@@ -212,10 +213,10 @@ async def test_records_that_arrive_during_a_read_behind_a_window(served: Served,
     log = served.engine.logs["a"][0]
     assert log is not None
     at_window = True
-    monkeypatch.setattr(type(log), "is_waiting", lambda *arguments: at_window)
+    monkeypatch.setattr(view, "is_waiting", lambda *arguments: at_window)
     stream = await subscribed(served, add(1))
     assert (await stream.read()).next_offset == 0
-    await until(lambda: log.window_waiters)
+    await until(lambda: log.waiters.at_window)
     at_window = False
     right = served.engine.read
     reads = 0
@@ -229,7 +230,7 @@ async def test_records_that_arrive_during_a_read_behind_a_window(served: Served,
         return []
 
     monkeypatch.setattr(served.engine, "read", read)
-    for waiter in list(log.window_waiters):
+    for waiter in list(log.waiters.at_window):
         waiter()
     assert offsets(await stream.read()) == [0]
     assert await stream.rest() == []
@@ -240,9 +241,9 @@ async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
     stream = await subscribed(served, add(1))
     await stream.read()
     log = served.engine.partition(served.engine.topic("a"), 0)
-    assert log.waiters
+    assert log.waiters.live
     stream.call.cancel()
-    await until(lambda: not log.waiters)
+    await until(lambda: not log.waiters.live)
     await until(lambda: served.budget.used_bytes == 0)
 
 
@@ -269,12 +270,12 @@ async def test_a_call_that_is_cancelled_while_it_ends(served: Served) -> None:
     call = SilentCall(pb.SubscribeRequest(add=[add(1)], credit_bytes=1 << 20))
     running = asyncio.create_task(Subscriber(served.server._server_state, call).run())
     await call.written.wait()
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters.live)
     running.cancel()
     await asyncio.sleep(0)
     running.cancel()
     await asyncio.wait((running,))
-    assert not log.waiters
+    assert not log.waiters.live
 
 
 async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> None:
@@ -283,8 +284,8 @@ async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> Non
     await served.fill("a", 0, *[batch(b"x" * 900_000)] * 20)
     stream = await subscribed(served, add(1), credit=1 << 30)
     log = served.engine.partition(served.engine.topic("a"), 0)
-    await until(lambda: log.waiters)
-    await until(lambda: not log.waiters)
+    await until(lambda: log.waiters.live)
+    await until(lambda: not log.waiters.live)
     assert (await stream.status())[:2] == (grpc.StatusCode.DEADLINE_EXCEEDED, "timed_out")
     await until(lambda: served.budget.used_bytes == 0)
 

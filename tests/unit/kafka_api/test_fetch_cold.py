@@ -19,16 +19,6 @@ READER = 1
 BATCH_BYTES = 100
 
 
-class Log:
-    """A partition whose records are in batches, or in a file."""
-
-    def __init__(self, *, in_file: bool = False) -> None:
-        self.windows_end = 1000 if in_file else 0
-
-    def reach(self, offset: int, reader: int) -> tuple[int, int, bool]:
-        return offset, 1000, True
-
-
 class Engine:
     """Answers a read with as many batches as fit, one at least. `rounds`: the room of the reads that began at the same time."""
 
@@ -37,7 +27,7 @@ class Engine:
         self.damaged: set[Any] = set()
         self._under_way = 0
 
-    async def read(self, log: Any, offset: int, max_bytes: int, reader: int) -> list[memoryview]:
+    async def read(self, log: Any, offset: int, max_bytes: int, reader: int, reached: Any) -> list[memoryview]:
         if not self._under_way:
             self.rounds.append([])
         self.rounds[-1].append(max_bytes)
@@ -50,11 +40,12 @@ class Engine:
         return [memoryview(bytes(BATCH_BYTES * max(max_bytes // BATCH_BYTES, 1)))]
 
 
-def wanted(count: int, max_bytes: int = 250, *, in_file: bool = False) -> list[Wanted[Any]]:
-    return [Wanted(Log(in_file=in_file), True, number, -1, 0, max_bytes) for number in range(count)]
+def wanted(count: int, max_bytes: int = 250, *, in_file: bool = False) -> list[tuple[Wanted[Any], Any]]:
+    """Partitions whose records are in batches, or in a file."""
+    return [(Wanted(object(), True, number, -1, 0, max_bytes), (0, 1000, object()) if in_file else None) for number in range(count)]
 
 
-async def collect(engine: Engine, cold: list[Wanted[Any]], max_bytes: int, total: int = 0) -> tuple[int, bool]:
+async def collect(engine: Engine, cold: list[tuple[Wanted[Any], Any]], max_bytes: int, total: int = 0) -> tuple[int, bool]:
     turn = Turns(time.monotonic).begin()
     made: Any = engine
     return await fetch.collect_cold(made, turn, cold, total, max_bytes, READER, committed=False)
@@ -64,7 +55,7 @@ async def test_partitions_are_read_at_the_same_time() -> None:
     engine, cold = Engine(), wanted(3)
     assert await collect(engine, cold, 10_000) == (600, False)
     assert engine.rounds == [[250, 250, 250]]
-    assert [one.bytes for one in cold] == [200, 200, 200]
+    assert [one.bytes for one, _ in cold] == [200, 200, 200]
 
 
 async def test_no_more_partitions_are_read_than_there_is_room_for() -> None:
@@ -72,7 +63,7 @@ async def test_no_more_partitions_are_read_than_there_is_room_for() -> None:
     # Each gets whole batches, so some room is left after the first round.
     assert await collect(engine, cold, 600) == (600, False)
     assert engine.rounds == [[250, 250, 100], [100]]
-    assert [one.bytes for one in cold] == [200, 200, 100, 100, 0, 0, 0, 0]
+    assert [one.bytes for one, _ in cold] == [200, 200, 100, 100, 0, 0, 0, 0]
 
 
 async def test_a_request_with_many_partitions_is_read_in_groups() -> None:
@@ -84,10 +75,10 @@ async def test_a_request_with_many_partitions_is_read_in_groups() -> None:
 async def test_the_first_batch_comes_even_without_room_for_it() -> None:
     engine, cold = Engine(), wanted(2, max_bytes=0)
     assert await collect(engine, cold, 10) == (BATCH_BYTES, False)
-    assert [one.bytes for one in cold] == [BATCH_BYTES, 0]
+    assert [one.bytes for one, _ in cold] == [BATCH_BYTES, 0]
     engine, cold = Engine(), wanted(2, max_bytes=50)
     assert await collect(engine, cold, 1000, total=1) == (1, False)
-    assert [one.bytes for one in cold] == [0, 0], "a batch that is larger than its partition's room waits"
+    assert [one.bytes for one, _ in cold] == [0, 0], "a batch that is larger than its partition's room waits"
 
 
 async def test_rows_of_files_are_read_one_partition_after_the_other() -> None:
@@ -99,7 +90,7 @@ async def test_rows_of_files_are_read_one_partition_after_the_other() -> None:
 
 async def test_an_error_is_the_partition_s_own() -> None:
     engine, cold = Engine(), wanted(3)
-    engine.damaged = {cold[1].log}
+    engine.damaged = {cold[1][0].log}
     assert await collect(engine, cold, 10_000) == (400, True)
-    assert [one.bytes for one in cold] == [200, 0, 200]
-    assert cold[1].code and not cold[0].code and not cold[2].code
+    assert [one.bytes for one, _ in cold] == [200, 0, 200]
+    assert [bool(one.code) for one, _ in cold] == [False, True, False]

@@ -58,7 +58,7 @@ async def _describe(topic: str, number: int, context: Context, doubt: HeadgateEr
                 coordinator_epoch=ID_UNKNOWN,
                 current_txn_start_offset=producer.transaction_start,
             )
-            async for producer in context.turn.each(log.producers())
+            async for producer in context.turn.each(list(log.producers_state.infos()))
         ],
     )
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from headgate.broker.cluster.acl import Operation
+from headgate.broker.engine.read import view
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api
@@ -148,7 +149,7 @@ async def _search(
         return
     if found is not None and not (committed and found[1] >= log.stable_end):
         answer.timestamp, answer.offset = found
-        log.seek(context.reader, answer.offset)
+        view.seek(log, context.reader, answer.offset)
         _set_epoch(answer, log, context)
 
 
