@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[2]
 MOST = {
     "files > 600 lines": 3,
     "classes > 25 methods": 9,
-    "functions > 60 lines": 5,
+    "functions > 60 lines": 4,
     "import cycles": 0,
-    "imports inside functions": 184,
+    "imports inside functions": 188,
     "modules that assign to a PartitionLog from outside": 0,
     "private names that tests reach into": 120,
 }
