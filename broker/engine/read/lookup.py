@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader, again
 from headgate.broker.engine.read.view import reach
-from headgate.broker.log.batch import parse_header
+from headgate.broker.log.batch import BatchHeader, parse_header
+from headgate.broker.log.compression import ExpansionError
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.errors import InvalidError
+
+IN_TURN_BYTES_MAX = 1 << 20
+"""Bytes of a batch's records after decompression that a look-up reads on the event loop; a larger batch is read in a thread."""
+IN_TURN_RECORDS_MAX = 4096
+"""Records that a look-up reads on the event loop: some milliseconds."""
+BYTES_MAX = 64 << 20
+"""Bytes of a batch's records after decompression that a look-up reads. Some kB hold GBs of records. A larger batch is not opened:
+the look-up answers with its first offset."""
+
+_T = TypeVar("_T")
 
 
 async def offset_for_timestamp(reader: StoreReader, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
@@ -41,9 +54,9 @@ async def offset_for_timestamp(reader: StoreReader, partition: PartitionLog, tim
         # Both values are read before the store: rows of an open chunk may leave memory meanwhile.
         base_offset = max(located.index.offsets[found], offset, partition.log_start)
         next_offset = located.index.offsets[found + 1] if found + 1 < located.end else located.end_offset
-        for record in await _records(reader, partition, base_offset):
-            if record.timestamp_ms >= timestamp_ms:
-                return record.timestamp_ms, record.offset
+        seen = await _look(reader, partition, base_offset, partial(_first_at, timestamp_ms), _begin)
+        if seen is not None:
+            return seen
         offset = next_offset
     return None
 
@@ -106,21 +119,56 @@ async def _greatest_between(reader: StoreReader, partition: PartitionLog, offset
         found += index.timestamps[first + is_cut : last]
         offset = located.end_offset
         if is_cut:
-            found += [record.timestamp_ms for record in await _records(reader, partition, begin)]
+            in_batch = await _look(reader, partition, begin, _greatest, lambda header, _: header.max_timestamp)
+            found += [] if in_batch is None else [in_batch]
     return max(found, default=None)
 
 
-async def _records(reader: StoreReader, partition: PartitionLog, offset: int) -> list[Record]:
-    """The records from `offset` on in the batch that contains it, or in the next batch."""
+def _first_at(timestamp_ms: int, records: Iterator[Record]) -> tuple[int, int] | None:
+    return next(((record.timestamp_ms, record.offset) for record in records if record.timestamp_ms >= timestamp_ms), None)
+
+
+def _begin(header: BatchHeader, offset: int) -> tuple[int, int]:
+    """The answer for a batch that is not opened. A reader that begins there misses nothing."""
+    return header.max_timestamp, max(header.base_offset, offset)
+
+
+def _greatest(records: Iterator[Record]) -> int | None:
+    return max((record.timestamp_ms for record in records), default=None)
+
+
+async def _look(
+    reader: StoreReader,
+    partition: PartitionLog,
+    offset: int,
+    look: Callable[[Iterator[Record]], _T | None],
+    unopened: Callable[[BatchHeader, int], _T],
+) -> _T | None:
+    """What `look` sees in the records from `offset` on of the batch that contains it, or of the next batch. None without a batch.
+
+    One large batch is open at a time, in a thread, whoever asks. `unopened` answers for a batch that is too large.
+    """
     batches = await reader.read(partition, offset, 1)
     if not batches:
-        return []
+        return None
+    header = parse_header(batches[0])
+
+    def seen(bytes_max: int) -> _T | None:
+        return look(one for one in iter_records(batches[0], decompressed_bytes_max=bytes_max) if one.offset >= offset)
+
     try:
-        return [record for record in iter_records(batches[0]) if record.offset >= offset]
+        if header.record_count <= IN_TURN_RECORDS_MAX:
+            try:
+                return seen(IN_TURN_BYTES_MAX)
+            except ExpansionError:
+                pass
+        async with reader.opening:
+            return await asyncio.get_running_loop().run_in_executor(None, seen, BYTES_MAX)
+    except ExpansionError:
+        return unopened(header, offset)
     except InvalidError as error:
-        base_offset = parse_header(batches[0]).base_offset
         raise InvalidError(
             error.reason,
             f"a record batch cannot be read: {error.message}; `headgate topic skip` lets readers step over it. "
-            f"topic=`{partition.topic.name}` partition=`{partition.number}` base_offset=`{base_offset}`",
+            f"topic=`{partition.topic.name}` partition=`{partition.number}` base_offset=`{header.base_offset}`",
         ) from error

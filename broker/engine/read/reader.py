@@ -134,6 +134,8 @@ class StoreReader:
         """Error messages that were already logged, oldest first."""
         self._hopeless: OrderedDict[str, None] = OrderedDict()
         """Keys of readable indexes that were rebuilt anyway, oldest first. A second rebuild would not help."""
+        self.opening = asyncio.Lock()
+        """Held while a large batch is decompressed to read its records: one at a time."""
         self._mending = asyncio.Lock()
         """Lets only one call rebuild an index. A chunk may be large, and many readers may need it at the same time."""
 

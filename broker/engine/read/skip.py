@@ -48,8 +48,8 @@ class Checked:
     found: list[Unreadable]
 
 
-async def _why(header: BatchHeader, batch: memoryview) -> str | None:
-    """The reason why consumers cannot read one whole batch, or None. A large batch is read in a thread."""
+async def _why(reader: StoreReader, header: BatchHeader, batch: memoryview) -> str | None:
+    """The reason why consumers cannot read one whole batch, or None. A large batch is read in a thread, one at a time."""
     if not crc_matches(batch):
         return "record batch does not match its CRC-32C"
     try:
@@ -57,7 +57,8 @@ async def _why(header: BatchHeader, batch: memoryview) -> str | None:
     except RecordError as error:
         return error.message
     if verdict is Verdict.UNKNOWN:
-        return await asyncio.get_running_loop().run_in_executor(None, why_unreadable, header, batch)
+        async with reader.opening:
+            return await asyncio.get_running_loop().run_in_executor(None, why_unreadable, header, batch)
     return None
 
 
@@ -90,7 +91,7 @@ async def find_unreadable(reader: StoreReader, partition: PartitionLog, first_of
             if base_offset < 0:
                 base_offset = header.base_offset
             offset, batches, size = header.next_offset, batches + 1, size + len(batch)
-            why = await _why(header, batch)
+            why = await _why(reader, header, batch)
             if why is not None:
                 found.append(
                     Unreadable(base_offset=header.base_offset, end_offset=header.next_offset, size_bytes=len(batch), why=why)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +17,7 @@ from headgate.broker.cluster.edits.topics import CUTS_MAX, CreateTopic, SetLogSt
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.manifest_format import decode_snapshot, encode_snapshot
 from headgate.broker.cluster.objects import Topic
+from headgate.broker.engine.read import lookup
 from headgate.broker.log.batch import CONTROL, parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch
@@ -229,6 +231,36 @@ async def test_look_ups_by_time_end_at_poison_and_step_over_what_is_skipped(
         assert await broker.engine.max_timestamp(log) == (GOOD_MS + 9, last)
     await broker.engine.delete_records(log, last + 1)
     assert await broker.engine.max_timestamp(log) == (GOOD_MS + 8, last + 1)
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["read in a thread", "not opened"])
+async def test_a_look_up_by_time_decompresses_a_bounded_part(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    """Some hundred bytes that expand to 2 MiB stand for some kB that expand to GBs."""
+    asked: list[int] = []
+    iter_records = lookup.iter_records
+
+    def bounded(data: memoryview, *, decompressed_bytes_max: int) -> Iterator[Record]:
+        asked.append(decompressed_bytes_max)
+        return iter_records(data, decompressed_bytes_max=decompressed_bytes_max)
+
+    monkeypatch.setattr(lookup, "iter_records", bounded)
+    if not readable:
+        monkeypatch.setattr(lookup, "BYTES_MAX", 1 << 20)
+    broker = await make_machine("memory").start()
+    await broker.engine.create_topic("t", 1, {"headgate.check.records": "header"})
+    log = broker.log()
+    large = encode_batch([Record(0, GOOD_MS + time, None, bytes(1 << 20)) for time in (1, 5, 3)], compression=Codec.ZSTD)
+    assert len(large) < 1000
+    broker.engine.append(log, memoryview(bytearray(large)))
+    await broker.engine.durable()
+    wanted = (GOOD_MS + 5, 1) if readable else (GOOD_MS + 5, 0)
+    assert await broker.engine.offset_for_timestamp(log, GOOD_MS + 2) == wanted
+    assert await broker.engine.max_timestamp(log) == wanted
+    await broker.engine.delete_records(log, 1)
+    assert await broker.engine.max_timestamp(log) == (GOOD_MS + 5, 1), "readers see a part of the batch"
+    assert set(asked) == {lookup.IN_TURN_BYTES_MAX, lookup.BYTES_MAX}
 
 
 async def test_the_greatest_timestamp_beside_skipped_batches_that_are_not_listed(make_machine: MakeMachine) -> None:
