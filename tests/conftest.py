@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import headgate.broker.testing.messages  # noqa: F401  (both directions of all messages)
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import executable as chromium_executable
 from tests.support.maven import missing as kafka_server_missing

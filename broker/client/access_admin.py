@@ -1,4 +1,5 @@
-"""Users, rules and quotas of a cluster. Passwords stay here: the cluster gets salted verifiers."""
+"""Users, rules and quotas of a cluster. Passwords stay here: the cluster gets salted verifiers. Rules and quotas are Kafka's own
+requests."""
 
 from __future__ import annotations
 
@@ -6,15 +7,38 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from headgate.broker.client import kafka
 from headgate.broker.client.cluster import ClusterClient
+from headgate.broker.cluster import acl as acl_codes
 from headgate.broker.cluster import scram
+from headgate.broker.cluster.acl import Operation, Pattern, Permission, Resource
+from headgate.broker.cluster.quotas import PARTS
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2
 from headgate.broker.wire.grpc.methods import methods
-from headgate.broker.wire.grpc.optional import given
+from headgate.broker.wire.kafka.messages import alter_client_quotas
+from headgate.broker.wire.kafka.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from headgate.broker.wire.kafka.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from headgate.broker.wire.kafka.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from headgate.broker.wire.kafka.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 ACCESS = methods(access_pb2.DESCRIPTOR.services_by_name["Access"])
+ADMINISTRATOR = "resource=`cluster`"
+"""What these requests are about."""
+
+_Word = TypeVar("_Word", Resource, Pattern, Operation, Permission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +100,84 @@ class AccessAdmin(ClusterClient):
         return [User(row.name, row.superuser, tuple(row.mechanisms), row.created_ms) for row in response.users]
 
     async def add_acls(self, acls: list[Acl]) -> None:
-        """Add rules, all or none."""
-        await self._cluster.call(ACCESS["AddAcls"], access_pb2.AddAclsRequest(acls=map(_message, acls)), retry=True)
+        """Add rules; a rule that is there already is no error. Raises InvalidError for the first one that is wrong."""
+        rows = [
+            AclCreation(
+                resource_type=_word(Resource, acl.resource),
+                resource_name=acl.name,
+                resource_pattern_type=_word(Pattern, acl.pattern or "literal"),
+                principal=acl.principal,
+                host=acl.host or "*",
+                operation=_word(Operation, acl.operation),
+                permission_type=_word(Permission, acl.permission or "allow"),
+            )
+            for acl in acls
+        ]
+
+        def read(answer: CreateAclsResponse) -> None:
+            for row in answer.results:
+                kafka.check(row.error_code, row.error_message, ADMINISTRATOR)
+
+        await kafka.change(self._cluster, CreateAclsRequest(creations=rows), CreateAclsResponse, read)
 
     async def remove_acls(self, chosen: Acl) -> list[Acl]:
         """Remove the rules that a filter selects. Returns them."""
-        request = access_pb2.RemoveAclsRequest(filter=_message(chosen))
-        response: access_pb2.RemoveAclsResponse = await self._cluster.call(ACCESS["RemoveAcls"], request, retry=True)
-        return [_acl(row) for row in response.acls]
+        request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(chosen))])
+
+        def read(answer: DeleteAclsResponse) -> list[Acl]:
+            (result,) = answer.filter_results
+            kafka.check(result.error_code, result.error_message, ADMINISTRATOR)
+            return _sorted([_rule(row, row) for row in result.matching_acls])
+
+        return await kafka.change(self._cluster, request, DeleteAclsResponse, read) or []
 
     async def acls(self, chosen: Acl | None = None) -> list[Acl]:
         """The rules that a filter selects; all without one."""
-        request = access_pb2.ListAclsRequest(filter=_message(chosen or Acl()))
-        response: access_pb2.ListAclsResponse = await self._cluster.call(ACCESS["ListAcls"], request, retry=True)
-        return [_acl(row) for row in response.acls]
+
+        def read(answer: DescribeAclsResponse) -> list[Acl]:
+            kafka.check(answer.error_code, answer.error_message, ADMINISTRATOR)
+            return _sorted([_rule(resource, row) for resource in answer.resources for row in resource.acls])
+
+        return await kafka.ask(self._cluster, DescribeAclsRequest(**_filter(chosen or Acl())), DescribeAclsResponse, read)
 
     async def set_quotas(self, quota: Quota) -> None:
         """Set quotas of an entity; its others stay. Raises InvalidError for a wrong name or value."""
-        request = access_pb2.AlterQuotasRequest(set=[_quota(quota)])
-        await self._cluster.call(ACCESS["AlterQuotas"], request, retry=True)
+        await self._alter_quotas(quota, remove=False)
 
     async def remove_quotas(self, quota: Quota) -> None:
         """Remove quotas of an entity; their values do not matter."""
-        request = access_pb2.AlterQuotasRequest(remove=[_quota(quota)])
-        await self._cluster.call(ACCESS["AlterQuotas"], request, retry=True)
+        await self._alter_quotas(quota, remove=True)
+
+    async def _alter_quotas(self, quota: Quota, *, remove: bool) -> None:
+        names = zip(PARTS, (quota.user, quota.client_id, quota.ip), strict=True)
+        entry = alter_client_quotas.EntryData(
+            entity=[
+                alter_client_quotas.EntityData(entity_type=word, entity_name=name or None)
+                for word, name in names
+                if name is not None
+            ],
+            ops=[alter_client_quotas.OpData(key=key, value=value, remove=remove) for key, value in quota.values.items()],
+        )
+
+        def read(answer: alter_client_quotas.AlterClientQuotasResponse) -> None:
+            for row in answer.entries:
+                kafka.check(row.error_code, row.error_message, ADMINISTRATOR)
+
+        request = alter_client_quotas.AlterClientQuotasRequest(entries=[entry])
+        await kafka.change(self._cluster, request, alter_client_quotas.AlterClientQuotasResponse, read)
 
     async def quotas(self) -> list[Quota]:
         """All quotas."""
-        response: access_pb2.ListQuotasResponse = await self._cluster.call(
-            ACCESS["ListQuotas"], access_pb2.ListQuotasRequest(), retry=True
-        )
-        return [Quota(**given(row, "user", "client_id", "ip"), values=dict(row.values)) for row in response.entities]
 
+        def read(answer: DescribeClientQuotasResponse) -> list[Quota]:
+            kafka.check(answer.error_code, answer.error_message, ADMINISTRATOR)
+            found = []
+            for row in answer.entries or ():
+                names = {one.entity_type.replace("-", "_"): one.entity_name or "" for one in row.entity}
+                found.append(Quota(**names, values={one.key: one.value for one in row.values}))
+            return sorted(found, key=str)
 
-def _quota(quota: Quota) -> access_pb2.QuotaEntity:
-    return access_pb2.QuotaEntity(user=quota.user, client_id=quota.client_id, ip=quota.ip, values=quota.values)
+        return await kafka.ask(self._cluster, DescribeClientQuotasRequest(components=[]), DescribeClientQuotasResponse, read)
 
 
 async def _verifiers(password: str) -> list[access_pb2.Verifier]:
@@ -129,25 +196,49 @@ async def _verifiers(password: str) -> list[access_pb2.Verifier]:
     ]
 
 
-def _message(acl: Acl) -> access_pb2.Acl:
-    return access_pb2.Acl(
-        resource=acl.resource,
-        name=acl.name,
-        pattern=acl.pattern,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission=acl.permission,
-    )
+def _filter(acl: Acl) -> dict[str, Any]:
+    """The fields of a filter."""
+    return {
+        "resource_type_filter": _word(Resource, acl.resource or "any"),
+        "resource_name_filter": acl.name or None,
+        "pattern_type_filter": _word(Pattern, acl.pattern or "any"),
+        "principal_filter": acl.principal or None,
+        "host_filter": acl.host or None,
+        "operation": _word(Operation, acl.operation or "any"),
+        "permission_type": _word(Permission, acl.permission or "any"),
+    }
 
 
-def _acl(row: access_pb2.Acl) -> Acl:
-    return Acl(
-        resource=row.resource,
-        name=row.name,
-        pattern=row.pattern,
+def _rule(resource: DescribeAclsResource | DeleteAclsMatchingAcl, row: AclDescription | DeleteAclsMatchingAcl) -> acl_codes.Acl:
+    return acl_codes.Acl(
+        resource=Resource(resource.resource_type),
+        name=resource.resource_name,
+        pattern=Pattern(resource.pattern_type),
         principal=row.principal,
         host=row.host,
-        operation=row.operation,
-        permission=row.permission,
+        operation=Operation(row.operation),
+        permission=Permission(row.permission_type),
     )
+
+
+def _sorted(acls: list[acl_codes.Acl]) -> list[Acl]:
+    return [
+        Acl(
+            resource=acl.resource.name.lower(),
+            name=acl.name,
+            pattern=acl.pattern.name.lower(),
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation.name.lower(),
+            permission=acl.permission.name.lower(),
+        )
+        for acl in sorted(acls)
+    ]
+
+
+def _word(kind: type[_Word], text: str) -> _Word:
+    try:
+        return kind[text.upper().replace("-", "_")]
+    except KeyError as error:
+        known = ", ".join(one.name.lower() for one in kind)
+        raise InvalidError(Reason.INVALID_REQUEST, f"unknown word for a rule. word=`{text[:50]}` known=`{known}`") from error

@@ -1,10 +1,11 @@
-"""Topics and the state of the cluster."""
+"""Topics and the state of the cluster. Changes of topics are Kafka's own requests."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
 
+from headgate.broker.client import kafka
 from headgate.broker.client.cluster import ADMIN, ClusterClient
 from headgate.broker.client.errors import from_message
 from headgate.broker.client.types import (
@@ -23,6 +24,38 @@ from headgate.broker.client.types import (
 )
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
+from headgate.broker.wire.kafka.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from headgate.broker.wire.kafka.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from headgate.broker.wire.kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from headgate.broker.wire.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from headgate.broker.wire.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC = 2
+"""Kafka's number for resources with settings that are topics."""
+SET, DELETE = 0, 1
+"""Operations on a setting."""
+UP_TO_END = -1
+"""Delete all records that are readable now."""
 
 
 class Admin(ClusterClient):
@@ -88,17 +121,22 @@ class Admin(ClusterClient):
             config: settings that differ from the defaults, such as ``{"retention.ms": "3600000"}``.
             validate_only: check, and change nothing.
         """
-        request = admin_pb2.CreateTopicRequest(name=name, config=dict(config or {}), validate_only=validate_only)
-        if partitions is not None:
-            # A value that is not a number travels as 0, which the broker refuses with its own message.
-            request.partitions = partitions if 0 <= partitions < 2**31 else 0
-        response: admin_pb2.CreateTopicResponse | None = await self._cluster.change(
-            ADMIN["CreateTopic"], request, already=Reason.TOPIC_EXISTS
-        )
-        if response is not None:
-            return _topic(response.topic)
+        # A value that is not a number travels as 0, which the broker refuses with its own message.
+        count = -1 if partitions is None else partitions if 0 <= partitions < 2**31 else 0
+        settings = [CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
+        row = CreatableTopic(name=name, num_partitions=count, replication_factor=-1, configs=settings)
+        request = CreateTopicsRequest(topics=[row], timeout_ms=kafka.TIMEOUT_MS, validate_only=validate_only)
+
+        def read(answer: CreateTopicsResponse) -> CreatableTopicResult:
+            result = answer.topics[0]
+            kafka.check(result.error_code, result.error_message, f"topic=`{name}`")
+            return result
+
+        made = await kafka.change(self._cluster, request, CreateTopicsResponse, read, already=Reason.TOPIC_EXISTS)
+        if made is not None and (validate_only or made.topic_config_error_code):
+            return Topic(name=name, id=made.topic_id, partitions=max(made.num_partitions, 0), created_ms=0)
         found = (await self.describe_topic(name)).topic
-        if partitions not in (None, found.partitions):
+        if made is None and partitions not in (None, found.partitions):
             raise InvalidError(
                 Reason.TOPIC_EXISTS, f"topic exists already, with other partitions. topic=`{name}` partitions=`{found.partitions}`"
             )
@@ -108,15 +146,28 @@ class Admin(ClusterClient):
         self, name: str, set: Mapping[str, str] | None = None, unset: Iterable[str] = (), *, validate_only: bool = False
     ) -> None:
         """Change single settings, and reset others to their defaults; all other settings stay."""
-        request = admin_pb2.AlterTopicConfigRequest(name=name, set=dict(set or {}), unset=list(unset), validate_only=validate_only)
-        await self._cluster.call(ADMIN["AlterTopicConfig"], request, retry=True)
+        changes = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in (set or {}).items()]
+        changes += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset]
+        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+
+        def read(answer: IncrementalAlterConfigsResponse) -> None:
+            row = answer.responses[0]
+            kafka.check(row.error_code, row.error_message, f"topic=`{name}`")
+
+        await kafka.change(self._cluster, request, IncrementalAlterConfigsResponse, read)
 
     async def create_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
         """Increase the number of a topic's partitions to `total`."""
-        request = admin_pb2.CreatePartitionsRequest(
-            name=name, total=total if 0 <= total < 2**31 else 0, validate_only=validate_only
-        )
-        if await self._cluster.change(ADMIN["CreatePartitions"], request, already=Reason.INVALID_PARTITIONS) is None:
+        row = CreatePartitionsTopic(name=name, count=total if 0 <= total < 2**31 else 0, assignments=None)
+        request = CreatePartitionsRequest(topics=[row], timeout_ms=kafka.TIMEOUT_MS, validate_only=validate_only)
+
+        def read(answer: CreatePartitionsResponse) -> bool:
+            result = answer.results[0]
+            kafka.check(result.error_code, result.error_message, f"topic=`{name}`")
+            return True
+
+        if not await kafka.change(self._cluster, request, CreatePartitionsResponse, read, already=Reason.INVALID_PARTITIONS):
             found = (await self.describe_topic(name)).topic.partitions
             if found != total:
                 raise InvalidError(
@@ -125,7 +176,13 @@ class Admin(ClusterClient):
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        await self._cluster.change(ADMIN["DeleteTopic"], admin_pb2.DeleteTopicRequest(name=name), already=Reason.UNKNOWN_TOPIC)
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=kafka.TIMEOUT_MS)
+
+        def read(answer: DeleteTopicsResponse) -> None:
+            row = answer.responses[0]
+            kafka.check(row.error_code, row.error_message, f"topic=`{name}`")
+
+        await kafka.change(self._cluster, request, DeleteTopicsResponse, read, already=Reason.UNKNOWN_TOPIC)
 
     async def delete_records(self, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:
         """Make records unreadable for ever.
@@ -139,22 +196,42 @@ class Admin(ClusterClient):
         Raises:
             HeadgateError: of the first partition that failed; earlier partitions are done.
         """
-        request = admin_pb2.DeleteRecordsRequest(
-            topic=topic,
-            cuts=[
-                admin_pb2.DeleteRecordsRequest.Cut(partition=partition, before_offset=offset)
-                for partition, offset in before.items()
-            ],
-        )
+        first: dict[int, int] = {}
 
-        async def attempt() -> dict[int, int]:
-            response: admin_pb2.DeleteRecordsResponse = await self._cluster.call(ADMIN["DeleteRecords"], request, retry=True)
-            for row in response.results:
-                if row.HasField("error"):
-                    raise from_message(row.error)
-            return {row.partition: row.log_start for row in response.results}
+        async def attempt() -> None:
+            view = await self._cluster.topic(topic, refresh=True)
+            by_lead: dict[int, list[int]] = {}
+            for partition in before:
+                if partition not in first:
+                    self._cluster.leader(view, partition)  # raises for a partition without one
+                    by_lead.setdefault(view.leaders[partition], []).append(partition)
+            for lead, partitions in by_lead.items():
+                asked = {partition: before[partition] for partition in partitions}
+                first.update(await self._delete_records(lead, topic, asked))
 
-        return await self._cluster.again(attempt)
+        await self._cluster.again(attempt)
+        return first
+
+    async def _delete_records(self, lead: int, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:
+        for partition, offset in before.items():
+            if offset is not None and not 0 <= offset < 2**63:
+                raise InvalidError(
+                    Reason.OFFSET_OUT_OF_RANGE, f"offset is out of range. topic=`{topic}` partition=`{partition}` offset=`{offset}`"
+                )
+        rows = [
+            DeleteRecordsPartition(partition_index=partition, offset=UP_TO_END if offset is None else offset)
+            for partition, offset in before.items()
+        ]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=rows)], timeout_ms=kafka.TIMEOUT_MS)
+
+        def read(answer: DeleteRecordsResponse) -> dict[int, int]:
+            found = {row.partition_index: row for row in answer.topics[0].partitions}
+            for partition, offset in before.items():
+                where = f"topic=`{topic}` partition=`{partition}`" + ("" if offset is None else f" offset=`{offset}`")
+                kafka.check(found[partition].error_code, None, where)
+            return {partition: found[partition].low_watermark for partition in before}
+
+        return await kafka.ask_broker(self._cluster, lead, request, DeleteRecordsResponse, read)
 
     async def check_records(
         self, topic: str, partition: int, first_offset: int | None = None, last_offset: int | None = None

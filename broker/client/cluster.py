@@ -62,6 +62,10 @@ OnOutage: TypeAlias = Callable[[RetryError | None], None]
 """Called with the error when no broker answers any more, and with None when one answers again. It must not raise."""
 
 
+def _as_it_is(response: Any) -> Any:
+    return response
+
+
 @dataclass(frozen=True, slots=True)
 class TopicView:
     """A topic's metadata: the leads of its partitions by number, and the largest size of a batch.
@@ -213,28 +217,39 @@ class Cluster:
 
     # -- calls that any broker answers
 
-    async def call(self, method: Method, request: Message, *, retry: bool, extra_s: float = 0.0) -> Any:
+    async def call(
+        self, method: Method, request: Message, *, retry: bool, extra_s: float = 0.0, read: Callable[[Any], Any] = _as_it_is
+    ) -> Any:
         """The response of any broker: of the given addresses, and of those in earlier answers.
 
         Args:
             retry: the call may be made twice. Otherwise it is repeated only if no broker received it.
             extra_s: additional time for the answer.
+            read: returns what the response says, or raises the HeadgateError in it.
 
         Raises HeadgateError; RetryError with the last attempt's message after the time limit.
         """
-        return (await self._call(method, request, attempt_s=ATTEMPT_S + extra_s if retry else None, extra_s=extra_s))[0]
+        attempt_s = ATTEMPT_S + extra_s if retry else None
+        return (await self._call(method, request, attempt_s=attempt_s, extra_s=extra_s, read=read))[0]
 
-    async def change(self, method: Method, request: Message, *, already: Reason) -> Any:
+    async def change(
+        self, method: Method, request: Message, *, already: Reason | None, read: Callable[[Any], Any] = _as_it_is
+    ) -> Any:
         """`call` for a change: repeated until the change is known to be done.
 
         Args:
             already: the broker's error when the change was made before. After an attempt whose answer was lost, it means
-                success.
+                success. None: the change may be made twice.
 
         Returns:
             The response; None when only `already` confirms the change. Raises as `call`.
         """
-        return (await self._call(method, request, attempt_s=CHANGE_ATTEMPT_S, already=already))[0]
+        return (await self._call(method, request, attempt_s=CHANGE_ATTEMPT_S, already=already, read=read))[0]
+
+    async def once(self, method: Method, request: Message, read: Callable[[Any], Any]) -> Any:
+        """One attempt, at the broker that answered last. Raises HeadgateError."""
+        self.own_loop()
+        return read(await self.any_broker().call(method, request, min(self._timeout_s, CHANGE_ATTEMPT_S)))
 
     async def _call(
         self,
@@ -244,8 +259,9 @@ class Cluster:
         attempt_s: float | None,
         extra_s: float = 0.0,
         already: Reason | None = None,
+        read: Callable[[Any], Any] = _as_it_is,
     ) -> tuple[Any, str]:
-        """The response, and the address of its broker.
+        """What the response says, and the address of its broker.
 
         Args:
             attempt_s: longest wait for one of several brokers; None: the call may be made only once.
@@ -265,9 +281,8 @@ class Cluster:
                 if attempt_s is None and not alone:
                     # A call that was sent cannot be sent to another broker.
                     await link.connected(min(left_s, self.patience.limit_s))
-                response = await link.call(
-                    method, request, left_s + extra_s if alone or attempt_s is None else min(left_s, attempt_s + more_s)
-                )
+                limit_s = left_s + extra_s if alone or attempt_s is None else min(left_s, attempt_s + more_s)
+                response = read(await link.call(method, request, limit_s))
             except HeadgateError as error:
                 if doubt and error.reason is already:
                     return None, address

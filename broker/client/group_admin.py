@@ -1,20 +1,36 @@
-"""Consumer groups, for monitoring and administration. Members join over Kafka's protocol."""
+"""Consumer groups, for monitoring and administration. Members join over Kafka's protocol; changes are its requests, too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from headgate.broker.client.cluster import ClusterClient
+from headgate.broker.client import kafka
+from headgate.broker.client.cluster import ADMIN, ClusterClient
 from headgate.broker.client.errors import from_message
 from headgate.broker.client.types import OffsetAndTimestamp, Start, TopicPartition
-from headgate.broker.runtime.errors import Reason
-from headgate.broker.wire.grpc.headgate.v1 import groups_pb2
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2
 from headgate.broker.wire.grpc.methods import methods
+from headgate.broker.wire.kafka.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from headgate.broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from headgate.broker.wire.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 ROWS_MAX = 5000
-"""Positions of one request; a broker accepts twice as many."""
+"""Positions of one request, of about 20 bytes each."""
+TOPICS_MAX = 1000
+"""Topics of one question."""
+GROUP = 0
+"""Kafka's number for the coordinators of groups."""
+UNKNOWN_MEMBER = 25
+"""Kafka's code for a commit that is no member's, to a group with members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,39 +143,105 @@ class GroupAdmin(ClusterClient):
             The positions before, by partition; None for a partition without one.
 
         Raises:
-            InvalidError: NON_EMPTY_GROUP; or of the first partition that cannot be set, when others may have been set.
+            InvalidError: NON_EMPTY_GROUP; or of the first partition that cannot be set.
         """
-        rows = [
-            groups_pb2.AlterPositionsRequest.Row(topic=place.topic, partition=place.partition, offset=offset)
-            for place, offset in offsets.items()
-        ]
-        before: dict[TopicPartition, int | None] = {}
-        for first in range(0, max(len(rows), 1), ROWS_MAX):  # without rows the group is still checked
-            request = groups_pb2.AlterPositionsRequest(
-                group=group_id, rows=rows[first : first + ROWS_MAX], validate_only=validate_only
-            )
-            await self._alter_positions(request, before)
+        if not group_id:
+            raise InvalidError(Reason.INVALID_GROUP_ID, "group id is empty")
+        before = await self._cluster.again(lambda: self._before(group_id, offsets))
+        places = [] if validate_only else list(offsets)
+        for first in range(0, len(places), ROWS_MAX):
+            rows = {place: offsets[place] for place in places[first : first + ROWS_MAX]}
+            await self._cluster.again(partial(self._commit, group_id, rows))
         return before
 
-    async def _alter_positions(self, request: groups_pb2.AlterPositionsRequest, before: dict[TopicPartition, int | None]) -> None:
-        async def attempt() -> None:
-            response: groups_pb2.AlterPositionsResponse = await self._cluster.call(GROUPS["AlterPositions"], request, retry=True)
-            for row in response.results:
-                if not row.HasField("error"):
-                    # The positions before the first attempt that changed them.
-                    before.setdefault(
-                        TopicPartition(row.topic, row.partition), row.offset_before if row.HasField("offset_before") else None
-                    )
-            for row in response.results:
-                if row.HasField("error"):
-                    raise from_message(row.error)
+    async def _before(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The positions of a group without members. Raises InvalidError for one with members, and for offsets that do not exist."""
+        known: dict[TopicPartition, int | None] = {}
+        try:
+            described = await self._describe_group(group_id)
+        except InvalidError as error:
+            if error.reason is not Reason.GROUP_ID_NOT_FOUND:
+                raise
+        else:
+            if described.members:
+                raise _has_members(group_id)
+            known = {TopicPartition(row.topic, row.partition): row.offset for row in described.positions}
+        await self._check(offsets)
+        return {place: known.get(place) for place in offsets}
 
-        await self._cluster.again(attempt)
+    async def _check(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raise HeadgateError for the first offset that its partition does not have."""
+        names = list(dict.fromkeys(place.topic for place in offsets))
+        topics: dict[str, admin_pb2.TopicDescription] = {}
+        for first in range(0, len(names), TOPICS_MAX):
+            request = admin_pb2.DescribeTopicsRequest(names=names[first : first + TOPICS_MAX])
+            response: admin_pb2.DescribeTopicsResponse = await self._cluster.call(ADMIN["DescribeTopics"], request, retry=True)
+            topics.update((row.topic.name, row) for row in response.topics)
+        for place, offset in offsets.items():
+            row = topics[place.topic]
+            where = f"topic=`{place.topic}` partition=`{place.partition}`"
+            if row.HasField("error"):
+                raise from_message(row.error)
+            if not 0 <= place.partition < len(row.partitions):
+                raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. {where}")
+            part = row.partitions[place.partition]
+            if part.high_watermark < 0:
+                raise RetryError(Reason.NOT_LEADER, f"the partition's lead does not answer. {where}")
+            if not part.log_start <= offset <= part.high_watermark:
+                raise InvalidError(
+                    Reason.OFFSET_OUT_OF_RANGE,
+                    f"offset is out of range. {where} offset=`{offset}` first=`{part.log_start}` end=`{part.high_watermark}`",
+                )
+
+    async def _commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for place, offset in offsets.items():
+            row = OffsetCommitRequestPartition(partition_index=place.partition, committed_offset=offset, committed_metadata="")
+            topics.setdefault(place.topic, OffsetCommitRequestTopic(name=place.topic)).partitions.append(row)
+        request = OffsetCommitRequest(group_id=group_id, topics=list(topics.values()))
+
+        def read(answer: OffsetCommitResponse) -> None:
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    if row.error_code == UNKNOWN_MEMBER:  # a member has joined meanwhile
+                        raise _has_members(group_id)
+                    where = f"group=`{group_id}` topic=`{topic.name}` partition=`{row.partition_index}`"
+                    kafka.check(row.error_code, None, where)
+
+        coordinator = await self._coordinator(group_id)
+        await kafka.ask_broker(self._cluster, coordinator, request, OffsetCommitResponse, read)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group without members, and its positions. Raises InvalidError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
-        request = groups_pb2.DeleteGroupRequest(id=group_id)
-        await self._cluster.change(GROUPS["DeleteGroup"], request, already=Reason.GROUP_ID_NOT_FOUND)
+        request = DeleteGroupsRequest(groups_names=[group_id])
+        doubt = False
+
+        async def attempt() -> None:
+            nonlocal doubt
+            coordinator = await self._coordinator(group_id)
+            try:
+                await kafka.ask_broker(self._cluster, coordinator, request, DeleteGroupsResponse, read)
+            except RetryError as error:
+                doubt = doubt or error.reason is not Reason.NOT_COORDINATOR
+                raise
+
+        def read(answer: DeleteGroupsResponse) -> None:
+            code = answer.results[0].error_code
+            if not (doubt and kafka.REASONS.get(code) is Reason.GROUP_ID_NOT_FOUND):
+                kafka.check(code, None, f"group=`{group_id}`")
+
+        await self._cluster.again(attempt)
+
+    async def _coordinator(self, group_id: str) -> int:
+        """The id of the broker that holds the group."""
+        request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group_id])
+
+        def read(answer: FindCoordinatorResponse) -> int:
+            row = answer.coordinators[0]
+            kafka.check(row.error_code, row.error_message, f"group=`{group_id}`")
+            return row.node_id
+
+        return await kafka.ask(self._cluster, request, FindCoordinatorResponse, read)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Turn places into offsets, like `Admin.offsets`."""
@@ -169,6 +251,10 @@ class GroupAdmin(ClusterClient):
         """Every partition of a topic. Raises InvalidError(UNKNOWN_TOPIC)."""
         view = await self._cluster.topic(topic, refresh=True)
         return [TopicPartition(topic, number) for number in range(len(view.leaders))]
+
+
+def _has_members(group_id: str) -> InvalidError:
+    return InvalidError(Reason.NON_EMPTY_GROUP, f"group has members: stop them first. group=`{group_id}`")
 
 
 def _summary(row: groups_pb2.Group) -> GroupSummary:

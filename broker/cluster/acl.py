@@ -69,6 +69,9 @@ class Resource(IntEnum):
     BROKER = 103
 
 
+KAFKA_RESOURCES = frozenset((Resource.TOPIC, Resource.GROUP, Resource.CLUSTER, Resource.TRANSACTIONAL_ID))
+
+
 class Pattern(IntEnum):
     """Kafka's codes (org.apache.kafka.common.resource.PatternType). ANY and MATCH occur in filters only."""
 

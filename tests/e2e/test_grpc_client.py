@@ -23,7 +23,7 @@ import pytest
 
 from headgate.broker.client import Admin, Consumer, Producer, TopicPartition
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, kafka_pb2, log_pb2
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
@@ -246,13 +246,15 @@ async def test_wrong_types_and_random_messages(broker: BrokerProcess) -> None:
     draw = random.Random(SEED)
     services = [
         *admin_pb2.DESCRIPTOR.services_by_name.values(),
+        *kafka_pb2.DESCRIPTOR.services_by_name.values(),
         *log_pb2.DESCRIPTOR.services_by_name.values(),
     ]
     foreign = [
         log_pb2.SubscribeRequest(credit_bytes=2**32 - 1, add=[log_pb2.Subscription(topic="x" * 10_000)]),
         log_pb2.PublishRequest(sequence=1, topic="\x00", partition=2**32 - 1, batch=draw.randbytes(500)),
         log_pb2.FetchRequest(topic="a", offset=2**63 - 1, max_wait_ms=2**32 - 1, max_bytes=2**32 - 1),
-        admin_pb2.CreateTopicRequest(name="../../etc", partitions=2**32 - 1, config={"": ""}),
+        admin_pb2.SkipRecordsRequest(topic="../../etc", partition=2**32 - 1, last_offset=2**63 - 1),
+        kafka_pb2.KafkaRequest(request=b"\0\x13\0\x07\0\0\0\0\xff\xff\0" + draw.randbytes(100), broker_id=-(2**31)),
     ]
     messages = [b"", *(message.SerializeToString() for message in foreign)]
     messages += [draw.randbytes(draw.randrange(1, 100)) for _ in range(10)]

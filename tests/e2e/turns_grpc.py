@@ -26,11 +26,11 @@ from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.turns import SLICE_S
-from headgate.broker.server.grpc.admin_service import CUTS_MAX, Addresses, AdminService
+from headgate.broker.server.grpc.admin_service import Addresses, AdminService
 from headgate.broker.server.grpc.bounds import NAMES_MAX
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
-from headgate.broker.server.grpc.groups_service import IDS_MAX, ROWS_MAX, GroupsService
+from headgate.broker.server.grpc.groups_service import IDS_MAX, GroupsService
 from headgate.broker.server.grpc.handlers import decode
 from headgate.broker.server.grpc.log_service import QUERIES_MAX, LogService
 from headgate.broker.server.grpc.server_state import ServerState
@@ -91,29 +91,16 @@ class Method:
                 return log_pb2.ListOffsetsRequest(topic=KNOWN, queries=queries)
             case "describe_topics":
                 return admin_pb2.DescribeTopicsRequest(names=[f"{KNOWN}-{one}" for one in numbers])
-            case "delete_records":
-                cuts = [admin_pb2.DeleteRecordsRequest.Cut(partition=one % KNOWN_PARTITIONS, before_offset=0) for one in numbers]
-                return admin_pb2.DeleteRecordsRequest(topic=KNOWN, cuts=cuts)
             case "describe_groups":
                 # The group with many positions is not in the small request.
                 return groups_pb2.DescribeGroupsRequest(ids=[GROUP if one == 1 else f"{one}" for one in numbers])
-            case "alter_positions":
-                rows = [
-                    groups_pb2.AlterPositionsRequest.Row(
-                        topic=f"{KNOWN}-{one // KNOWN_PARTITIONS}", partition=one % KNOWN_PARTITIONS
-                    )
-                    for one in numbers
-                ]
-                return groups_pb2.AlterPositionsRequest(group=GROUP, rows=rows, validate_only=True)
         raise AssertionError(self.name)
 
 
 METHODS = [
     Method("log", "list_offsets", QUERIES_MAX),
     Method("admin", "describe_topics", NAMES_MAX),
-    Method("admin", "delete_records", CUTS_MAX),
     Method("groups", "describe_groups", IDS_MAX),
-    Method("groups", "alter_positions", ROWS_MAX),
 ]
 
 

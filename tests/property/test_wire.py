@@ -120,6 +120,11 @@ def test_round_trip_and_foreign_implementations(name: str, version: int) -> None
         out = bytearray(b"before")
         finish(value.encoding(out, version))
         assert out == b"before" + data
+        if version == kind.CARRIED:  # the product's own code for Headgate's clients
+            if name.endswith("Request"):
+                assert value.encode_carried() == data
+            else:
+                assert kind.decode_carried(padded, 3) == value
         if entity is not None:
             theirs, size = entity_reader(entity)(data, 0)
             assert size == len(data)

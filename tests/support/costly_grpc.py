@@ -18,11 +18,12 @@ from headgate.broker.wire.grpc.headgate.v1 import (
     externalscaler_pb2,
     gates_pb2,
     groups_pb2,
+    kafka_pb2,
     log_pb2,
 )
 from headgate.broker.wire.grpc.methods import Method, methods
 
-FILES = (access_pb2, admin_pb2, capacity_pb2, control_pb2, externalscaler_pb2, gates_pb2, groups_pb2, log_pb2)
+FILES = (access_pb2, admin_pb2, capacity_pb2, control_pb2, externalscaler_pb2, gates_pb2, groups_pb2, kafka_pb2, log_pb2)
 BROKERS_STREAMS = ("Control/Join", "Control/Replicate", "Control/Surrender")
 """Streams between brokers: their messages are decoded at once."""
 METHODS = {

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import headgate.broker.testing.messages  # noqa: F401  (both directions of all messages)
 from headgate.broker.wire.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse

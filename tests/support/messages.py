@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import kio.schema.errors
 from hypothesis import strategies as st
 
-from headgate.broker.wire.kafka.generate import MESSAGES
+from headgate.broker.wire.kafka.generate import IN_MEMORY, MESSAGES
 from headgate.broker.wire.kafka.primitives import ZERO_UUID
 from headgate.broker.wire.kafka.schema import Field, Struct, load, snake
 
@@ -24,7 +24,9 @@ _INTS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
 def message_module(name: str) -> Any:
     """The generated module that has the message."""
-    return import_module(f"headgate.broker.wire.kafka.messages.{snake(LOADED[name][1])}")
+    module = LOADED[name][1]
+    package = "testing" if module in IN_MEMORY else "wire.kafka"
+    return import_module(f"headgate.broker.{package}.messages.{snake(module)}")
 
 
 def scalars(field: Field) -> st.SearchStrategy[Any]:

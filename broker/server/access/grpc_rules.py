@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 
-from headgate.broker.cluster.acl import ANONYMOUS, CAPACITY_NAME, CLUSTER_NAME, Operation, Resource
+from headgate.broker.cluster.acl import ANONYMOUS, CAPACITY_NAME, CLUSTER_NAME, KAFKA_RESOURCES, VALID, Operation, Resource
 from headgate.broker.cluster.gates import FILES_MAX
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.access.rights import Rights
@@ -27,8 +27,10 @@ from headgate.broker.server.audit import grpc_acts
 
 REQUEST_BYTES_MAX = 1 << 20
 """Largest request of a method without a limit of its own."""
+KAFKA_BYTES_MAX = REQUEST_BYTES_MAX + (1 << 10)
+"""Largest request of Kafka's protocol, and its envelope."""
 ROWS_BYTES_MAX = 4 << 20
-"""Largest request with a row for each partition or rule."""
+"""Largest request with a row for each partition."""
 FILES_BYTES_MAX = 32 << 20
 """Largest request that fills a gate: FILES_MAX files of 160 bytes."""
 ELEMENTS_MAX = 25_000
@@ -130,22 +132,8 @@ def _topic(operation: Operation, field: str = "topic", **more: Any) -> MethodRul
     return _on(Resource.TOPIC, operation, field, **more)
 
 
-def _group(operation: Operation, field: str, **more: Any) -> MethodRule:
-    return _on(Resource.GROUP, operation, field, **more)
-
-
 def _gate(operation: Operation, **more: Any) -> MethodRule:
     return _on(Resource.GATE, operation, "topic", **more)
-
-
-def _may_create(rights: Rights) -> None:
-    if not rights.on_cluster(Operation.CREATE):
-        _need_some(rights, Operation.CREATE, Resource.TOPIC)
-
-
-def _create_topic(request: Any, rights: Rights) -> None:
-    if not rights.on_cluster(Operation.CREATE):
-        _need(rights, Operation.CREATE, Resource.TOPIC, request.name)
 
 
 def _describe_topics(request: Any, rights: Rights) -> None:
@@ -156,6 +144,14 @@ def _describe_topics(request: Any, rights: Rights) -> None:
 def _describe_groups(request: Any, rights: Rights) -> None:
     for name in request.ids:
         _need(rights, Operation.DESCRIBE, Resource.GROUP, name)
+
+
+def _may_ask(rights: Rights) -> None:
+    """The rule of its API judges each request, as on the Kafka port. Of strangers without any permission none is read."""
+    if rights.identity.principal == ANONYMOUS and not any(
+        rights.may(operation, kind, None) for kind in KAFKA_RESOURCES for operation in VALID[kind]
+    ):
+        _need(rights, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
 
 
 def _may_produce(rights: Rights) -> None:
@@ -232,13 +228,9 @@ METHODS: dict[str, MethodRule] = {
         ask=_describe_topics,
         trim=lambda answer, rights: _keep(answer.topics, lambda row: _see_topic(rights, row.topic.name)),
     ),
-    "Admin/CreateTopic": MethodRule(ask_first=_may_create, ask=_create_topic, act=_of("name")),
-    "Admin/AlterTopicConfig": _topic(Operation.ALTER_CONFIGS, "name", act=_of("name")),
-    "Admin/CreatePartitions": _topic(Operation.ALTER, "name", act=_of("name")),
-    "Admin/DeleteTopic": _topic(Operation.DELETE, "name", act=_of("name")),
-    "Admin/DeleteRecords": _topic(Operation.DELETE, act=_of("topic")),
     "Admin/CheckRecords": _topic(Operation.READ),
     "Admin/SkipRecords": _topic(Operation.DELETE, act=_of("topic")),
+    "Kafka/Ask": MethodRule(ask_first=_may_ask, ask=_later, bytes_max=KAFKA_BYTES_MAX),
     "Log/InitProducer": _all_of(_may_produce),
     "Log/Publish": MethodRule(ask_first=_some(Operation.WRITE, Resource.TOPIC), ask=_later, bytes_max=None),
     "Log/Fetch": _topic(Operation.READ),
@@ -248,8 +240,6 @@ METHODS: dict[str, MethodRule] = {
     "Groups/DescribeGroups": MethodRule(
         ask_first=_known(Operation.DESCRIBE, Resource.GROUP), ask=_describe_groups, trim=_trim_positions
     ),
-    "Groups/AlterPositions": _group(Operation.READ, "group", bytes_max=ROWS_BYTES_MAX, act=_of("group")),
-    "Groups/DeleteGroup": _group(Operation.DELETE, "id", act=_of("id")),
     "Capacity/OpenReservation": _capacity(Operation.CREATE, act=_of("id")),
     "Capacity/RenewReservation": _capacity(Operation.ALTER),
     "Capacity/ReleaseReservation": _capacity(Operation.DELETE, act=_of("id")),
@@ -289,10 +279,5 @@ METHODS: dict[str, MethodRule] = {
     "Access/SetPassword": _cluster(Operation.ALTER, act=_of("name")),
     "Access/DeleteUser": _cluster(Operation.ALTER, act=_of("name")),
     "Access/ListUsers": _cluster(Operation.DESCRIBE),
-    "Access/AddAcls": _cluster(Operation.ALTER, bytes_max=ROWS_BYTES_MAX, act=grpc_acts.rules),
-    "Access/RemoveAcls": _cluster(Operation.ALTER, act=grpc_acts.rules),
-    "Access/ListAcls": _cluster(Operation.DESCRIBE),
-    "Access/AlterQuotas": _cluster(Operation.ALTER_CONFIGS, bytes_max=ROWS_BYTES_MAX, act=grpc_acts.quotas),
-    "Access/ListQuotas": _cluster(Operation.DESCRIBE_CONFIGS),
 }
 """By service and method."""

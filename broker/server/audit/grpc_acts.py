@@ -18,22 +18,6 @@ def names(*fields: str) -> Callable[[Message], list[str]]:
     return lambda request: [str(getattr(request, field)) for field in fields]
 
 
-def rules(request: Message) -> list[str]:
-    """The rules of a request, or its filter."""
-    rows = request.acls if hasattr(request, "acls") else [request.filter]
-    return [f"{row.permission or 'any'} {row.principal or '*'} {row.operation or 'any'} {row.resource or 'any'} {row.name or '*'}"
-            for row in rows]  # fmt: skip
-
-
-def quotas(request: Message) -> list[str]:
-    """The entities whose quotas change."""
-    found = []
-    for row in (*request.set, *request.remove):
-        entity = [(one.name.replace("_", "-"), value) for one, value in row.ListFields() if one.name != "values"]
-        found.append(", ".join(f"{word} {name or '(default)'}" for word, name in entity))
-    return found
-
-
 def order(request: Message) -> list[str]:
     """A manual order, and its values."""
     kind = request.WhichOneof("order")

@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.broker import __version__
 from headgate.broker.cluster.objects import Incarnation, Topic
-from headgate.broker.cluster.topic_config import KEYS, config_key, is_internal
+from headgate.broker.cluster.topic_config import KEYS
 from headgate.broker.engine.live_settings import topic_defaults
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -24,7 +24,6 @@ from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 
 RATE_WINDOW_MS_MAX = 10_000
-CUTS_MAX = 10_000
 UNKNOWN_BOUND = Bound(-1, -1, -1)
 
 
@@ -193,90 +192,6 @@ class AdminService:
     def _default(self, name: str) -> str:
         return topic_defaults(self._engine.manifest, self._engine.settings).get(name, KEYS[name].default)
 
-    async def create_topic(self, request: admin_pb2.CreateTopicRequest, context: Context) -> admin_pb2.CreateTopicResponse:
-        topic = await self._engine.create_topic(
-            request.name,
-            request.partitions if request.HasField("partitions") else None,
-            dict(request.config),
-            validate_only=request.validate_only,
-        )
-        return admin_pb2.CreateTopicResponse(topic=_topic(topic))
-
-    async def alter_topic_config(
-        self, request: admin_pb2.AlterTopicConfigRequest, context: Context
-    ) -> admin_pb2.AlterTopicConfigResponse:
-        topic = self._engine.topic(request.name)
-        both = sorted(set(request.set) & set(request.unset))
-        if both:
-            raise InvalidError(Reason.INVALID_REQUEST, f"a setting cannot be set and unset at once. key=`{both[0][:100]}`")
-        unset = {config_key(name).name for name in request.unset}
-
-        def changed(now: Topic) -> dict[str, str]:
-            return {name: value for name, value in {**now.config, **request.set}.items() if name not in unset}
-
-        await self._engine.alter_topic_config(topic, changed, validate_only=request.validate_only)
-        return admin_pb2.AlterTopicConfigResponse()
-
-    async def create_partitions(
-        self, request: admin_pb2.CreatePartitionsRequest, context: Context
-    ) -> admin_pb2.CreatePartitionsResponse:
-        topic = self._engine.topic(request.name)
-        if is_internal(topic.name):
-            raise InvalidError(
-                Reason.POLICY_VIOLATION, f"topic is the cluster's own and its partitions cannot be changed. topic=`{topic.name}`"
-            )
-        await self._engine.create_partitions(topic, request.total, validate_only=request.validate_only)
-        return admin_pb2.CreatePartitionsResponse()
-
-    async def delete_topic(self, request: admin_pb2.DeleteTopicRequest, context: Context) -> admin_pb2.DeleteTopicResponse:
-        topic = self._engine.topic(request.name)
-        if is_internal(topic.name):
-            raise InvalidError(Reason.POLICY_VIOLATION, f"topic is the cluster's own and cannot be deleted. topic=`{topic.name}`")
-        await self._engine.delete_topic(topic)
-        return admin_pb2.DeleteTopicResponse()
-
-    async def delete_records(self, request: admin_pb2.DeleteRecordsRequest, context: Context) -> admin_pb2.DeleteRecordsResponse:
-        if len(request.cuts) > CUTS_MAX:
-            raise InvalidError(Reason.INVALID_REQUEST, f"too many cuts. cuts=`{len(request.cuts)}` max=`{CUTS_MAX}`")
-        topic = self._engine.topic(request.topic)
-        response = admin_pb2.DeleteRecordsResponse()
-        rows = response.results
-        offsets: dict[PartitionLog, int] = {}
-        here: list[tuple[int, PartitionLog]] = []
-        elsewhere: dict[str, tuple[Incarnation, list[int]]] = {}
-        each = self._engine.turns.begin().each
-        async for index, cut in each(enumerate(request.cuts)):
-            rows.add(partition=cut.partition, log_start=-1)
-            lead = self._engine.lead(topic.id, cut.partition)
-            if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
-                try:
-                    partition = self._server_state.partition(topic, cut.partition)
-                    offsets[partition] = max(self._cut_offset(partition, cut), offsets.get(partition, 0))
-                    here.append((index, partition))
-                except HeadgateError as error:
-                    rows[index].error.CopyFrom(error_message(error))
-            else:
-                elsewhere.setdefault(lead[0].id, (lead[0], []))[1].append(index)
-        requests = [
-            (broker, admin_pb2.DeleteRecordsRequest(topic=request.topic, cuts=[request.cuts[index] for index in indexes]))
-            for broker, indexes in elsewhere.values()
-        ]
-        answers, failure = await asyncio.gather(
-            self._server_state.peers.ask(requests, ADMIN["DeleteRecords"], CHANGE_TIMEOUT_S), self._delete_below(offsets)
-        )
-        async for index, partition in each(here):
-            if failure is not None:
-                rows[index].error.CopyFrom(error_message(failure))
-            else:
-                rows[index].log_start = partition.log_start
-        for (_, indexes), answer in zip(elsewhere.values(), answers, strict=True):
-            async for number, index in each(enumerate(indexes)):
-                if answer.error is not None:
-                    rows[index].error.CopyFrom(error_message(answer.error))
-                else:
-                    rows[index].CopyFrom(answer.response.results[number])
-        return response
-
     async def check_records(self, request: admin_pb2.CheckRecordsRequest, context: Context) -> admin_pb2.CheckRecordsResponse:
         topic = self._engine.topic(request.topic)
         answer: admin_pb2.CheckRecordsResponse | None = await self._elsewhere("CheckRecords", topic, request, context)
@@ -324,21 +239,6 @@ class AdminService:
         if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
             return None
         return await self._server_state.peers.call(lead[0], ADMIN[method], request, CHANGE_TIMEOUT_S)
-
-    def _cut_offset(self, partition: PartitionLog, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
-        if not cut.HasField("before_offset"):
-            return self._engine.cut_offset(partition, -1)
-        if cut.before_offset < 0:
-            raise InvalidError(Reason.OFFSET_OUT_OF_RANGE, f"offset is negative. before_offset=`{cut.before_offset}`")
-        return self._engine.cut_offset(partition, cut.before_offset)
-
-    async def _delete_below(self, offsets: dict[PartitionLog, int]) -> HeadgateError | None:
-        """Delete records below these offsets. Returns the error, if one occurred."""
-        try:
-            await self._engine.delete_below(offsets)
-        except HeadgateError as error:
-            return error
-        return None
 
 
 def _topic(topic: Topic) -> admin_pb2.Topic:

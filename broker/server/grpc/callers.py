@@ -24,7 +24,7 @@ from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.access.grpc_rules import METHODS
-from headgate.broker.server.access.rights import refusal
+from headgate.broker.server.access.rights import Identity, refusal
 from headgate.broker.server.audit import grpc_acts
 from headgate.broker.server.audit.audit import Audit, Caller
 from headgate.broker.server.grpc.open_calls import Client, Context, OpenCall, OpenCalls
@@ -32,7 +32,7 @@ from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.methods import Method
 
 if TYPE_CHECKING:
-    from headgate.broker.server.access.rights import Identity, Rights
+    from headgate.broker.server.access.rights import Rights
     from headgate.broker.server.access.security import Security
     from headgate.broker.server.tls import Certificates
 
@@ -158,8 +158,7 @@ class Callers:
             details = grpc_acts.details(call.method.response.FromString(result) if isinstance(result, bytes) else result)
             if details:
                 details |= grpc_acts.sources(request)
-        who = ANONYMOUS if client.identity is None else client.identity.principal
-        caller = Caller(who=who, host=client.host, door="grpc")
+        caller = Caller(who=principal_of(client), host=client.host, door="grpc")
         self.audit.did(call.method.short, caller, names(request), error=error, details=traits | details)
 
     @staticmethod
@@ -255,12 +254,40 @@ def host_of(peer: str) -> str:
     return plain(unquote(host).strip("[]")) if kind in ("ipv4", "ipv6") else ""
 
 
+def client_of_call(context: Context, principal: str = "", host: str = "") -> Client:
+    """Who makes the current call.
+
+    Args:
+        principal, host: the client for whom another broker has passed the call on; believed if a broker calls.
+    """
+    client, gate = _CLIENT.get() or Client(host=""), _GATE.get()
+    if not principal or gate is None or gate.security is None or client.identity is None or not is_forwarded(context):
+        return client
+    if client.rights is None and not client.is_broker:
+        return client  # every client may say that it passes calls on
+    identity = Identity(principal=principal, host=host)
+    return Client(host=host, identity=identity, rights=gate.security.rights(identity))
+
+
+def audit_of_call() -> Audit | None:
+    """What notes the current call."""
+    gate = _GATE.get()
+    return None if gate is None else gate.audit
+
+
+def principal_of(client: Client) -> str:
+    """The name of a client."""
+    return ANONYMOUS if client.identity is None else client.identity.principal
+
+
 def user_of_call() -> str | None:
     """The name under which the caller of the current call has quotas; None: a broker, which has none."""
-    client = _CLIENT.get()
-    if client is None or client.identity is None:
-        return user_of(ANONYMOUS)
-    return None if client.is_broker else user_of(client.identity.principal)
+    return quota_user(_CLIENT.get() or Client(host=""))
+
+
+def quota_user(client: Client) -> str | None:
+    """The name under which a client has quotas; None: a broker, which has none."""
+    return None if client.is_broker else user_of(principal_of(client))
 
 
 def budget_of_call() -> str | None:

@@ -15,15 +15,12 @@ from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.groups.entry import CONSUMER, GroupListing
 from headgate.broker.groups.group import Group
 from headgate.broker.groups.member import CONSUMER_PROTOCOL
-from headgate.broker.groups.positions import Position
-from headgate.broker.groups.shard import Commit
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import Bounds, find_bounds
-from headgate.broker.server.grpc.callers import check_topic, is_forwarded, may_topic
+from headgate.broker.server.grpc.callers import is_forwarded, may_topic
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.open_calls import Context
-from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import groups_pb2
 from headgate.broker.wire.grpc.methods import methods
@@ -32,11 +29,10 @@ from headgate.broker.wire.kafka.primitives import DecodeError
 
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 IDS_MAX = 1000
-ROWS_MAX = 10_000
 
 
 class GroupsService:
-    """Describes groups, and changes groups without members. The broker that holds a group answers; any other broker asks it."""
+    """Describes groups. The broker that holds a group answers; any other broker asks it."""
 
     def __init__(self, server_state: ServerState, groups: Coordinator) -> None:
         self._engine = server_state.engine
@@ -120,90 +116,6 @@ class GroupsService:
             await _add_bounds(description, bounds, turn)
         return groups_pb2.DescribeGroupsResponse(groups=[found[group_id] for group_id in request.ids])
 
-    async def alter_positions(
-        self, request: groups_pb2.AlterPositionsRequest, context: Context
-    ) -> groups_pb2.AlterPositionsResponse:
-        if not request.group:
-            raise InvalidError(Reason.INVALID_GROUP_ID, "group id is empty")
-        if len(request.rows) > ROWS_MAX:
-            raise InvalidError(Reason.INVALID_REQUEST, f"too many rows. rows=`{len(request.rows)}` max=`{ROWS_MAX}`")
-        # Here and not at the group's holder, which believes brokers. As in Kafka, a position needs the right to read its topic.
-        refused: dict[str, HeadgateError] = {}
-        for topic in dict.fromkeys(row.topic for row in request.rows):
-            try:
-                check_topic(Operation.READ, topic, "Groups/AlterPositions")
-            except InvalidError as error:
-                refused[topic] = error
-        if not refused:
-            return await self._alter_positions(request, context)
-        allowed = groups_pb2.AlterPositionsRequest(group=request.group, validate_only=request.validate_only)
-        allowed.rows.extend(row for row in request.rows if row.topic not in refused)
-        done = iter((await self._alter_positions(allowed, context)).results)
-        response = groups_pb2.AlterPositionsResponse()
-        async for row in self._engine.turns.begin().each(request.rows):
-            result = response.results.add(topic=row.topic, partition=row.partition)
-            if row.topic in refused:
-                result.error.CopyFrom(error_message(refused[row.topic]))
-            else:
-                result.CopyFrom(next(done))
-        return response
-
-    async def _alter_positions(
-        self, request: groups_pb2.AlterPositionsRequest, context: Context
-    ) -> groups_pb2.AlterPositionsResponse:
-        holder = None if is_forwarded(context) else self._holder(request.group)
-        if holder is not None:
-            answer: groups_pb2.AlterPositionsResponse = await self._peers.call(
-                holder, GROUPS["AlterPositions"], request, CHANGE_TIMEOUT_S
-            )
-            return answer
-        await self._groups.confirm()
-        shown = self._shown(request.group)
-        if shown is not None and shown.members:
-            raise _has_members(request.group)
-        bounds = await find_bounds(self._engine, self._peers, {row.topic for row in request.rows})
-        response = groups_pb2.AlterPositionsResponse()
-        positions: list[Position] = []
-        accepted: list[groups_pb2.AlterPositionsResponse.Result] = []
-        async for row in self._engine.turns.begin().each(request.rows):
-            result = response.results.add(topic=row.topic, partition=row.partition)
-            try:
-                positions.append(self._position(row, bounds))
-            except HeadgateError as error:
-                result.error.CopyFrom(error_message(error))
-                continue
-            accepted.append(result)
-            before = self._groups.position(request.group, row.topic, row.partition)
-            if before is not None:
-                result.offset_before = before.offset
-        if request.validate_only or not positions:
-            return response
-        reply = await self._groups.commit(request.group, Commit(token=self._groups.token(), positions=tuple(positions)))
-        if reply.error is not None:
-            # A member has joined meanwhile.
-            raise _has_members(request.group) if reply.error is Reason.UNKNOWN_MEMBER_ID else _failed(reply.error)
-        for result, reason in zip(accepted, reply.errors, strict=True):
-            if reason is not None:
-                result.error.CopyFrom(error_message(_failed(reason)))
-        return response
-
-    async def delete_group(self, request: groups_pb2.DeleteGroupRequest, context: Context) -> groups_pb2.DeleteGroupResponse:
-        holder = None if is_forwarded(context) else self._holder(request.id)
-        if holder is not None:
-            answer: groups_pb2.DeleteGroupResponse = await self._peers.call(
-                holder, GROUPS["DeleteGroup"], request, CHANGE_TIMEOUT_S
-            )
-            return answer
-        match (await self._groups.delete_group(request.id)).error:
-            case None:
-                return groups_pb2.DeleteGroupResponse()
-            case Reason.GROUP_ID_NOT_FOUND:
-                raise _unknown(request.id)
-            case Reason.NON_EMPTY_GROUP:
-                raise _has_members(request.id)
-            case reason:
-                raise _failed(reason)
-
     # -- the small steps
 
     def _holder(self, group_id: str) -> Incarnation | None:
@@ -270,29 +182,6 @@ class GroupsService:
         """Whether the partition exists: a garbled assignment may name any."""
         known = self._engine.manifest.topics.get(topic)
         return known is not None and 0 <= partition < known.partitions
-
-    def _position(self, row: groups_pb2.AlterPositionsRequest.Row, bounds: Bounds) -> Position:
-        topic = self._engine.topic(row.topic)
-        if not self._exists(row.topic, row.partition):
-            raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{row.topic}` partition=`{row.partition}`")
-        bound = bounds.get((row.topic, row.partition))
-        if bound is None:
-            raise RetryError(
-                Reason.NOT_LEADER, f"the partition's lead does not answer. topic=`{row.topic}` partition=`{row.partition}`"
-            )
-        if not bound.log_start <= row.offset <= bound.high_watermark:
-            raise InvalidError(
-                Reason.OFFSET_OUT_OF_RANGE,
-                f"offset is out of range. topic=`{row.topic}` partition=`{row.partition}` offset=`{row.offset}` "
-                f"first=`{bound.log_start}` end=`{bound.high_watermark}`",
-            )
-        return Position(
-            topic=topic.name,
-            partition=row.partition,
-            offset=row.offset,
-            topic_id=topic.id,
-            window_end=self._engine.manifest.gates.window_end(topic.id, row.partition),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,11 +269,3 @@ def _owned(assignment: bytes) -> Iterator[tuple[str, int]]:
 
 def _unknown(group_id: str) -> InvalidError:
     return InvalidError(Reason.GROUP_ID_NOT_FOUND, f"group does not exist. group=`{group_id}`")
-
-
-def _has_members(group_id: str) -> InvalidError:
-    return InvalidError(Reason.NON_EMPTY_GROUP, f"group has members: stop them first. group=`{group_id}`")
-
-
-def _failed(reason: Reason) -> HeadgateError:
-    return RetryError(reason, f"group's record could not be stored. reason=`{reason.value}`")

@@ -22,13 +22,14 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
+from headgate.broker import __version__
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.metrics import Labels
 from headgate.broker.runtime.out_of_memory import left_half_done
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.grpc.callers import Callers
-from headgate.broker.server.grpc.errors import STATUS, metadata_of, shown
+from headgate.broker.server.grpc.errors import REASON_KEY, STATUS, metadata_of, shown
 from headgate.broker.server.grpc.open_calls import Context, OpenCall
 from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.methods import Method, methods
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 MESSAGE_ELEMENTS_MAX = 100_000
 """Most elements of one message of a stream between brokers."""
+PATH_CHARS_MAX = 100
+"""Characters of an unknown method's name in the answer."""
 
 
 class Call(Protocol):
@@ -175,6 +178,22 @@ class _Handler:
     async def _stream(self, call: OpenCall) -> None:
         self._gate.check(call, None)
         await self._act(call)
+
+
+class Unknown(grpc.GenericRpcHandler):
+    """Tells callers of a method that this broker does not have what to do: brokers of other versions may have it."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        path: str = handler_call_details.method
+        if not path.startswith("/headgate.v1."):
+            return None
+
+        async def refuse(_requests: object, context: Context) -> None:
+            what = path.rpartition(".")[2][:PATH_CHARS_MAX]
+            text = f"brokers of version {__version__} do not have this call: use the client of that version. call=`{what}`"
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, text, ((REASON_KEY, Reason.UNSUPPORTED.value),))
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 async def _abort(method: Method, context: Context, error: Exception) -> None:

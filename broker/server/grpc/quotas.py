@@ -8,47 +8,61 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.cluster.meters import Meter, Meters
-from headgate.broker.server.grpc.callers import user_of_call
+from headgate.broker.cluster.meters import REQUEST_WAIT_S_MAX, Meter, Meters
+from headgate.broker.server.grpc.callers import quota_user, user_of_call
+from headgate.broker.server.grpc.open_calls import Client
 
 SLEEP_S_MAX = 1.0
 """Longest sleep before the quota is looked at again: it may have changed."""
 
 
 class CallQuota:
-    """The quotas of the current call's client."""
+    """The quotas of a call's client. `client`: None: the caller."""
 
-    def __init__(self, meters: Meters) -> None:
+    def __init__(self, meters: Meters, client: Client | None = None) -> None:
         self._meters = meters
-        self._user = user_of_call()
+        self._user = user_of_call() if client is None else quota_user(client)
+        self.now_s = meters.now_s
 
     async def produce_room(self) -> None:
         """Wait until the client may produce."""
-        await self._room(writes=True)
+        await self._room("produce")
 
     async def fetch_room(self) -> None:
         """Wait until the client may fetch."""
-        await self._room(writes=False)
+        await self._room("fetch")
 
-    async def _room(self, *, writes: bool) -> None:
-        meter = self._meter(writes=writes)
+    async def request_room(self) -> None:
+        """Wait until the client may use the event loop, at most as long as a Kafka client is told to wait."""
+        meter = self._meter("request")
+        if meter is not None and (wait_s := min(meter.wait_s(self.now_s()), REQUEST_WAIT_S_MAX)) > 0:
+            meter.told_to_wait(wait_s, self.now_s())
+            await asyncio.sleep(wait_s)
+
+    async def _room(self, kind: str) -> None:
+        meter = self._meter(kind)
         while meter is not None and (wait_s := meter.wait_s(self._meters.now_s())) > 0:
             meter.told_to_wait(min(wait_s, SLEEP_S_MAX), self._meters.now_s())
             await asyncio.sleep(min(wait_s, SLEEP_S_MAX))
-            meter = self._meter(writes=writes)
+            meter = self._meter(kind)
 
     def produced(self, size: int) -> None:
-        self._take(self._meter(writes=True), size)
+        self._take("produce", size)
 
     def fetched(self, size: int) -> None:
-        self._take(self._meter(writes=False), size)
+        self._take("fetch", size)
 
-    def _meter(self, *, writes: bool) -> Meter | None:
+    def worked(self, seconds: float) -> None:
+        """Count time of the event loop."""
+        self._take("request", seconds)
+
+    def _meter(self, kind: str) -> Meter | None:
         if self._user is None or not self._meters.is_on:
             return None
         client = self._meters.client(self._user, "")
-        return None if client is None else client.produce if writes else client.fetch
+        return None if client is None else getattr(client, kind)
 
-    def _take(self, meter: Meter | None, size: int) -> None:
+    def _take(self, kind: str, amount: float) -> None:
+        meter = self._meter(kind)
         if meter is not None:
-            meter.take(size, self._meters.now_s())
+            meter.take(amount, self._meters.now_s())

@@ -25,7 +25,8 @@ from headgate.broker.server.grpc.control_service import ControlService
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.groups_service import GroupsService
-from headgate.broker.server.grpc.handlers import CallCounts, service_handler
+from headgate.broker.server.grpc.handlers import CallCounts, Unknown, service_handler
+from headgate.broker.server.grpc.kafka_service import KafkaService
 from headgate.broker.server.grpc.lags import Lags
 from headgate.broker.server.grpc.log_service import LogService
 from headgate.broker.server.grpc.server_state import ServerState
@@ -38,6 +39,7 @@ from headgate.broker.wire.grpc.headgate.v1 import (
     externalscaler_pb2,
     gates_pb2,
     groups_pb2,
+    kafka_pb2,
     log_pb2,
 )
 
@@ -89,6 +91,7 @@ class GrpcServer:
             http_port=settings.http_port if http_port is None else http_port,
             grpc_mtls_port=0 if certificates is None else settings.grpc_mtls_port,
         )
+        self._kafka = KafkaService(self._server_state, node, (host, kafka_port))
         self._admin = AdminService(self._server_state, self._addresses)
         self._groups = GroupsService(self._server_state, node.groups)
         self._lags = Lags(self._server_state, node.groups)
@@ -122,6 +125,7 @@ class GrpcServer:
             "Admin": (admin_pb2.DESCRIPTOR, self._admin),
             "Log": (log_pb2.DESCRIPTOR, LogService(self._server_state)),
             "Groups": (groups_pb2.DESCRIPTOR, self._groups),
+            "Kafka": (kafka_pb2.DESCRIPTOR, self._kafka),
             "Capacity": (capacity_pb2.DESCRIPTOR, CapacityService(*capacity)),
             "ExternalScaler": (externalscaler_pb2.DESCRIPTOR, ExternalScalerService(*capacity)),
             "Control": (
@@ -133,8 +137,11 @@ class GrpcServer:
         }
         server = grpc.aio.server(
             handlers=[
-                service_handler(file.services_by_name[name], service, self._counts, self._callers)
-                for name, (file, service) in services.items()
+                *(
+                    service_handler(file.services_by_name[name], service, self._counts, self._callers)
+                    for name, (file, service) in services.items()
+                ),
+                Unknown(),
             ],
             options=[
                 # Two brokers that share a port by accident would answer each other's calls.

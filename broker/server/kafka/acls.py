@@ -1,13 +1,16 @@
-"""ACLs between Kafka's messages and `cluster/acl.py`. Headgate's own resource types stay out of Kafka's messages."""
+"""ACLs between Kafka's messages and `cluster/acl.py`. Headgate's own resource types stay out of messages of Kafka's clients. Its
+own clients (`Context.is_carried`) know them, and set up rules before authorization is switched on."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headgate.broker.cluster.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
+from headgate.broker.cluster.acl import KAFKA_RESOURCES, Acl, AclFilter, Operation, Pattern, Permission, Resource
 from headgate.broker.runtime.errors import InvalidError, Reason
 
-KAFKA_RESOURCES = frozenset((Resource.TOPIC, Resource.GROUP, Resource.CLUSTER, Resource.TRANSACTIONAL_ID))
+if TYPE_CHECKING:
+    from headgate.broker.server.kafka.context import Context
+
 SECURITY_DISABLED_TEXT = "No Authorizer is configured."
 """Kafka's own text: tools look for it."""
 
@@ -29,10 +32,17 @@ def filter_of(
     )
 
 
-def acl_of(resource: int, name: str, pattern: int, principal: str, host: str, operation: int, permission: int) -> Acl:
+def is_off(context: Context) -> bool:
+    """Whether requests about rules are refused: no rule is in force."""
+    return context.settings.authorization == "none" and not context.is_carried
+
+
+def acl_of(
+    resource: int, name: str, pattern: int, principal: str, host: str, operation: int, permission: int, *, is_carried: bool
+) -> Acl:
     """A rule from the codes of a request. Raises InvalidError for an unknown code."""
     kind = _code(Resource, resource, "resource type")
-    if kind not in KAFKA_RESOURCES:
+    if kind not in KAFKA_RESOURCES and not is_carried:
         raise InvalidError(Reason.INVALID_REQUEST, f"resource type is not known. code=`{resource}`")
     return Acl(
         resource=kind,
@@ -45,9 +55,10 @@ def acl_of(resource: int, name: str, pattern: int, principal: str, host: str, op
     )
 
 
-def shown(acls: list[Acl]) -> list[Acl]:
-    """The rules that Kafka clients can read."""
-    return [acl for acl in acls if acl.resource in KAFKA_RESOURCES]
+def shown(context: Context) -> list[Acl]:
+    """The rules that the client can read."""
+    acls = context.engine.manifest.access.acls.all
+    return [acl for acl in acls if context.is_carried or acl.resource in KAFKA_RESOURCES]
 
 
 def _code(kind: type[_Code], code: int, what: str) -> _Code:

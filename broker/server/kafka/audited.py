@@ -13,11 +13,11 @@ from headgate.broker.cluster.acl import ANONYMOUS
 from headgate.broker.server.audit.audit import TARGETS_MAX, Audit, Caller
 from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.declared import Act, Api, authorized
 from headgate.broker.server.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from headgate.broker.server.access.rights import Identity
-    from headgate.broker.server.kafka.declared import Act
 
 Message = Any
 """A generated message: each row knows its own."""
@@ -43,6 +43,19 @@ def rows(field: str, name: str = "name") -> Callable[[Message], Iterator[str]]:
     return lambda request: (str(getattr(one, name)) for one in getattr(request, field))
 
 
+async def answered(api: Api, message: Message, context: Context, identity: Identity | None) -> Message:
+    """The handler's answer, as far as the client may have it, noted in the audit log."""
+    audit, rights = context.audit, context.rights
+    names = begin(audit, api.act, message)
+    if rights is None:
+        answer: Message = await api.handle(message, context)
+    else:
+        answer = await authorized(api, message, context, rights)
+    if audit is not None and (names is not None or rights is not None):
+        end(audit, api.key, names, caller(identity, context), answer)
+    return answer
+
+
 def begin(audit: Audit | None, act: Act | None, request: Message) -> list[str] | None:
     """The names in an administrative request, before it is handled; None for other requests, and for those that only try."""
     if audit is None or act is None or getattr(request, "validate_only", False):
@@ -57,7 +70,8 @@ def targets(act: Act, request: Message) -> list[str]:
 
 def caller(identity: Identity | None, context: Context) -> Caller:
     who = ANONYMOUS if identity is None else identity.principal
-    return Caller(who=who, host=context.client_host, door="kafka", client_id=context.client_id or "")
+    door = "grpc" if context.is_carried else "kafka"
+    return Caller(who=who, host=context.client_host, door=door, client_id=context.client_id or "")
 
 
 def end(audit: Audit, key: int, names: list[str] | None, caller: Caller, answer: Message) -> None:

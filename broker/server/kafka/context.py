@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.access.rights import Rights
     from headgate.broker.server.access.sasl import Sasl
+    from headgate.broker.server.audit.audit import Audit
     from headgate.broker.transactions.coordinator import TransactionCoordinator
     from headgate.broker.transactions.exchange import Exchange
 
@@ -24,6 +25,7 @@ class Context:
     `host` and `port` are the address that this listener, named `listener`, announces to clients. `client_id` is the client's
     own name, `client_host` its address. `reader` is the connection, for windows that wait for their history
     (engine/partition/windows.py).
+    `audit`: notes what the request did; None: nothing is noted. `is_carried`: it came over gRPC, from a Headgate client.
     `sasl`: the connection's logins, on a listener with SASL. `rights`: what the client may do; None: everything. The rules in
     `server/access/` check requests; a handler needs `rights` only for what it finds itself.
 
@@ -49,6 +51,8 @@ class Context:
     reader: int = 0
     sasl: Sasl | None = None
     rights: Rights | None = None
+    audit: Audit | None = None
+    is_carried: bool = False
     unserved: Callable[[str], None] = lambda _: None
 
     @property

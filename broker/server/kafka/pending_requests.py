@@ -25,7 +25,7 @@ from headgate.broker.server.kafka.apis import (
 )
 from headgate.broker.server.kafka.common import STORE, WAITED
 from headgate.broker.server.kafka.context import Context
-from headgate.broker.server.kafka.declared import Api, Message, authorized
+from headgate.broker.server.kafka.declared import Message
 from headgate.broker.server.kafka.produce import Answer
 from headgate.broker.server.kafka.session import PARSE_ERRORS, REQUEST, Session, check_answerable, skip_header
 from headgate.broker.server.kafka.slot import Slot
@@ -289,7 +289,7 @@ class PendingRequests:
             except DecodeError as error:
                 raise DecodeError(f"{error.message} api=`{api.name}` version=`{version}`") from error
             try:
-                handling = self._handled(declared, message, self._context(api, version, head.client_id, turn))
+                handling = audited.answered(declared, message, self._context(api, version, head.client_id, turn), session.identity)
                 response = await (handling if session.throttle is None else self._metered(handling, session.throttle))
             except HeadgateError as error:
                 session.drop("request_failed", f"{api.name}: {error.message}")
@@ -315,19 +315,6 @@ class PendingRequests:
             response.throttle_time_ms = wait_ms
         return response
 
-    async def _handled(self, api: Api, message: Message, context: Context) -> Message:
-        """The handler's answer, as far as the client may have it."""
-        common, rights = self._common, self._session.rights
-        names = audited.begin(common.audit, api.act, message)
-        if rights is None:
-            answer: Message = await api.handle(message, context)
-        else:
-            answer = await authorized(api, message, context, rights)
-        if common.audit is not None and (names is not None or rights is not None):
-            caller = audited.caller(self._session.identity, context)
-            audited.end(common.audit, api.key, names, caller, answer)
-        return answer
-
     def _unserved(self, client_id: str | None, what: str) -> None:
         """The client asked for something that this broker does not serve."""
         name = (client_id or "")[:CLIENT_ID_LENGTH_MAX]
@@ -352,6 +339,7 @@ class PendingRequests:
             reader=session.reader,
             sasl=session.sasl,
             rights=session.rights,
+            audit=common.audit,
             unserved=lambda what: self._unserved(client_id, what),
         )
 

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import headgate.broker.testing.messages.fetch as fetch
+import headgate.broker.testing.messages.produce as produce
+
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.testing.simulation.network import Door, Network
 from headgate.broker.testing.simulation.sockets import Socket
@@ -18,7 +21,6 @@ from headgate.broker.wire.kafka.messages import (
     create_topics,
     delete_records,
     delete_topics,
-    fetch,
     find_coordinator,
     incremental_alter_configs,
     init_producer_id,
@@ -27,7 +29,6 @@ from headgate.broker.wire.kafka.messages import (
     offset_commit,
     offset_fetch,
     offset_for_leader_epoch,
-    produce,
 )
 
 REQUEST_TIMEOUT_S = 2.0
@@ -250,7 +251,8 @@ def produce_batch(topic_id: bytes, partition: int, data: bytes, acked: Callable[
     def read(response: produce.ProduceResponse) -> int:
         row = response.responses[0].partition_responses[0]
         check(row.error_code, row.error_message)
-        return row.base_offset
+        base_offset: int = row.base_offset
+        return base_offset
 
     rows = [produce.PartitionProduceData(index=partition, records=data)]
     topic = produce.TopicProduceData(topic_id=uuid.UUID(bytes=topic_id), partition_data=rows)

@@ -10,15 +10,16 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import headgate.broker.testing.messages.fetch as fetch
+import headgate.broker.testing.messages.produce as produce
+
 from headgate.broker.testing.simulation.kafka import TIMEOUT_MS, Call, check
 from headgate.broker.wire.kafka.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
-    fetch,
     init_producer_id,
     offset_fetch,
-    produce,
     txn_offset_commit,
 )
 
@@ -79,7 +80,8 @@ def produce_in_transaction(who: Identity, version: int, topic: str, partition: i
     def read(response: produce.ProduceResponse) -> int:
         row = response.responses[0].partition_responses[0]
         check(row.error_code, row.error_message)
-        return row.base_offset
+        base_offset: int = row.base_offset
+        return base_offset
 
     rows = [produce.PartitionProduceData(index=partition, records=data)]
     topics = [produce.TopicProduceData(name=topic, partition_data=rows)]

@@ -4,6 +4,11 @@ The schemas are the JSON files of Apache Kafka (clients/src/main/resources/commo
 dependency kafka-python. The result is checked in; `tests/unit/wire/test_generated.py` fails if it differs from this module's
 output.
 
+Of each message there is what the product uses: it reads requests, and writes answers. `CARRIED` names the APIs that Headgate's
+own clients speak, each in one version: their requests are written and their answers read, too, in that version alone. The other
+directions are made in memory, for tests and the simulation (`broker/testing/messages.py`), and so are messages that only these
+use.
+
 How it works: every field has, for each version of its message, an *operation* (the primitive that reads or writes it there) or
 none. Versions with the same operation form ranges, and ranges become an ``if version >= 9: ... elif ...`` chain; a field that is
 the same in all versions costs no branch. Neighbouring fixed-width fields with the same versions share one `struct.Struct`. A
@@ -20,7 +25,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headgate.broker.wire.kafka.schema import FIXED, Field, Message, Struct, Versions, load, snake
+from headgate.broker.wire.kafka.schema import FIXED, Field, Message, Struct, Versions, load, narrowed, snake
 
 MESSAGES: dict[str, tuple[str, ...]] = {
     api: (f"{api}Request", f"{api}Response")
@@ -81,6 +86,27 @@ MESSAGES: dict[str, tuple[str, ...]] = {
     )
 } | {name: (name,) for name in ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription", "RequestHeader", "ResponseHeader")}
 """Modules and the schemas in each."""
+
+READ_ONLY = frozenset(("ConsumerProtocolAssignment", "ConsumerProtocolSubscription"))
+"""Messages without Request or Response in their name that the product reads."""
+IN_MEMORY = frozenset(("Fetch", "Produce", "RequestHeader", "ResponseHeader"))
+"""Modules that only tests and the simulation use: the product has code by hand for these."""
+CARRIED = {
+    "AlterClientQuotas": 1,
+    "CreateAcls": 3,
+    "CreatePartitions": 3,
+    "CreateTopics": 7,
+    "DeleteAcls": 3,
+    "DeleteGroups": 2,
+    "DeleteRecords": 2,
+    "DeleteTopics": 6,
+    "DescribeAcls": 3,
+    "DescribeClientQuotas": 1,
+    "FindCoordinator": 4,
+    "IncrementalAlterConfigs": 1,
+    "OffsetCommit": 9,
+}
+"""The APIs that Headgate's own clients speak, with the version that they speak (`broker/client/kafka.py`)."""
 
 _LINE_MAX = 132
 
@@ -167,9 +193,9 @@ def _variant(prefix: str, kind: str, compact: bool, null: bool) -> str:
     return f"{prefix}_{'compact_' if compact else ''}{'nullable_' if null else ''}{kind}"
 
 
-def _call(verb: str, struct: Struct) -> str:
+def _call(verb: str, struct: Struct, suffix: str) -> str:
     """The expression that calls a struct's reader or writer, without its arguments."""
-    return f"{'yield from ' if struct.stepped else ''}_{verb}_{snake(struct.name)}"
+    return f"{'yield from ' if struct.stepped else ''}_{verb}_{snake(struct.name)}{suffix}"
 
 
 def _item(struct: Struct) -> str:
@@ -194,18 +220,22 @@ def _runs(fields: list[Field], width_max: int) -> Iterator[list[Field]]:
 
 
 class Reading:
-    """The reader function of a struct."""
+    """The reader function of a struct. `suffix`: the end of its name."""
 
-    def __init__(self, out: Writer) -> None:
+    def __init__(self, out: Writer, suffix: str = "") -> None:
         self.out = out
+        self.suffix = suffix
 
-    def function(self, struct: Struct) -> None:
+    def function(self, struct: Struct, *, is_root: bool) -> None:
         out = self.out
         result = f"tuple[{struct.name}, int]"
-        if struct.stepped:
+        if struct.stepped or is_root:
             result = f"{out.use('Steps')}[{result}]"
-        out.head(f"_read_{snake(struct.name)}", "buf: Buffer, pos: int, version: int", result)
+        out.use("Buffer")
+        out.head(f"_read_{snake(struct.name)}{self.suffix}", "buf: Buffer, pos: int, version: int", result)
         out.depth += 1
+        if is_root and not struct.stepped:
+            out.line("yield 1")
         for run in _runs(struct.plain, 80):
             self.run(run, struct.reach)
         self.tags(struct)
@@ -246,9 +276,9 @@ class Reading:
                 out.line(f"{name}: {one.type} = None")
             out.line("pos += 1")
             out.line("if buf[pos - 1] < 0x80:")
-            out.line(f"    {name}, pos = {_call('read', one.struct)}(buf, pos, version)")
+            out.line(f"    {name}, pos = {_call('read', one.struct, self.suffix)}(buf, pos, version)")
         elif one.struct is not None:
-            out.line(f"{name}, pos = {_call('read', one.struct)}(buf, pos, version)")
+            out.line(f"{name}, pos = {_call('read', one.struct, self.suffix)}(buf, pos, version)")
         elif one.kind == "uuid":
             out.line(f"{name}, pos = {out.use('read_uuid')}(buf, pos)")
         else:
@@ -284,7 +314,7 @@ class Reading:
             out.depth += 1
             if one.struct is not None:
                 item = _item(one.struct) if _item(one.struct) != name else f"some_{name}"
-                out.line(f"{item}, pos = {_call('read', one.struct)}(buf, pos, version)")
+                out.line(f"{item}, pos = {_call('read', one.struct, self.suffix)}(buf, pos, version)")
             else:
                 assert one.kind == "string"
                 item = "text"
@@ -329,17 +359,20 @@ class Reading:
 
 
 class Writing:
-    """The writer function of a struct."""
+    """The writer function of a struct. `suffix`: the end of its name."""
 
-    def __init__(self, out: Writer) -> None:
+    def __init__(self, out: Writer, suffix: str = "") -> None:
         self.out = out
+        self.suffix = suffix
 
-    def function(self, struct: Struct) -> None:
+    def function(self, struct: Struct, *, is_root: bool) -> None:
         out = self.out
-        result = f"{out.use('Steps')}[None]" if struct.stepped else "None"
-        out.head(f"_write_{snake(struct.name)}", f"out: bytearray, value: {struct.name}, version: int", result)
+        result = f"{out.use('Steps')}[None]" if struct.stepped or is_root else "None"
+        out.head(f"_write_{snake(struct.name)}{self.suffix}", f"out: bytearray, value: {struct.name}, version: int", result)
         out.depth += 1
         start = len(out.lines)
+        if is_root and not struct.stepped:
+            out.line("yield 1")
         for run in _runs(struct.plain, 72):
             self.run(run, struct)
         self.tags(struct)
@@ -390,9 +423,9 @@ class Writing:
             out.line(f'    {target} += b"\\xff"')
             out.line("else:")
             out.line(f"    {target}.append(1)")
-            out.line(f"    {_call('write', one.struct)}({target}, {value}, version)")
+            out.line(f"    {_call('write', one.struct, self.suffix)}({target}, {value}, version)")
         elif one.struct is not None:
-            out.line(f"{_call('write', one.struct)}({target}, {value}, version)")
+            out.line(f"{_call('write', one.struct, self.suffix)}({target}, {value}, version)")
         elif one.kind == "uuid":
             out.line(f"{target} += {value}.bytes")
         else:
@@ -445,7 +478,7 @@ class Writing:
         elif one.struct is not None:
             item = _item(one.struct)
             out.line(f"for {item} in {some}:")
-            out.line(f"    {_call('write', one.struct)}({target}, {item}, version)")
+            out.line(f"    {_call('write', one.struct, self.suffix)}({target}, {item}, version)")
         else:
             out.line(f"for text in {some}:")
             out.depth += 1
@@ -496,14 +529,15 @@ class Writing:
         out.line("out += tagged")
 
 
-def _dataclass(out: Writer, struct: Struct, methods: Callable[[], None] | None = None) -> None:
+def _dataclass(out: Writer, struct: Struct, attributes: Callable[[], None] | None = None) -> None:
+    """A struct's class; with attributes it is a whole message."""
     out.line("@dataclass(slots=True, kw_only=True)")
-    out.line(f"class {struct.name}:")
+    out.line(f"class {struct.name}{'' if attributes is None else '(Message)'}:")
     out.depth += 1
     out.doc(struct.about)
     if struct.about:
         out.line()
-    if methods is None and not struct.fields:
+    if attributes is None and not struct.fields:
         out.line("pass")
     for one in struct.fields:
         out.line(f"{one.name}: {one.type} = {one.default_clause}")
@@ -513,81 +547,92 @@ def _dataclass(out: Writer, struct: Struct, methods: Callable[[], None] | None =
             low, high = one.versions.lowest, one.versions.highest
             note = f" (v{low})" if low == high else f" (v{low}-v{high})" if high != struct.reach.highest else f" (v{low}+)"
         out.doc(one.about.removesuffix(".") + note)
-    if methods is not None:
-        methods()
+    if attributes is not None:
+        attributes()
     out.depth -= 1
 
 
-def _message_methods(out: Writer, message: Message) -> None:
-    name, low, high = message.name, message.versions.lowest, message.versions.highest
+def _functions(message: Message, *, whole: bool) -> tuple[bool, bool]:
+    """Whether a message is read, and whether it is written."""
+    reads = whole or message.name.endswith("Request") or message.name in READ_ONLY
+    writes = whole or message.name.endswith("Response")
+    return reads, writes
+
+
+def _message_attributes(out: Writer, message: Message, *, reads: bool, writes: bool, carried: int | None) -> None:
+    low, high = message.versions.lowest, message.versions.highest
     if message.root.fields:
         out.line()
     if message.api_key is not None:
-        out.line(f"API_KEY: ClassVar[int] = {message.api_key}")
-    out.line(f"VERSIONS: ClassVar[tuple[int, int]] = ({low}, {high})")
+        out.line(f"API_KEY = {message.api_key}")
+    out.line(f"VERSIONS = ({low}, {high})")
     flexible = list(message.flexible & message.versions)
-    out.line(f"FLEXIBLE_FROM: ClassVar[int | None] = {flexible[0] if flexible else None}")
-    out.line()
-    read, write = _call("read", message.root), _call("write", message.root)
-    stepped = message.root.stepped
-    arguments = "buf: Buffer, pos: int, version: int"
-    out.line("@staticmethod")
-    out.head("decoding", arguments, f"{out.use('Steps')}[tuple[{name}, int]]")
-    out.depth += 1
-    out.line('"""`decode` in steps."""')
-    out.line(f'check_version("{name}", version, {low}, {high})')
-    out.line("try:")
-    if not stepped:
-        out.line("    yield 1")
-    out.line(f"    return {f'({read}(buf, pos, version))' if stepped else f'{read}(buf, pos, version)'}")
-    out.line("except PARSE_ERRORS as error:")
-    out.line(f'    raise malformed("{name}", version, error) from error')
-    out.depth -= 1
-    out.line()
-    out.line("@staticmethod")
-    out.head("decode", arguments, f"tuple[{name}, int]")
-    out.line('    """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""')
-    out.line(f"    return {out.use('finish')}({name}.decoding(buf, pos, version))")
-    out.line()
-    out.line("def encode(self, version: int) -> bytes:")
-    out.line('    """The message as bytes. Raises ValueError where that version cannot carry it."""')
-    out.line("    out = bytearray()")
-    out.line("    finish(self.encoding(out, version))")
-    out.line("    return bytes(out)")
-    out.line()
-    out.line("def encoding(self, out: bytearray, version: int) -> Steps[None]:")
-    out.line('    """`encode` in steps, behind what `out` holds already."""')
-    out.line(f'    check_version("{name}", version, {low}, {high})')
-    if not stepped:
-        out.line("    yield 1")
-    out.line(f"    {write}(out, self, version)")
+    if flexible:
+        out.line(f"FLEXIBLE_FROM = {flexible[0]}")
+    name = snake(message.name)
+    if reads:
+        out.line(f"_read = staticmethod(_read_{name})")
+    if writes:
+        out.line(f"_write = staticmethod(_write_{name})")
+    if carried is not None:
+        out.line(f"CARRIED = {carried}")
+        verb = "write" if message.name.endswith("Request") else "read"
+        out.line(f"_{verb}_carried = staticmethod(_{verb}_{name}_carried)")
 
 
-def generate(module: str) -> str:
-    """The text of `messages/<snake of module>.py`."""
+def generate(module: str, *, whole: bool = False) -> str:
+    """The text of `messages/<snake of module>.py`.
+
+    Args:
+        whole: with both directions in all versions, as `broker/testing/messages.py` needs it.
+    """
     messages = [load(name) for name in MESSAGES[module]]
+    carried = None if whole else CARRIED.get(module)
     out = Writer()
-    for used in ("PARSE_ERRORS", "Buffer", "check_version", "malformed"):
-        out.use(used)
     shared: dict[str, Struct] = {}
+    written: set[str] = set()
     for message in messages:
-        out.line()
-        out.line()
-        fresh = [x for x in message.structs if x.name not in shared]
+        reads, writes = _functions(message, whole=whole)
         for struct in message.structs:  # a struct of both messages is written once, and must be the same in both
             assert shared.setdefault(struct.name, struct) == struct, struct.name
+        fresh = [x for x in message.structs if x.name not in written]
         for struct in fresh:
+            _spaced(out)
             _dataclass(out, struct)
-            out.line()
-            out.line()
-        _dataclass(out, message.root, lambda message=message: _message_methods(out, message))  # type: ignore[misc]
-        for struct in [*fresh, message.root]:
-            out.line()
-            out.line()
-            Reading(out).function(struct)
-            out.line()
-            out.line()
-            Writing(out).function(struct)
+        written.update(x.name for x in fresh)
+        for struct in [*message.structs, message.root]:
+            is_root = struct is message.root
+            if reads and f"_read_{struct.name}" not in written:
+                _spaced(out)
+                Reading(out).function(struct, is_root=is_root)
+            if writes and f"_write_{struct.name}" not in written:
+                _spaced(out)
+                Writing(out).function(struct, is_root=is_root)
+            written.update(f"_{verb}_{struct.name}" for verb, does in (("read", reads), ("write", writes)) if does)
+        if carried is not None:
+            parts = narrowed(message, carried)
+            way = Writing if message.name.endswith("Request") else Reading
+            for struct in parts:
+                _spaced(out)
+                way(out, "_carried").function(struct, is_root=struct is parts[-1])
+        _spaced(out)
+        _dataclass(
+            out,
+            message.root,
+            lambda message=message, reads=reads, writes=writes: _message_attributes(  # type: ignore[misc]
+                out, message, reads=reads, writes=writes, carried=carried
+            ),
+        )
+    return _head(module, out) + "\n".join(out.lines) + "\n"
+
+
+def _spaced(out: Writer) -> None:
+    out.line()
+    out.line()
+
+
+def _head(module: str, out: Writer) -> str:
+    """The beginning of a module: text, imports and packers."""
     body = "\n".join(out.lines)
     head = Writer()
     names = " and ".join(MESSAGES[module])
@@ -599,30 +644,32 @@ def generate(module: str) -> str:
     if out.packers:
         head.line("import struct")
     head.line(f"from dataclasses import dataclass{', field' if 'field(default_factory' in body else ''}")
-    head.line("from typing import ClassVar")
     if re.search(r"\bUUID\b", body):
         head.line("from uuid import UUID")
     if "ZERO_UUID" in body:
         out.use("ZERO_UUID")
     head.line()
-    stepping = out.used & {"Steps", "finish"}
-    head.line(f"from headgate.broker.runtime.steps import {', '.join(sorted(stepping))}")
-    head.line("from headgate.broker.wire.kafka.primitives import (")
+    if "Steps" in out.used:
+        head.line("from headgate.broker.runtime.steps import Steps")
+    head.line("from headgate.broker.wire.kafka.message import Message")
     # ruff's order: constants, classes, functions
-    for used in sorted(out.used - stepping, key=lambda x: (0 if x.isupper() else 1 if x[0].isupper() else 2, x)):
-        head.line(f"    {used},")
-    head.line(")")
+    used = sorted(out.used - {"Steps"}, key=lambda x: (0 if x.isupper() else 1 if x[0].isupper() else 2, x))
+    if used:
+        head.line("from headgate.broker.wire.kafka.primitives import (")
+        for name in used:
+            head.line(f"    {name},")
+        head.line(")")
     if out.packers:
         head.line()
     for name, code in sorted(out.packers.items()):
         head.line(f'{name} = struct.Struct("{code}")')
-    return "\n".join(head.lines) + "\n" + body.lstrip("\n").join(["\n\n", "\n"])
+    return "\n".join(head.lines) + "\n"
 
 
 def generate_all() -> dict[str, str]:
     """File names in `messages/` and their text."""
     init = '"""Kafka\'s messages, one module per API. Generated by generate.py from Kafka\'s schemas: do not edit."""\n'
-    return {"__init__.py": init} | {f"{snake(module)}.py": generate(module) for module in MESSAGES}
+    return {"__init__.py": init} | {f"{snake(module)}.py": generate(module) for module in MESSAGES if module not in IN_MEMORY}
 
 
 def main() -> int:

@@ -56,6 +56,11 @@ def read_request_header(buf: Buffer, pos: int, flexible: bool) -> tuple[RequestH
     return RequestHead(api_key=key, api_version=version, correlation_id=correlation_id, client_id=client_id), pos
 
 
+def request_header(api_key: int, version: int, flexible: bool) -> bytes:
+    """The header of a request of a Headgate client: without a client id, and with correlation id 0."""
+    return _KEY_VERSION_CORRELATION.pack(api_key, version, 0) + b"\xff\xff" + (b"\x00" if flexible else b"")
+
+
 def response_header(api_key: int, correlation_id: int, flexible: bool) -> bytes:
     """The header of a response.
 

@@ -9,7 +9,7 @@ import json
 import keyword
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 
 FIXED = {
@@ -259,3 +259,22 @@ def load(name: str) -> Message:
     root = make_struct(name, "", schema["fields"], valid)
     del structs[name]
     return Message(name, schema.get("apiKey"), valid, flexible, root, list(structs.values()))
+
+
+def narrowed(message: Message, version: int) -> list[Struct]:
+    """The structs of a message as one version has them: parts first, the message last. Fields of other versions are left out."""
+    one = Versions(version, version)
+    made: dict[str, Struct] = {}
+
+    def narrow(struct: Struct) -> Struct:
+        if struct.name not in made:
+            fields = [
+                replace(x, versions=one, nullable=x.nullable & one, struct=None if x.struct is None else narrow(x.struct))
+                for x in struct.fields
+                if version in x.versions
+            ]
+            made[struct.name] = replace(struct, reach=one, fields=fields)
+        return made[struct.name]
+
+    narrow(message.root)
+    return list(made.values())

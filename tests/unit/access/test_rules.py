@@ -24,11 +24,12 @@ from headgate.broker.wire.grpc.headgate.v1 import (
     externalscaler_pb2,
     gates_pb2,
     groups_pb2,
+    kafka_pb2,
     log_pb2,
 )
 from headgate.broker.wire.grpc.methods import Method, methods
 
-FILES = (access_pb2, admin_pb2, capacity_pb2, control_pb2, externalscaler_pb2, gates_pb2, groups_pb2, log_pb2)
+FILES = (access_pb2, admin_pb2, capacity_pb2, control_pb2, externalscaler_pb2, gates_pb2, groups_pb2, kafka_pb2, log_pb2)
 METHODS: list[Method] = [
     method for file in FILES for service in file.DESCRIPTOR.services_by_name.values() for method in methods(service).values()
 ]
@@ -36,8 +37,8 @@ FREE = {
     "Admin/Status", "Admin/ListTopics", "Admin/DescribeTopics", "Groups/ListGroups", "Groups/DescribeGroups", "Gates/ListGates",
 }  # fmt: skip
 """Every client with a login may call them. Their answers are trimmed."""
-JUDGED_LATER = {"Log/Publish", "Log/Subscribe"}
-"""Each topic that they name is judged."""
+JUDGED_LATER = {"Log/Publish", "Log/Subscribe", "Kafka/Ask"}
+"""Each topic that they name is judged; each request of Kafka's protocol by the rule of its API (`test_kafka_rules.py`)."""
 
 
 def test_every_grpc_method_has_a_rule_and_bounds() -> None:
@@ -84,7 +85,7 @@ def test_a_client_without_permissions_is_refused(method: Method, access: Access)
     # Before the request is read: a stranger, and a user who may do such a thing to nothing.
     if not access.acls.all:
         assert refuses(ANONYMOUS, rule.ask_first)
-        assert refuses("User:nobody", rule.ask_first) is (method.short not in FREE)
+        assert refuses("User:nobody", rule.ask_first) is (method.short not in FREE | {"Kafka/Ask"})
     assert refuses("User:nobody", lambda rights: rule.ask(request, rights)) is (method.short not in FREE | JUDGED_LATER)
     assert rule.trim is not None or method.short not in FREE
     for ask in (rule.ask_first, lambda rights: rule.ask(request, rights)):

@@ -19,6 +19,8 @@ from headgate.broker.engine.identity import BROKERS, DECOYS, shared_key
 from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, control_pb2
+from headgate.broker.wire.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tests.support import carried
 from tests.support.http2 import basic
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_replication import hold_puts, new_lead, replicating, send, values
@@ -101,8 +103,12 @@ async def test_brokers_with_logins_and_without_tls_are_a_cluster(make_world: Mak
     world, lead, follower = await replicating(make_world, kafka_protocol="sasl_plaintext", authorization="acl")
     leader, other = world.leader, next(broker for broker in world.brokers if broker.participant.leader is None)
     admin = dict([basic("admin", PASSWORD)])
-    created = await other.call("Admin.CreateTopic", admin_pb2.CreateTopicRequest(name="u", partitions=1), **admin)
-    assert created.topic.name == "u", "the leader commits it"
+    fresh = CreateTopicsRequest(topics=[CreatableTopic(name="u", num_partitions=1, replication_factor=-1)])
+    answer = await other.call("Kafka.Ask", carried.asked(fresh, broker_id=leader.number), **admin)
+    (created,) = carried.answer(CreateTopicsResponse, answer).topics
+    assert (created.name, created.error_code) == ("u", 0), "the leader answers"
+    noted = [(line["who"], line["door"], line["targets"]) for line in leader.lines if line["act"] == "CreateTopics"]
+    assert noted == [("User:admin", "grpc", ["u"])], "the request is its client's, also at the broker that it was passed on to"
     await other.call("Capacity.GetDesiredBrokers", capacity_pb2.GetDesiredBrokersRequest(), **admin)
     status = await other.call("Admin.Status", admin_pb2.StatusRequest(), **admin)
     assert {row.name for row in status.topics} == {"t", "u"}

@@ -13,6 +13,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from headgate.broker.testing.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from headgate.broker.testing.messages.request_header import RequestHeader
 
 from headgate.broker.client.control import Control, Segment
 from headgate.broker.runtime import turns
@@ -22,14 +30,6 @@ from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.kafka.transport import Connection
 from headgate.broker.server.ports import address, listen
-from headgate.broker.wire.kafka.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from headgate.broker.wire.kafka.messages.request_header import RequestHeader
 from tests.support.batches import batch
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create

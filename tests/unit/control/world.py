@@ -23,7 +23,7 @@ from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, control_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, control_pb2, groups_pb2, kafka_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
 from tests.support.ports import free_port
 from tests.unit.engine.world import MortalStore
@@ -36,7 +36,7 @@ WAIT_S = 90.0
 
 METHODS = {
     f"{service.name}.{name}": method
-    for file in (admin_pb2, capacity_pb2, control_pb2, groups_pb2, log_pb2)
+    for file in (admin_pb2, capacity_pb2, control_pb2, groups_pb2, kafka_pb2, log_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for name, method in methods(service).items()
 }
@@ -124,13 +124,13 @@ class Broker:
         return Prover(self.number, lambda: shared_key(self.store, BROKERS, b"fresh")).connect(address)
 
     async def open(self, node: Node) -> None:
-        self.security = None
+        self.security, audit = None, None
         if knows_clients(self.settings):
             clock = node.engine.clock
             audit = Audit(self.number, clock.now_ms, lambda row, _: self.lines.append(row))
             self.security = Security(self.settings, clock.monotonic, clock.now_ms, None, audit)
             await self.security.use(node.engine, {ADMIN_PASSWORD: PASSWORD})
-        self.server = GrpcServer(node, self.settings, security=self.security, connect=self.connect)
+        self.server = GrpcServer(node, self.settings, security=self.security, audit=audit, connect=self.connect)
         await self.server.start()
 
     # -- the end

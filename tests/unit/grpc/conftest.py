@@ -26,9 +26,9 @@ from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.server.grpc.shares import Shares
 from headgate.broker.server.tls import Certificates
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
-from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2, kafka_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods
-from tests.support import nodes
+from tests.support import carried, nodes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 METHODS = {
     f"{service.name}.{name}": method
-    for file in (access_pb2, admin_pb2, gates_pb2, groups_pb2, log_pb2)
+    for file in (access_pb2, admin_pb2, gates_pb2, groups_pb2, kafka_pb2, log_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for name, method in methods(service).items()
 }
@@ -125,13 +125,14 @@ class Served(nodes.Offline):
 
     async def open(self, node: Node) -> None:
         security: Security | None = None
+        audit: Audit | None = None
         if self.settings.tls_certificate:
             self.certificates = Certificates(self.settings, lambda: node.engine.clock.now_ms() / 1000)
         if knows_clients(self.settings):
             audit = Audit(1, node.engine.clock.now_ms, lambda row, _: self.lines.append(row))
             security = Security(self.settings, node.engine.clock.monotonic, node.engine.clock.now_ms, self.certificates, audit)
             await security.use(node.engine, {ADMIN_PASSWORD: PASSWORD})
-        self.server = GrpcServer(node, self.settings, security=security, certificates=self.certificates)
+        self.server = GrpcServer(node, self.settings, security=security, certificates=self.certificates, audit=audit)
         self.port = await self.server.start()
 
     async def stop(self, grace_s: float = 5) -> None:
@@ -149,6 +150,10 @@ class Served(nodes.Offline):
         data = message if isinstance(message, bytes) else message.SerializeToString()
         call = self.channel.unary_unary(method.path)(data, timeout=WAIT_S, metadata=metadata)
         return method.response.FromString(await call)
+
+    async def ask(self, request: Any, answer: Any, *metadata: tuple[str, str], **fields: Any) -> Any:
+        """The answer to a Kafka request over gRPC. `fields`: of the envelope."""
+        return carried.answer(answer, await self.call("Kafka.Ask", carried.asked(request, **fields), *metadata))
 
     def stream(self, name: str, *metadata: tuple[str, str]) -> RawStream:
         method = METHODS[name]

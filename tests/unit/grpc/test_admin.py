@@ -29,17 +29,14 @@ async def described(served: Served, name: str) -> pb.TopicDescription:
     return response.topics[0]
 
 
-async def test_the_life_of_a_topic(served: Served) -> None:
-    request = pb.CreateTopicRequest(name="clicks", partitions=3, config={"retention.ms": "1000"})
-    made = (await served.call("Admin.CreateTopic", request)).topic
-    assert (made.name, made.partitions, len(made.id)) == ("clicks", 3, 16)
-    await served.call("Admin.CreateTopic", pb.CreateTopicRequest(name="a"))
+async def test_topics_are_described(served: Served) -> None:
+    await served.create("clicks", 3, retention_ms="1000")
+    await served.create("a")
     listed = (await served.call("Admin.ListTopics", pb.ListTopicsRequest())).topics
-    assert [(topic.name, topic.partitions) for topic in listed] == [("a", 2), ("clicks", 3)]
-
+    assert [(topic.name, topic.partitions, len(topic.id)) for topic in listed] == [("a", 2, 16), ("clicks", 3, 16)]
     await served.fill("clicks", 1, batch(b"x", b"y"), batch(b"z"))
-    row = await described(served, "clicks")
-    assert row.topic == made and not row.HasField("error")
+    row, missing = (await served.call("Admin.DescribeTopics", pb.DescribeTopicsRequest(names=["clicks", "none"]))).topics
+    assert row.topic == listed[1] and not row.HasField("error") and missing.error.reason == "unknown_topic"
     assert [(part.partition, part.leader, part.log_start, part.high_watermark) for part in row.partitions] == [
         (0, 1, 0, 0),
         (1, 1, 0, 3),
@@ -51,48 +48,6 @@ async def test_the_life_of_a_topic(served: Served) -> None:
     assert (config["retention.ms"].value, config["retention.ms"].is_default) == ("1000", False)
     assert config["retention.bytes"].is_default and config["retention.bytes"].documentation
     assert config["max.message.bytes"].value == str(served.settings.message_bytes_max)
-
-    alter = pb.AlterTopicConfigRequest(name="clicks", set={"max.message.bytes": "5000"}, unset=["retention.ms", "flush.ms"])
-    await served.call("Admin.AlterTopicConfig", alter)
-    assert served.engine.topic("clicks").config == {"max.message.bytes": "5000"}
-
-    await served.call("Admin.CreatePartitions", pb.CreatePartitionsRequest(name="clicks", total=5))
-    assert len((await described(served, "clicks")).partitions) == 5
-
-    cuts = [
-        pb.DeleteRecordsRequest.Cut(partition=1, before_offset=2),
-        pb.DeleteRecordsRequest.Cut(partition=0),
-        pb.DeleteRecordsRequest.Cut(partition=9),
-        pb.DeleteRecordsRequest.Cut(partition=1, before_offset=-1),
-        pb.DeleteRecordsRequest.Cut(partition=1, before_offset=4),
-        pb.DeleteRecordsRequest.Cut(partition=1),
-    ]
-    results = (await served.call("Admin.DeleteRecords", pb.DeleteRecordsRequest(topic="clicks", cuts=cuts))).results
-    assert [(row.partition, row.log_start, row.error.reason) for row in results] == [
-        (1, 3, ""),
-        (0, 0, ""),
-        (9, -1, "unknown_topic"),
-        (1, -1, "offset_out_of_range"),
-        (1, -1, "offset_out_of_range"),
-        (1, 3, ""),
-    ]
-
-    await served.call("Admin.DeleteTopic", pb.DeleteTopicRequest(name="clicks"))
-    assert (await described(served, "clicks")).error.reason == "unknown_topic"
-    again = (await served.call("Admin.CreateTopic", pb.CreateTopicRequest(name="clicks"))).topic
-    assert again.id != made.id
-
-
-async def test_validate_only_changes_nothing(served: Served) -> None:
-    await served.create("there")
-    before = served.engine.topics()
-    await served.call("Admin.CreateTopic", pb.CreateTopicRequest(name="new", validate_only=True))
-    await served.call("Admin.CreatePartitions", pb.CreatePartitionsRequest(name="there", total=9, validate_only=True))
-    await served.call(
-        "Admin.AlterTopicConfig",
-        pb.AlterTopicConfigRequest(name="there", set={"retention.ms": "5"}, validate_only=True),
-    )
-    assert served.engine.topics() == before
 
 
 async def test_status(start: Start) -> None:
@@ -122,56 +77,10 @@ async def test_rates(served: Served) -> None:
 @pytest.mark.parametrize(
     ("name", "message", "code", "reason"),
     [
-        ("CreateTopic", pb.CreateTopicRequest(name="there"), grpc.StatusCode.ALREADY_EXISTS, "topic_exists"),
-        ("CreateTopic", pb.CreateTopicRequest(name="no spaces"), grpc.StatusCode.INVALID_ARGUMENT, "invalid_topic"),
-        ("CreateTopic", pb.CreateTopicRequest(), grpc.StatusCode.INVALID_ARGUMENT, "invalid_topic"),
-        ("CreateTopic", pb.CreateTopicRequest(name="x" * 10**6), grpc.StatusCode.INVALID_ARGUMENT, "invalid_topic"),
-        ("CreateTopic", pb.CreateTopicRequest(name="n", partitions=0), grpc.StatusCode.INVALID_ARGUMENT, "invalid_partitions"),
-        (
-            "CreateTopic",
-            pb.CreateTopicRequest(name="n", partitions=2**32 - 1),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "invalid_partitions",
-        ),
-        (
-            "CreateTopic",
-            pb.CreateTopicRequest(name="n", config={"no.such": "1"}),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "invalid_config",
-        ),
-        ("AlterTopicConfig", pb.AlterTopicConfigRequest(name="none"), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
-        (
-            "AlterTopicConfig",
-            pb.AlterTopicConfigRequest(name="there", set={"retention.ms": "soon"}),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "invalid_config",
-        ),
-        (
-            "AlterTopicConfig",
-            pb.AlterTopicConfigRequest(name="there", unset=["no.such"]),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "invalid_config",
-        ),
-        (
-            "AlterTopicConfig",
-            pb.AlterTopicConfigRequest(name="there", set={"retention.ms": "1"}, unset=["retention.ms"]),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "invalid_request",
-        ),
-        (
-            "CreatePartitions",
-            pb.CreatePartitionsRequest(name="there", total=2),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "invalid_partitions",
-        ),
-        ("CreatePartitions", pb.CreatePartitionsRequest(name="none", total=2), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
-        ("DeleteTopic", pb.DeleteTopicRequest(name="none"), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
-        ("DeleteTopic", pb.DeleteTopicRequest(name="\x00" * 5000), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
-        ("DeleteRecords", pb.DeleteRecordsRequest(topic="none"), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
         ("Status", pb.StatusRequest(rate_window_ms=10_001), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
         ("DescribeTopics", pb.DescribeTopicsRequest(names=["x"] * 1001), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
-        ("CreateTopic", b"\xff\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
-        ("CreateTopic", b"\x0a\x02\xff\xfe", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        ("DescribeTopics", b"\xff\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        ("DescribeTopics", b"\x0a\x02\xff\xfe", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
     ],
 )
 async def test_wrong_requests(served: Served, name: str, message: object, code: grpc.StatusCode, reason: str) -> None:
@@ -181,23 +90,22 @@ async def test_wrong_requests(served: Served, name: str, message: object, code: 
     assert len((await served.call("Admin.ListTopics", pb.ListTopicsRequest())).topics) == 1
 
 
-async def test_the_clusters_own_topics_stay(served: Served) -> None:
-    if "__consumer_offsets" not in served.engine.manifest.topics:
-        await served.create("__consumer_offsets", 1)
-    code, reason, _ = await refused(served, "Admin.DeleteTopic", pb.DeleteTopicRequest(name="__consumer_offsets"))
-    assert (code, reason) == (grpc.StatusCode.PERMISSION_DENIED, "policy_violation")
-
-
 async def test_an_rpc_and_a_service_that_are_not_there(served: Served) -> None:
-    for path in ("/headgate.v1.Admin/Explode", "/headgate.v2.Admin/Status"):
+    """A client of an earlier version learns that it is older, for a method that is gone."""
+    for path, reason in (("/headgate.v1.Admin/CreateTopic", "unsupported"), ("/headgate.v2.Admin/Status", "")):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await served.channel.unary_unary(path)(b"")
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        code, found, details = status_of(caught.value)
+        assert (code, found) == (grpc.StatusCode.UNIMPLEMENTED, reason)
+        assert (
+            not reason
+            or f"{__version__} do not have this call: use the client of that version. call=`Admin/CreateTopic`" in details
+        )
 
 
 async def test_a_message_larger_than_the_limit(start: Start) -> None:
     served: Served = await start(frame_bytes_max=2 << 20)
-    code, _, _ = await refused(served, "Admin.DeleteTopic", pb.DeleteTopicRequest(name="x" * (2 << 20)))
+    code, _, _ = await refused(served, "Admin.CheckRecords", pb.CheckRecordsRequest(topic="x" * (2 << 20)))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     await served.call("Admin.ListTopics", pb.ListTopicsRequest())
 
@@ -250,8 +158,8 @@ async def test_calls_are_counted(served: Served) -> None:
     metrics = Metrics()
     served.server.register(metrics)
     await served.call("Admin.ListTopics", pb.ListTopicsRequest())
-    await refused(served, "Admin.DeleteTopic", pb.DeleteTopicRequest(name="none"))
-    await refused(served, "Admin.DeleteTopic", b"\xff")
+    await refused(served, "Admin.CheckRecords", pb.CheckRecordsRequest(topic="none"))
+    await refused(served, "Admin.CheckRecords", b"\xff")
     stream = served.stream("Log.Subscribe")
     await stream.write(log_pb2.SubscribeRequest(credit_bytes=1))
     await until(lambda: served.server._counts.open == 1)
@@ -262,8 +170,8 @@ async def test_calls_are_counted(served: Served) -> None:
     # gRPC reports a client's end and its cancellation one after the other: a stream may end between the two.
     lines = [line.replace('Subscribe",status="ok"', 'Subscribe",status="cancelled"') for line in lines]
     assert sorted(lines) == [
-        'headgate_grpc_calls_total{method="Admin/DeleteTopic",status="invalid_argument"} 1.0',
-        'headgate_grpc_calls_total{method="Admin/DeleteTopic",status="not_found"} 1.0',
+        'headgate_grpc_calls_total{method="Admin/CheckRecords",status="invalid_argument"} 1.0',
+        'headgate_grpc_calls_total{method="Admin/CheckRecords",status="not_found"} 1.0',
         'headgate_grpc_calls_total{method="Admin/ListTopics",status="ok"} 1.0',
         'headgate_grpc_calls_total{method="Log/Subscribe",status="cancelled"} 1.0',
     ]

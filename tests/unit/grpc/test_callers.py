@@ -20,10 +20,17 @@ from google.protobuf.message import Message
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import User
 from headgate.broker.cluster.acl import Acl, Operation, Pattern, Permission, Resource
-from headgate.broker.cluster.edits.access import PutUser
+from headgate.broker.cluster.edits.access import AddAcls, PutUser, RemoveAcls
 from headgate.broker.server.grpc import open_calls, publish
+from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
+from headgate.broker.wire.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from tests.support.batches import patched
 from tests.support.http2 import Http2, basic
 from tests.support.http2 import message as framed
@@ -48,13 +55,19 @@ async def guarded(start: Start) -> AsyncIterator[Served]:
     await served.create("hidden")
     alice = User(name="alice", verifiers=scram.verifiers("a", bytes), created_ms=1)
     await served.engine.change_access(PutUser(alice, new=True))
-    await served.call("Access.AddAcls", access_pb2.AddAclsRequest(acls=[
-        access_pb2.Acl(resource=resource, name=name, pattern="literal", principal="User:alice", host="*", operation=operation,
-                       permission="allow")
-        for resource, name in (("topic", "a"), ("group", "g")) for operation in ("read", "write", "describe")
-        if (resource, operation) != ("group", "write")
-    ]), ADMIN)  # fmt: skip
+    await served.engine.change_access(AddAcls([
+        rule(resource, name, operation)
+        for resource, name in ((Resource.TOPIC, "a"), (Resource.GROUP, "g"))
+        for operation in (Operation.READ, Operation.WRITE, Operation.DESCRIBE)
+        if (resource, operation) != (Resource.GROUP, Operation.WRITE)
+    ]))  # fmt: skip
     yield served
+
+
+async def take_rules(served: Served) -> None:
+    """Alice may do nothing with topic `a` any more."""
+    rules = [one for one in served.engine.manifest.access.acls.all if one.name == "a"]
+    await served.engine.change_access(RemoveAcls(rules))
 
 
 async def refused(served: Served, name: str, message: Message | bytes, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str]:
@@ -81,11 +94,10 @@ async def test_no_byte_of_a_strangers_request_is_read(guarded: Served, name: str
     [
         ("Gates.FillGate", b"\x1a\x00" * 600_000, "too many elements"),
         ("Gates.OpenGate", b"\x32\x00" * 600_000, "too many elements"),
-        ("Groups.AlterPositions", b"\x12\x00" * 100_000, "too many elements"),
-        ("Groups.AlterPositions", b"\x12\x00" * (5 * MIB // 2), "too large"),
-        ("Access.AlterQuotas", b"\x0a\x82\x80\x04" + b"\x22\x00" * 32_769, "too many elements"),
+        ("Groups.DescribeGroups", b"\x0a\x00" * 100_000, "too many elements"),
+        ("Kafka.Ask", b"\x0a\xff\xff\x40" + bytes(MIB + (1 << 14)), "too large"),
         ("Gates.Layout", b"\x12\x82\x80\x40\x0a\xfe\xff\x3f" + bytes(MIB - 2), "too many elements"),
-        ("Admin.DeleteTopic", b"\x12\x00" * MIB, "too large"),
+        ("Admin.DescribeTopics", b"\x12\x00" * MIB, "too large"),
     ],
 )
 async def test_a_request_cannot_expand_in_memory(guarded: Served, name: str, request_bytes: bytes, why: str) -> None:
@@ -176,7 +188,7 @@ async def test_what_is_revoked_ends_open_streams(guarded: Served, gone: str) -> 
     if gone == "user":
         await guarded.call("Access.DeleteUser", access_pb2.DeleteUserRequest(name="alice"), ADMIN)
     else:
-        await guarded.call("Access.RemoveAcls", access_pb2.RemoveAclsRequest(filter=access_pb2.Acl(name="a")), ADMIN)
+        await take_rules(guarded)
     expected = grpc.StatusCode.UNAUTHENTICATED if gone == "user" else grpc.StatusCode.PERMISSION_DENIED
     assert (await publisher.status())[0] is expected
     assert (await subscriber.status())[0] is expected
@@ -221,16 +233,14 @@ async def test_a_revoked_certificate_ends_calls_and_streams(start: Start, tmp_pa
 
 
 async def test_one_right_that_ends_ends_its_part_of_a_stream(guarded: Served) -> None:
-    await guarded.call("Access.AddAcls", access_pb2.AddAclsRequest(acls=[access_pb2.Acl(
-        resource="topic", name="other", pattern="literal", principal="User:alice", host="*", operation="all", permission="allow",
-    )]), ADMIN)  # fmt: skip
+    await guarded.engine.change_access(AddAcls([rule(Resource.TOPIC, "other", Operation.ALL)]))
     publisher, subscriber = guarded.stream("Log.Publish", ALICE), guarded.stream("Log.Subscribe", ALICE)
     await publisher.write(pb.PublishRequest(sequence=1, topic="a", batch=batch(b"x")))
     assert (await publisher.read()).base_offsets == [0]
     add = [pb.Subscription(topic="a", position=pb.Position(latest=True))]
     await subscriber.write(pb.SubscribeRequest(add=add, credit_bytes=MIB))
     assert (await subscriber.read()).next_offset == 1
-    await guarded.call("Access.RemoveAcls", access_pb2.RemoveAclsRequest(filter=access_pb2.Acl(name="a")), ADMIN)
+    await take_rules(guarded)
     await publisher.write(pb.PublishRequest(sequence=2, topic="a", batch=batch(b"y")))
     assert (await publisher.read()).failures[0].error.reason == "not_authorized"
     line = guarded.lines[-1]
@@ -263,12 +273,20 @@ async def test_a_producer_id_belongs_to_its_first_user(guarded: Served) -> None:
 
 
 async def test_a_client_cannot_claim_that_a_broker_passed_its_call_on(guarded: Served) -> None:
-    rows = [groups_pb2.AlterPositionsRequest.Row(topic=topic) for topic in ("a", "hidden", "missing")]
-    altered = groups_pb2.AlterPositionsRequest(group="g", rows=rows)
-    answer = await guarded.call("Groups.AlterPositions", altered, ALICE)
-    reasons = [row.error.reason for row in answer.results]
-    assert reasons == ["", "not_authorized", "not_authorized"], "a hidden topic and a missing one look the same"
-    await guarded.call("Groups.AlterPositions", groups_pb2.AlterPositionsRequest(group="g", rows=rows[:2]), ADMIN)
+    async def commit(*metadata: tuple[str, str], **fields: str) -> list[int]:
+        topics = [
+            OffsetCommitRequestTopic(name=name, partitions=[OffsetCommitRequestPartition()]) for name in ("a", "hidden", "missing")
+        ]
+        request = OffsetCommitRequest(group_id="g", topics=topics)
+        answer = await guarded.ask(request, OffsetCommitResponse, *metadata, **fields)
+        return sorted(row.partitions[0].error_code for row in answer.topics)
+
+    refused_topic, unknown_topic = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    hidden = [0, refused_topic, refused_topic]  # a hidden topic and a missing one look the same
+    assert await commit(ALICE) == hidden
+    assert await commit(ALICE, ("headgate-forwarded", "1"), principal="User:admin", host="10.0.0.1") == hidden
+    assert {(line["who"], line["from"]) for line in guarded.lines if line["act"] == "OffsetCommit"} == {("User:alice", "127.0.0.1")}
+    assert await commit(ADMIN) == [0, 0, unknown_topic]
     claim = ("headgate-forwarded", "1")
     for metadata in ((ALICE,), (ALICE, claim)):
         listed = await guarded.call("Groups.ListGroups", groups_pb2.ListGroupsRequest(), *metadata)

@@ -93,9 +93,9 @@ async def test_a_group_of_kip_848_is_described_as_a_classic_one_is(broker: Serve
         ("t", 0, 2, found.members[0].id),
         ("t", 1, 0, found.members[0].id),
     ]
-    row = pb.AlterPositionsRequest.Row(topic="t", partition=0, offset=0)
-    with pytest.raises(grpc.aio.AioRpcError, match="has members"):
-        await broker.call("Groups.AlterPositions", pb.AlterPositionsRequest(group="new", rows=[row], validate_only=True))
+    async with GroupAdmin(broker.address) as admin:
+        with pytest.raises(InvalidError, match="has members"):
+            await admin.alter_positions("new", {TopicPartition("t", 0): 0}, validate_only=True)
 
 
 async def test_groups_are_listed_with_their_lag(broker: Served) -> None:
@@ -169,21 +169,23 @@ async def test_a_garbled_assignment_owns_nothing(broker: Served, raw: bytes) -> 
 
 async def test_positions_are_altered(broker: Served) -> None:
     await commit(broker, "g", ("t", 0, 1))
-    rows = [pb.AlterPositionsRequest.Row(topic=topic, partition=p, offset=o) for topic, p, o in (("t", 0, 3), ("t", 1, 0))]
-    wrong = [
-        pb.AlterPositionsRequest.Row(topic="t", partition=0, offset=4),
-        pb.AlterPositionsRequest.Row(topic="t", partition=0, offset=-1),
-        pb.AlterPositionsRequest.Row(topic="t", partition=9, offset=0),
-        pb.AlterPositionsRequest.Row(topic="none", partition=0, offset=0),
-    ]
-    for validate_only in (True, False):
-        request = pb.AlterPositionsRequest(group="g", rows=[*rows, *wrong], validate_only=validate_only)
-        results = (await broker.call("Groups.AlterPositions", request)).results
-        assert [row.error.reason for row in results] == ["", "", *["offset_out_of_range"] * 2, *["unknown_topic"] * 2]
-        assert results[0].offset_before == 1 and not results[1].HasField("offset_before")
-        shown = {partition: value.offset for _, partition, value in broker.groups.positions("g")}
-        assert shown == ({0: 1} if validate_only else {0: 3, 1: 0})
-    await broker.call("Groups.AlterPositions", pb.AlterPositionsRequest(group="new", rows=rows))
+    rows = {TopicPartition("t", 0): 3, TopicPartition("t", 1): 0}
+    async with GroupAdmin(broker.address) as admin:
+        for topic, partition, offset, reason in (
+            ("t", 0, 4, Reason.OFFSET_OUT_OF_RANGE),
+            ("t", 0, -1, Reason.OFFSET_OUT_OF_RANGE),
+            ("t", 9, 0, Reason.UNKNOWN_TOPIC),
+            ("none", 0, 0, Reason.UNKNOWN_TOPIC),
+        ):
+            with pytest.raises(InvalidError) as caught:
+                await admin.alter_positions("g", {**rows, TopicPartition(topic, partition): offset})
+            assert caught.value.reason is reason
+        for validate_only in (True, False):
+            assert {partition: value.offset for _, partition, value in broker.groups.positions("g")} == {0: 1}
+            before = await admin.alter_positions("g", rows, validate_only=validate_only)
+            assert list(before.values()) == [1, None]
+        assert {partition: value.offset for _, partition, value in broker.groups.positions("g")} == {0: 3, 1: 0}
+        await admin.alter_positions("new", rows)
     assert len(broker.groups.positions("new")) == 2
 
 
@@ -200,31 +202,22 @@ async def test_more_positions_are_altered_than_one_request_holds(broker: Served)
 
 async def test_only_groups_without_members_are_changed(broker: Served) -> None:
     owner = await member(broker, "g")
-    rows = [pb.AlterPositionsRequest.Row(topic="t", partition=0, offset=1)]
-    for name, request in (
-        ("Groups.AlterPositions", pb.AlterPositionsRequest(group="g", rows=rows)),
-        ("Groups.AlterPositions", pb.AlterPositionsRequest(group="g", rows=rows, validate_only=True)),
-        ("Groups.DeleteGroup", pb.DeleteGroupRequest(id="g")),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await broker.call(name, request)
-        code, reason, _ = status_of(caught.value)
-        assert (code, reason) == (grpc.StatusCode.FAILED_PRECONDITION, "non_empty_group")
-    await broker.groups.leave("g", Leave(token=broker.groups.token(), members=(Leaving(member_id=owner),)))
-    await broker.call("Groups.DeleteGroup", pb.DeleteGroupRequest(id="g"))
+    async with GroupAdmin(broker.address) as admin:
+        for ask in (
+            admin.alter_positions("g", {TopicPartition("t", 0): 1}),
+            admin.alter_positions("g", {TopicPartition("t", 0): 1}, validate_only=True),
+            admin.delete_group("g"),
+        ):
+            with pytest.raises(InvalidError, match=r"stop them first\. group=`g`") as caught:
+                await ask
+            assert caught.value.reason is Reason.NON_EMPTY_GROUP
+        await broker.groups.leave("g", Leave(token=broker.groups.token(), members=(Leaving(member_id=owner),)))
+        await admin.delete_group("g")
     assert not list(broker.groups.list_groups())
 
 
 async def test_wrong_requests(broker: Served) -> None:
     for name, request, code, reason in (
-        ("Groups.DeleteGroup", pb.DeleteGroupRequest(id="none"), grpc.StatusCode.NOT_FOUND, "group_id_not_found"),
-        ("Groups.AlterPositions", pb.AlterPositionsRequest(), grpc.StatusCode.INVALID_ARGUMENT, "invalid_group_id"),
-        (
-            "Groups.AlterPositions",
-            pb.AlterPositionsRequest(group="g", rows=[pb.AlterPositionsRequest.Row()] * 10_001),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "invalid_request",
-        ),
         ("Groups.DescribeGroups", pb.DescribeGroupsRequest(ids=["g"] * 1001), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
         ("Groups.DescribeGroups", b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
     ):
@@ -256,6 +249,8 @@ async def test_the_client_shows_the_same(broker: Served) -> None:
             (admin.alter_positions("g", {place: 1}), Reason.NON_EMPTY_GROUP),
             (admin.describe_group("none"), Reason.GROUP_ID_NOT_FOUND),
             (admin.delete_group("g"), Reason.NON_EMPTY_GROUP),
+            (admin.delete_group("none"), Reason.GROUP_ID_NOT_FOUND),
+            (admin.alter_positions("", {place: 1}), Reason.INVALID_GROUP_ID),
         ):
             with pytest.raises(InvalidError) as caught:
                 await ask

@@ -7,9 +7,9 @@ all records. A mismatch means that a consumer on its way through the log misses 
 from __future__ import annotations
 
 import pytest
+from headgate.broker.testing.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 from headgate.broker.server.kafka import fetch
-from headgate.broker.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.unit.kafka_api.conftest import Kafka
 
 VERSION = 12

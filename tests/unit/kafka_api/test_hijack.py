@@ -10,6 +10,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from headgate.broker.testing.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 from headgate.broker.cluster.access import Access
 from headgate.broker.cluster.acl import Acl, Operation, Pattern, Permission, Resource
@@ -21,12 +27,6 @@ from headgate.broker.server.kafka import produce
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest
-from headgate.broker.wire.kafka.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from tests.support.batches import batch, patched
 from tests.unit.kafka_api.conftest import NOW_MS, Kafka
 

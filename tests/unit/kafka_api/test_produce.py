@@ -10,6 +10,13 @@ from __future__ import annotations
 import struct
 
 import pytest
+from headgate.broker.testing.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.check import NAMED_MAX, SenderTrust
@@ -20,13 +27,6 @@ from headgate.broker.server.kafka import produce
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka import produce as wire
 from headgate.broker.wire.kafka.hot import TOPIC_IDS
-from headgate.broker.wire.kafka.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from headgate.broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX, DecodeError, skip_tags, write_uvarint
 from tests.support.batches import batch
 from tests.unit.kafka_api.conftest import NOW_MS, Kafka

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +18,13 @@ from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka import api_index
-from headgate.broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
+from headgate.broker.server.kafka.apis import APIS, PRODUCE, request_bytes_max
 from headgate.broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
 from headgate.broker.server.kafka.index import index
 from headgate.broker.server.kafka.listener import ENDS_TOLD_MAX, UNSERVED_TOLD_MAX, KafkaServer
 from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.wire.kafka.primitives import DecodeError
+from tests.support.messages import message_module
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -54,8 +54,7 @@ def test_keys_ascend_and_are_theirs() -> None:
 @pytest.mark.parametrize("key", APIS)
 def test_rows_fit_the_schema_and_load(key: int) -> None:
     api = APIS[key]
-    name = api.module or {PRODUCE: "produce", FETCH: "fetch"}[key]
-    messages = import_module(f"headgate.broker.wire.kafka.messages.{name}")
+    messages = message_module(f"{api.name}Request")
     for kind in ("Request", "Response"):
         message = getattr(messages, api.name + kind)
         assert key == message.API_KEY

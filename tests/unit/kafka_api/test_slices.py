@@ -13,6 +13,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from headgate.broker.testing.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from headgate.broker.testing.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from headgate.broker.testing.messages.request_header import RequestHeader
 
 from headgate.broker.log.batch import parse_header
 from headgate.broker.runtime import turns
@@ -20,9 +23,6 @@ from headgate.broker.runtime.clock import Clock
 from headgate.broker.server.kafka.fetch import Poll
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.ports import address, listen
-from headgate.broker.wire.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from headgate.broker.wire.kafka.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from headgate.broker.wire.kafka.messages.request_header import RequestHeader
 from tests.support.batches import batch
 from tests.unit.kafka_api.conftest import NOW_MS, Kafka
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from headgate.broker.testing.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from headgate.broker.testing.messages.request_header import RequestHeader
 
 from headgate.broker.log.batch import split
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.ports import address, listen
-from headgate.broker.wire.kafka.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from headgate.broker.wire.kafka.messages.request_header import RequestHeader
 from tests.support.batches import batch
 from tests.unit.kafka_api.conftest import NOW_MS, Kafka
 

@@ -6,11 +6,11 @@ A mismatch means that requests are cut at the wrong byte, or that clients cannot
 from __future__ import annotations
 
 import pytest
+from headgate.broker.testing.messages.request_header import RequestHeader
+from headgate.broker.testing.messages.response_header import ResponseHeader
 
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.wire.kafka.header import read_key_version, read_request_header, response_header
-from headgate.broker.wire.kafka.messages.request_header import RequestHeader
-from headgate.broker.wire.kafka.messages.response_header import ResponseHeader
 from headgate.broker.wire.kafka.primitives import DecodeError
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import uuid
 from types import SimpleNamespace
 
+import headgate.broker.testing.messages.fetch as fetch_messages
+import headgate.broker.testing.messages.produce as produce_messages
 import pytest
 
 from headgate.broker.runtime.steps import finish
 from headgate.broker.wire.kafka import fetch, hot, produce
-from headgate.broker.wire.kafka.messages import fetch as fetch_messages
-from headgate.broker.wire.kafka.messages import produce as produce_messages
 from headgate.broker.wire.kafka.primitives import PARSE_ERRORS, DecodeError, skip_tags
 
 TOPIC_ID = uuid.UUID(int=7)

@@ -12,15 +12,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from headgate.broker.testing.messages.fetch import FetchRequest
+from headgate.broker.testing.messages.produce import ProduceRequest
 
 from headgate.broker.wire.kafka import primitives as p
 from headgate.broker.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headgate.broker.wire.kafka.messages.create_topics import CreateTopicsRequest
 from headgate.broker.wire.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
-from headgate.broker.wire.kafka.messages.fetch import FetchRequest
 from headgate.broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
 from headgate.broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-from headgate.broker.wire.kafka.messages.produce import ProduceRequest
 from headgate.broker.wire.kafka.primitives import DecodeError
 
 

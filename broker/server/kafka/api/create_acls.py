@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from headgate.broker.cluster.acl import Acl, Operation, fault
 from headgate.broker.cluster.edits.access import AddAcls
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, acl_of, rule_text
+from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, acl_of, is_off, rule_text
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
@@ -22,12 +22,12 @@ from headgate.broker.wire.kafka.messages.create_acls import (
 
 
 async def handle(request: CreateAclsRequest, context: Context) -> CreateAclsResponse:
-    if context.settings.authorization == "none":
+    if is_off(context):
         refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=SECURITY_DISABLED_TEXT)
         return CreateAclsResponse(results=[refused] * len(request.creations))
     judged: list[Acl | HeadgateError] = []
     async for one in context.turn.each(request.creations):
-        judged.append(_judge(one))
+        judged.append(_judge(one, context))
     acls = list(dict.fromkeys(one for one in judged if isinstance(one, Acl)))
     failed: HeadgateError | None = None
     if acls:
@@ -46,7 +46,7 @@ async def handle(request: CreateAclsRequest, context: Context) -> CreateAclsResp
     return response
 
 
-def _judge(one: AclCreation) -> Acl | HeadgateError:
+def _judge(one: AclCreation, context: Context) -> Acl | HeadgateError:
     try:
         acl = acl_of(
             one.resource_type,
@@ -56,6 +56,7 @@ def _judge(one: AclCreation) -> Acl | HeadgateError:
             one.host,
             one.operation,
             one.permission_type,
+            is_carried=context.is_carried,
         )
     except InvalidError as error:
         return error

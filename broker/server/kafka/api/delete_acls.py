@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from headgate.broker.cluster.acl import Acl, Operation
 from headgate.broker.cluster.edits.access import RemoveAcls
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, rule_text, shown
+from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, is_off, rule_text, shown
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
@@ -22,7 +22,7 @@ from headgate.broker.wire.kafka.messages.delete_acls import (
 
 
 async def handle(request: DeleteAclsRequest, context: Context) -> DeleteAclsResponse:
-    if context.settings.authorization == "none":
+    if is_off(context):
         refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=SECURITY_DISABLED_TEXT)
         return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
     return DeleteAclsResponse(filter_results=[await _delete(one, context) for one in request.filters])
@@ -39,7 +39,7 @@ async def _delete(one: DeleteAclsFilter, context: Context) -> DeleteAclsFilterRe
             one.operation,
             one.permission_type,
         )
-        rules = context.turn.each(shown(list(context.engine.manifest.access.acls.all)))
+        rules = context.turn.each(shown(context))
         found = [acl async for acl in rules if wanted.selects(acl)]
         if found:
             await context.engine.change_access(RemoveAcls(found))

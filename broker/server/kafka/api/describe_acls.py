@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headgate.broker.cluster.acl import Acl, Operation, Pattern, Resource
 from headgate.broker.runtime.errors import InvalidError
-from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, shown
+from headgate.broker.server.kafka.acls import SECURITY_DISABLED_TEXT, filter_of, is_off, shown
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.errors import ErrorCode, error_message
@@ -18,7 +18,7 @@ from headgate.broker.wire.kafka.messages.describe_acls import (
 
 
 async def handle(request: DescribeAclsRequest, context: Context) -> DescribeAclsResponse:
-    if context.settings.authorization == "none":
+    if is_off(context):
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=SECURITY_DISABLED_TEXT)
     try:
         wanted = filter_of(
@@ -33,7 +33,7 @@ async def handle(request: DescribeAclsRequest, context: Context) -> DescribeAcls
     except InvalidError as error:
         return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=error_message(error))
     found: dict[tuple[Resource, str, Pattern], list[Acl]] = {}
-    async for acl in context.turn.each(shown(list(context.engine.manifest.access.acls.all))):
+    async for acl in context.turn.each(shown(context)):
         if wanted.selects(acl):
             found.setdefault((acl.resource, acl.name, acl.pattern), []).append(acl)
     response = DescribeAclsResponse(error_message=None)

@@ -4,69 +4,22 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     read_compact_string,
     read_string,
     skip_tags,
-    write_compact_string,
-    write_string,
 )
 
 _I32_I16 = struct.Struct(">ih")
 _I64_I16 = struct.Struct(">qh")
 
 
-@dataclass(slots=True, kw_only=True)
-class AddOffsetsToTxnRequest:
-    transactional_id: str = ""
-    """The transactional id corresponding to the transaction"""
-    producer_id: int = 0
-    """Current producer id in use by the transactional id"""
-    producer_epoch: int = 0
-    """Current epoch associated with the producer id"""
-    group_id: str = ""
-    """The unique group identifier"""
-
-    API_KEY: ClassVar[int] = 25
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddOffsetsToTxnRequest, int]]:
-        """`decode` in steps."""
-        check_version("AddOffsetsToTxnRequest", version, 0, 4)
-        try:
-            yield 1
-            return _read_add_offsets_to_txn_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("AddOffsetsToTxnRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AddOffsetsToTxnRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AddOffsetsToTxnRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AddOffsetsToTxnRequest", version, 0, 4)
-        yield 1
-        _write_add_offsets_to_txn_request(out, self, version)
-
-
-def _read_add_offsets_to_txn_request(buf: Buffer, pos: int, version: int) -> tuple[AddOffsetsToTxnRequest, int]:
+def _read_add_offsets_to_txn_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddOffsetsToTxnRequest, int]]:
+    yield 1
     transactional_id: str
     if version >= 3:
         transactional_id, pos = read_compact_string(buf, pos)
@@ -90,22 +43,32 @@ def _read_add_offsets_to_txn_request(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_add_offsets_to_txn_request(out: bytearray, value: AddOffsetsToTxnRequest, version: int) -> None:
-    if version >= 3:
-        write_compact_string(out, value.transactional_id)
-    else:
-        write_string(out, value.transactional_id)
-    out += _I64_I16.pack(value.producer_id, value.producer_epoch)
-    if version >= 3:
-        write_compact_string(out, value.group_id)
-    else:
-        write_string(out, value.group_id)
+@dataclass(slots=True, kw_only=True)
+class AddOffsetsToTxnRequest(Message):
+    transactional_id: str = ""
+    """The transactional id corresponding to the transaction"""
+    producer_id: int = 0
+    """Current producer id in use by the transactional id"""
+    producer_epoch: int = 0
+    """Current epoch associated with the producer id"""
+    group_id: str = ""
+    """The unique group identifier"""
+
+    API_KEY = 25
+    VERSIONS = (0, 4)
+    FLEXIBLE_FROM = 3
+    _read = staticmethod(_read_add_offsets_to_txn_request)
+
+
+def _write_add_offsets_to_txn_response(out: bytearray, value: AddOffsetsToTxnResponse, version: int) -> Steps[None]:
+    yield 1
+    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
     if version >= 3:
         out.append(0)
 
 
 @dataclass(slots=True, kw_only=True)
-class AddOffsetsToTxnResponse:
+class AddOffsetsToTxnResponse(Message):
     throttle_time_ms: int = 0
     """Duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
     violate any quota
@@ -113,51 +76,7 @@ class AddOffsetsToTxnResponse:
     error_code: int = 0
     """The response error code, or 0 if there was no error"""
 
-    API_KEY: ClassVar[int] = 25
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddOffsetsToTxnResponse, int]]:
-        """`decode` in steps."""
-        check_version("AddOffsetsToTxnResponse", version, 0, 4)
-        try:
-            yield 1
-            return _read_add_offsets_to_txn_response(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("AddOffsetsToTxnResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AddOffsetsToTxnResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AddOffsetsToTxnResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AddOffsetsToTxnResponse", version, 0, 4)
-        yield 1
-        _write_add_offsets_to_txn_response(out, self, version)
-
-
-def _read_add_offsets_to_txn_response(buf: Buffer, pos: int, version: int) -> tuple[AddOffsetsToTxnResponse, int]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = AddOffsetsToTxnResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-    )
-    return result, pos
-
-
-def _write_add_offsets_to_txn_response(out: bytearray, value: AddOffsetsToTxnResponse, version: int) -> None:
-    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
-    if version >= 3:
-        out.append(0)
+    API_KEY = 25
+    VERSIONS = (0, 4)
+    FLEXIBLE_FROM = 3
+    _write = staticmethod(_write_add_offsets_to_txn_response)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
@@ -24,7 +21,6 @@ from headgate.broker.wire.kafka.primitives import (
     write_compact_count,
     write_compact_string,
     write_count,
-    write_int32s,
     write_string,
 )
 
@@ -61,49 +57,6 @@ class AddPartitionsToTxnTransaction:
     """The partitions to add to the transaction"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnRequest:
-    transactions: list[AddPartitionsToTxnTransaction] = field(default_factory=list)
-    """List of transactions to add partitions to (v4+)"""
-    v3_and_below_transactional_id: str = ""
-    """The transactional id corresponding to the transaction (v0-v3)"""
-    v3_and_below_producer_id: int = 0
-    """Current producer id in use by the transactional id (v0-v3)"""
-    v3_and_below_producer_epoch: int = 0
-    """Current epoch associated with the producer id (v0-v3)"""
-    v3_and_below_topics: list[AddPartitionsToTxnTopic] = field(default_factory=list)
-    """The partitions to add to the transaction (v0-v3)"""
-
-    API_KEY: ClassVar[int] = 24
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddPartitionsToTxnRequest, int]]:
-        """`decode` in steps."""
-        check_version("AddPartitionsToTxnRequest", version, 0, 5)
-        try:
-            return (yield from _read_add_partitions_to_txn_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AddPartitionsToTxnRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AddPartitionsToTxnRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AddPartitionsToTxnRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AddPartitionsToTxnRequest", version, 0, 5)
-        yield from _write_add_partitions_to_txn_request(out, self, version)
-
-
 def _read_add_partitions_to_txn_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddPartitionsToTxnTopic, int]]:
     name: str
     if version >= 3:
@@ -128,22 +81,6 @@ def _read_add_partitions_to_txn_topic(buf: Buffer, pos: int, version: int) -> St
     return result, pos
 
 
-def _write_add_partitions_to_txn_topic(out: bytearray, value: AddPartitionsToTxnTopic, version: int) -> Steps[None]:
-    if version >= 3:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    if version >= 3:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        write_int32s(out, some_partitions)
-    if version >= 3:
-        out.append(0)
-
-
 def _read_add_partitions_to_txn_transaction(
     buf: Buffer, pos: int, version: int
 ) -> Steps[tuple[AddPartitionsToTxnTransaction, int]]:
@@ -166,17 +103,6 @@ def _read_add_partitions_to_txn_transaction(
         topics=topics,
     )
     return result, pos
-
-
-def _write_add_partitions_to_txn_transaction(out: bytearray, value: AddPartitionsToTxnTransaction, version: int) -> Steps[None]:
-    write_compact_string(out, value.transactional_id)
-    out += _I64_I16_BOOL.pack(value.producer_id, value.producer_epoch, value.verify_only)
-    write_compact_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for add_partitions_to_txn_topic in some_topics:
-            yield from _write_add_partitions_to_txn_topic(out, add_partitions_to_txn_topic, version)
-    out.append(0)
 
 
 def _read_add_partitions_to_txn_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddPartitionsToTxnRequest, int]]:
@@ -224,42 +150,23 @@ def _read_add_partitions_to_txn_request(buf: Buffer, pos: int, version: int) -> 
     return result, pos
 
 
-def _write_add_partitions_to_txn_request(out: bytearray, value: AddPartitionsToTxnRequest, version: int) -> Steps[None]:
-    if version >= 4:
-        write_compact_count(out, len(value.transactions))
-        for some_transactions in portions(value.transactions):
-            yield len(some_transactions)
-            for txn_transaction in some_transactions:
-                yield from _write_add_partitions_to_txn_transaction(out, txn_transaction, version)
-    elif value.transactions:
-        raise unsupported("AddPartitionsToTxnRequest", "transactions", version)
-    if version <= 3:
-        if version >= 3:
-            write_compact_string(out, value.v3_and_below_transactional_id)
-        else:
-            write_string(out, value.v3_and_below_transactional_id)
-    elif value.v3_and_below_transactional_id:
-        raise unsupported("AddPartitionsToTxnRequest", "v3_and_below_transactional_id", version)
-    if version <= 3:
-        out += _I64_I16.pack(value.v3_and_below_producer_id, value.v3_and_below_producer_epoch)
-    else:
-        if value.v3_and_below_producer_id:
-            raise unsupported("AddPartitionsToTxnRequest", "v3_and_below_producer_id", version)
-        if value.v3_and_below_producer_epoch:
-            raise unsupported("AddPartitionsToTxnRequest", "v3_and_below_producer_epoch", version)
-    if version <= 3:
-        if version >= 3:
-            write_compact_count(out, len(value.v3_and_below_topics))
-        else:
-            write_count(out, len(value.v3_and_below_topics))
-        for some_v3_and_below_topics in portions(value.v3_and_below_topics):
-            yield len(some_v3_and_below_topics)
-            for add_partitions_to_txn_topic in some_v3_and_below_topics:
-                yield from _write_add_partitions_to_txn_topic(out, add_partitions_to_txn_topic, version)
-    elif value.v3_and_below_topics:
-        raise unsupported("AddPartitionsToTxnRequest", "v3_and_below_topics", version)
-    if version >= 3:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnRequest(Message):
+    transactions: list[AddPartitionsToTxnTransaction] = field(default_factory=list)
+    """List of transactions to add partitions to (v4+)"""
+    v3_and_below_transactional_id: str = ""
+    """The transactional id corresponding to the transaction (v0-v3)"""
+    v3_and_below_producer_id: int = 0
+    """Current producer id in use by the transactional id (v0-v3)"""
+    v3_and_below_producer_epoch: int = 0
+    """Current epoch associated with the producer id (v0-v3)"""
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = field(default_factory=list)
+    """The partitions to add to the transaction (v0-v3)"""
+
+    API_KEY = 24
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _read = staticmethod(_read_add_partitions_to_txn_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -292,94 +199,10 @@ class AddPartitionsToTxnResult:
     """The results for each topic"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnResponse:
-    throttle_time_ms: int = 0
-    """Duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The response top level error code (v4+)"""
-    results_by_transaction: list[AddPartitionsToTxnResult] = field(default_factory=list)
-    """Results categorized by transactional ID (v4+)"""
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
-    """The results for each topic (v0-v3)"""
-
-    API_KEY: ClassVar[int] = 24
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddPartitionsToTxnResponse, int]]:
-        """`decode` in steps."""
-        check_version("AddPartitionsToTxnResponse", version, 0, 5)
-        try:
-            return (yield from _read_add_partitions_to_txn_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AddPartitionsToTxnResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AddPartitionsToTxnResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AddPartitionsToTxnResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AddPartitionsToTxnResponse", version, 0, 5)
-        yield from _write_add_partitions_to_txn_response(out, self, version)
-
-
-def _read_add_partitions_to_txn_partition_result(
-    buf: Buffer, pos: int, version: int
-) -> tuple[AddPartitionsToTxnPartitionResult, int]:
-    partition_index, partition_error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = AddPartitionsToTxnPartitionResult(
-        partition_index=partition_index,
-        partition_error_code=partition_error_code,
-    )
-    return result, pos
-
-
 def _write_add_partitions_to_txn_partition_result(out: bytearray, value: AddPartitionsToTxnPartitionResult, version: int) -> None:
     out += _I32_I16.pack(value.partition_index, value.partition_error_code)
     if version >= 3:
         out.append(0)
-
-
-def _read_add_partitions_to_txn_topic_result(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[AddPartitionsToTxnTopicResult, int]]:
-    name: str
-    if version >= 3:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    if version >= 3:
-        length, pos = read_compact_count(buf, pos, 6)
-    else:
-        length, pos = read_count(buf, pos, 6)
-    results_by_partition: list[AddPartitionsToTxnPartitionResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            partition_result, pos = _read_add_partitions_to_txn_partition_result(buf, pos, version)
-            results_by_partition.append(partition_result)
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = AddPartitionsToTxnTopicResult(
-        name=name,
-        results_by_partition=results_by_partition,
-    )
-    return result, pos
 
 
 def _write_add_partitions_to_txn_topic_result(out: bytearray, value: AddPartitionsToTxnTopicResult, version: int) -> Steps[None]:
@@ -399,23 +222,6 @@ def _write_add_partitions_to_txn_topic_result(out: bytearray, value: AddPartitio
         out.append(0)
 
 
-def _read_add_partitions_to_txn_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddPartitionsToTxnResult, int]]:
-    transactional_id, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 3)
-    topic_results: list[AddPartitionsToTxnTopicResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            topic_result, pos = yield from _read_add_partitions_to_txn_topic_result(buf, pos, version)
-            topic_results.append(topic_result)
-    pos = skip_tags(buf, pos)
-    result = AddPartitionsToTxnResult(
-        transactional_id=transactional_id,
-        topic_results=topic_results,
-    )
-    return result, pos
-
-
 def _write_add_partitions_to_txn_result(out: bytearray, value: AddPartitionsToTxnResult, version: int) -> Steps[None]:
     write_compact_string(out, value.transactional_id)
     write_compact_count(out, len(value.topic_results))
@@ -424,45 +230,6 @@ def _write_add_partitions_to_txn_result(out: bytearray, value: AddPartitionsToTx
         for topic_result in some_topic_results:
             yield from _write_add_partitions_to_txn_topic_result(out, topic_result, version)
     out.append(0)
-
-
-def _read_add_partitions_to_txn_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[AddPartitionsToTxnResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    error_code: int = 0
-    if version >= 4:
-        (error_code,) = _I16.unpack_from(buf, pos)
-        pos += 2
-    results_by_transaction: list[AddPartitionsToTxnResult] = []
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 3)
-        results_by_transaction = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                add_partitions_to_txn_result, pos = yield from _read_add_partitions_to_txn_result(buf, pos, version)
-                results_by_transaction.append(add_partitions_to_txn_result)
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = []
-    if version <= 3:
-        if version >= 3:
-            length, pos = read_compact_count(buf, pos, 3)
-        else:
-            length, pos = read_count(buf, pos, 3)
-        results_by_topic_v3_and_below = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                topic_result, pos = yield from _read_add_partitions_to_txn_topic_result(buf, pos, version)
-                results_by_topic_v3_and_below.append(topic_result)
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = AddPartitionsToTxnResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        results_by_transaction=results_by_transaction,
-        results_by_topic_v3_and_below=results_by_topic_v3_and_below,
-    )
-    return result, pos
 
 
 def _write_add_partitions_to_txn_response(out: bytearray, value: AddPartitionsToTxnResponse, version: int) -> Steps[None]:
@@ -490,3 +257,22 @@ def _write_add_partitions_to_txn_response(out: bytearray, value: AddPartitionsTo
         raise unsupported("AddPartitionsToTxnResponse", "results_by_topic_v3_and_below", version)
     if version >= 3:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnResponse(Message):
+    throttle_time_ms: int = 0
+    """Duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The response top level error code (v4+)"""
+    results_by_transaction: list[AddPartitionsToTxnResult] = field(default_factory=list)
+    """Results categorized by transactional ID (v4+)"""
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
+    """The results for each topic (v0-v3)"""
+
+    API_KEY = 24
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _write = staticmethod(_write_add_partitions_to_txn_response)

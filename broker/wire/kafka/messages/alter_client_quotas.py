@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
@@ -67,43 +64,6 @@ class EntryData:
     """An individual quota configuration entry to alter"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterClientQuotasRequest:
-    entries: list[EntryData] = field(default_factory=list)
-    """The quota configuration entries to alter"""
-    validate_only: bool = False
-    """Whether the alteration should be validated, but not performed"""
-
-    API_KEY: ClassVar[int] = 49
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterClientQuotasRequest, int]]:
-        """`decode` in steps."""
-        check_version("AlterClientQuotasRequest", version, 0, 1)
-        try:
-            return (yield from _read_alter_client_quotas_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterClientQuotasRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterClientQuotasRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterClientQuotasRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterClientQuotasRequest", version, 0, 1)
-        yield from _write_alter_client_quotas_request(out, self, version)
-
-
 def _read_entity_data(buf: Buffer, pos: int, version: int) -> tuple[EntityData, int]:
     entity_type: str
     if version >= 1:
@@ -124,19 +84,6 @@ def _read_entity_data(buf: Buffer, pos: int, version: int) -> tuple[EntityData, 
     return result, pos
 
 
-def _write_entity_data(out: bytearray, value: EntityData, version: int) -> None:
-    if version >= 1:
-        write_compact_string(out, value.entity_type)
-    else:
-        write_string(out, value.entity_type)
-    if version >= 1:
-        write_compact_nullable_string(out, value.entity_name)
-    else:
-        write_nullable_string(out, value.entity_name)
-    if version == 1:
-        out.append(0)
-
-
 def _read_op_data(buf: Buffer, pos: int, version: int) -> tuple[OpData, int]:
     key: str
     if version >= 1:
@@ -153,16 +100,6 @@ def _read_op_data(buf: Buffer, pos: int, version: int) -> tuple[OpData, int]:
         remove=remove,
     )
     return result, pos
-
-
-def _write_op_data(out: bytearray, value: OpData, version: int) -> None:
-    if version >= 1:
-        write_compact_string(out, value.key)
-    else:
-        write_string(out, value.key)
-    out += _F64_BOOL.pack(value.value, value.remove)
-    if version == 1:
-        out.append(0)
 
 
 def _read_entry_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[EntryData, int]]:
@@ -195,27 +132,6 @@ def _read_entry_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[EntryDa
     return result, pos
 
 
-def _write_entry_data(out: bytearray, value: EntryData, version: int) -> Steps[None]:
-    if version >= 1:
-        write_compact_count(out, len(value.entity))
-    else:
-        write_count(out, len(value.entity))
-    for some_entity in portions(value.entity):
-        yield len(some_entity)
-        for entity_data in some_entity:
-            _write_entity_data(out, entity_data, version)
-    if version >= 1:
-        write_compact_count(out, len(value.ops))
-    else:
-        write_count(out, len(value.ops))
-    for some_ops in portions(value.ops):
-        yield len(some_ops)
-        for op_data in some_ops:
-            _write_op_data(out, op_data, version)
-    if version == 1:
-        out.append(0)
-
-
 def _read_alter_client_quotas_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterClientQuotasRequest, int]]:
     if version >= 1:
         length, pos = read_compact_count(buf, pos, 3)
@@ -238,18 +154,55 @@ def _read_alter_client_quotas_request(buf: Buffer, pos: int, version: int) -> St
     return result, pos
 
 
-def _write_alter_client_quotas_request(out: bytearray, value: AlterClientQuotasRequest, version: int) -> Steps[None]:
-    if version >= 1:
-        write_compact_count(out, len(value.entries))
-    else:
-        write_count(out, len(value.entries))
+def _write_entity_data_carried(out: bytearray, value: EntityData, version: int) -> None:
+    write_compact_string(out, value.entity_type)
+    write_compact_nullable_string(out, value.entity_name)
+    out.append(0)
+
+
+def _write_op_data_carried(out: bytearray, value: OpData, version: int) -> None:
+    write_compact_string(out, value.key)
+    out += _F64_BOOL.pack(value.value, value.remove)
+    out.append(0)
+
+
+def _write_entry_data_carried(out: bytearray, value: EntryData, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.entity))
+    for some_entity in portions(value.entity):
+        yield len(some_entity)
+        for entity_data in some_entity:
+            _write_entity_data_carried(out, entity_data, version)
+    write_compact_count(out, len(value.ops))
+    for some_ops in portions(value.ops):
+        yield len(some_ops)
+        for op_data in some_ops:
+            _write_op_data_carried(out, op_data, version)
+    out.append(0)
+
+
+def _write_alter_client_quotas_request_carried(out: bytearray, value: AlterClientQuotasRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.entries))
     for some_entries in portions(value.entries):
         yield len(some_entries)
         for entry_data in some_entries:
-            yield from _write_entry_data(out, entry_data, version)
+            yield from _write_entry_data_carried(out, entry_data, version)
     out += _BOOL.pack(value.validate_only)
-    if version == 1:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterClientQuotasRequest(Message):
+    entries: list[EntryData] = field(default_factory=list)
+    """The quota configuration entries to alter"""
+    validate_only: bool = False
+    """Whether the alteration should be validated, but not performed"""
+
+    API_KEY = 49
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 1
+    _read = staticmethod(_read_alter_client_quotas_request)
+    CARRIED = 1
+    _write_carried = staticmethod(_write_alter_client_quotas_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -264,71 +217,17 @@ class EntryResult:
     """The quota entity to alter"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterClientQuotasResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    entries: list[EntryResult] = field(default_factory=list)
-    """The quota configuration entries to alter"""
-
-    API_KEY: ClassVar[int] = 49
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterClientQuotasResponse, int]]:
-        """`decode` in steps."""
-        check_version("AlterClientQuotasResponse", version, 0, 1)
-        try:
-            return (yield from _read_alter_client_quotas_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterClientQuotasResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterClientQuotasResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterClientQuotasResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterClientQuotasResponse", version, 0, 1)
-        yield from _write_alter_client_quotas_response(out, self, version)
-
-
-def _read_entry_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[EntryResult, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
+def _write_entity_data(out: bytearray, value: EntityData, version: int) -> None:
     if version >= 1:
-        error_message, pos = read_compact_nullable_string(buf, pos)
+        write_compact_string(out, value.entity_type)
     else:
-        error_message, pos = read_nullable_string(buf, pos)
+        write_string(out, value.entity_type)
     if version >= 1:
-        length, pos = read_compact_count(buf, pos, 3)
+        write_compact_nullable_string(out, value.entity_name)
     else:
-        length, pos = read_count(buf, pos, 3)
-    entity: list[EntityData] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            entity_data, pos = _read_entity_data(buf, pos, version)
-            entity.append(entity_data)
+        write_nullable_string(out, value.entity_name)
     if version == 1:
-        pos = skip_tags(buf, pos)
-    result = EntryResult(
-        error_code=error_code,
-        error_message=error_message,
-        entity=entity,
-    )
-    return result, pos
+        out.append(0)
 
 
 def _write_entry_result(out: bytearray, value: EntryResult, version: int) -> Steps[None]:
@@ -349,28 +248,6 @@ def _write_entry_result(out: bytearray, value: EntryResult, version: int) -> Ste
         out.append(0)
 
 
-def _read_alter_client_quotas_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterClientQuotasResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 1:
-        length, pos = read_compact_count(buf, pos, 5)
-    else:
-        length, pos = read_count(buf, pos, 5)
-    entries: list[EntryResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            entry_result, pos = yield from _read_entry_result(buf, pos, version)
-            entries.append(entry_result)
-    if version == 1:
-        pos = skip_tags(buf, pos)
-    result = AlterClientQuotasResponse(
-        throttle_time_ms=throttle_time_ms,
-        entries=entries,
-    )
-    return result, pos
-
-
 def _write_alter_client_quotas_response(out: bytearray, value: AlterClientQuotasResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 1:
@@ -383,3 +260,69 @@ def _write_alter_client_quotas_response(out: bytearray, value: AlterClientQuotas
             yield from _write_entry_result(out, entry_result, version)
     if version == 1:
         out.append(0)
+
+
+def _read_entity_data_carried(buf: Buffer, pos: int, version: int) -> tuple[EntityData, int]:
+    entity_type, pos = read_compact_string(buf, pos)
+    entity_name, pos = read_compact_nullable_string(buf, pos)
+    pos = skip_tags(buf, pos)
+    result = EntityData(
+        entity_type=entity_type,
+        entity_name=entity_name,
+    )
+    return result, pos
+
+
+def _read_entry_result_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[EntryResult, int]]:
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    length, pos = read_compact_count(buf, pos, 3)
+    entity: list[EntityData] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            entity_data, pos = _read_entity_data_carried(buf, pos, version)
+            entity.append(entity_data)
+    pos = skip_tags(buf, pos)
+    result = EntryResult(
+        error_code=error_code,
+        error_message=error_message,
+        entity=entity,
+    )
+    return result, pos
+
+
+def _read_alter_client_quotas_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterClientQuotasResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 5)
+    entries: list[EntryResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            entry_result, pos = yield from _read_entry_result_carried(buf, pos, version)
+            entries.append(entry_result)
+    pos = skip_tags(buf, pos)
+    result = AlterClientQuotasResponse(
+        throttle_time_ms=throttle_time_ms,
+        entries=entries,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterClientQuotasResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    entries: list[EntryResult] = field(default_factory=list)
+    """The quota configuration entries to alter"""
+
+    API_KEY = 49
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 1
+    _write = staticmethod(_write_alter_client_quotas_response)
+    CARRIED = 1
+    _read_carried = staticmethod(_read_alter_client_quotas_response_carried)

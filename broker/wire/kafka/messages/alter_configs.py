@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
@@ -57,43 +54,6 @@ class AlterConfigsResource:
     """The configurations"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsRequest:
-    resources: list[AlterConfigsResource] = field(default_factory=list)
-    """The updates for each resource"""
-    validate_only: bool = False
-    """True if we should validate the request, but not change the configurations"""
-
-    API_KEY: ClassVar[int] = 33
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsRequest, int]]:
-        """`decode` in steps."""
-        check_version("AlterConfigsRequest", version, 0, 2)
-        try:
-            return (yield from _read_alter_configs_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterConfigsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterConfigsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterConfigsRequest", version, 0, 2)
-        yield from _write_alter_configs_request(out, self, version)
-
-
 def _read_alterable_config(buf: Buffer, pos: int, version: int) -> tuple[AlterableConfig, int]:
     name: str
     if version >= 2:
@@ -112,19 +72,6 @@ def _read_alterable_config(buf: Buffer, pos: int, version: int) -> tuple[Alterab
         value=value,
     )
     return result, pos
-
-
-def _write_alterable_config(out: bytearray, value: AlterableConfig, version: int) -> None:
-    if version >= 2:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    if version >= 2:
-        write_compact_nullable_string(out, value.value)
-    else:
-        write_nullable_string(out, value.value)
-    if version == 2:
-        out.append(0)
 
 
 def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResource, int]]:
@@ -155,24 +102,6 @@ def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[t
     return result, pos
 
 
-def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, version: int) -> Steps[None]:
-    out += _I8.pack(value.resource_type)
-    if version >= 2:
-        write_compact_string(out, value.resource_name)
-    else:
-        write_string(out, value.resource_name)
-    if version >= 2:
-        write_compact_count(out, len(value.configs))
-    else:
-        write_count(out, len(value.configs))
-    for some_configs in portions(value.configs):
-        yield len(some_configs)
-        for alterable_config in some_configs:
-            _write_alterable_config(out, alterable_config, version)
-    if version == 2:
-        out.append(0)
-
-
 def _read_alter_configs_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 4)
@@ -195,18 +124,17 @@ def _read_alter_configs_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
-def _write_alter_configs_request(out: bytearray, value: AlterConfigsRequest, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_count(out, len(value.resources))
-    else:
-        write_count(out, len(value.resources))
-    for some_resources in portions(value.resources):
-        yield len(some_resources)
-        for alter_configs_resource in some_resources:
-            yield from _write_alter_configs_resource(out, alter_configs_resource, version)
-    out += _BOOL.pack(value.validate_only)
-    if version == 2:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class AlterConfigsRequest(Message):
+    resources: list[AlterConfigsResource] = field(default_factory=list)
+    """The updates for each resource"""
+    validate_only: bool = False
+    """True if we should validate the request, but not change the configurations"""
+
+    API_KEY = 33
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_alter_configs_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -221,71 +149,6 @@ class AlterConfigsResourceResponse:
     """The resource type"""
     resource_name: str = ""
     """The resource name"""
-
-
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsResponse:
-    throttle_time_ms: int = 0
-    """Duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
-    """The responses for each resource"""
-
-    API_KEY: ClassVar[int] = 33
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResponse, int]]:
-        """`decode` in steps."""
-        check_version("AlterConfigsResponse", version, 0, 2)
-        try:
-            return (yield from _read_alter_configs_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterConfigsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterConfigsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterConfigsResponse", version, 0, 2)
-        yield from _write_alter_configs_response(out, self, version)
-
-
-def _read_alter_configs_resource_response(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResourceResponse, int]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    (resource_type,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    resource_name: str
-    if version >= 2:
-        resource_name, pos = read_compact_string(buf, pos)
-    else:
-        resource_name, pos = read_string(buf, pos)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = AlterConfigsResourceResponse(
-        error_code=error_code,
-        error_message=error_message,
-        resource_type=resource_type,
-        resource_name=resource_name,
-    )
-    return result, pos
 
 
 def _write_alter_configs_resource_response(out: bytearray, value: AlterConfigsResourceResponse, version: int) -> None:
@@ -303,28 +166,6 @@ def _write_alter_configs_resource_response(out: bytearray, value: AlterConfigsRe
         out.append(0)
 
 
-def _read_alter_configs_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 6)
-    else:
-        length, pos = read_count(buf, pos, 6)
-    responses: list[AlterConfigsResourceResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            alter_configs_resource_response, pos = _read_alter_configs_resource_response(buf, pos, version)
-            responses.append(alter_configs_resource_response)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = AlterConfigsResponse(
-        throttle_time_ms=throttle_time_ms,
-        responses=responses,
-    )
-    return result, pos
-
-
 def _write_alter_configs_response(out: bytearray, value: AlterConfigsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
@@ -337,3 +178,18 @@ def _write_alter_configs_response(out: bytearray, value: AlterConfigsResponse, v
             _write_alter_configs_resource_response(out, alter_configs_resource_response, version)
     if version == 2:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterConfigsResponse(Message):
+    throttle_time_ms: int = 0
+    """Duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
+    """The responses for each resource"""
+
+    API_KEY = 33
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_alter_configs_response)

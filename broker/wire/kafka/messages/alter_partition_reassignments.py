@@ -5,27 +5,21 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
-    read_compact_nullable_string,
     read_compact_string,
     read_int32s,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
-    write_int32s,
 )
 
 _BOOL = struct.Struct(">?")
@@ -54,47 +48,6 @@ class ReassignableTopic:
     """The partitions to reassign"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterPartitionReassignmentsRequest:
-    timeout_ms: int = 60000
-    """The time in ms to wait for the request to complete"""
-    allow_replication_factor_change: bool = True
-    """The option indicating whether changing the replication factor of any given partition as part of this request is a valid
-    move (v1)
-    """
-    topics: list[ReassignableTopic] = field(default_factory=list)
-    """The topics to reassign"""
-
-    API_KEY: ClassVar[int] = 45
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterPartitionReassignmentsRequest, int]]:
-        """`decode` in steps."""
-        check_version("AlterPartitionReassignmentsRequest", version, 0, 1)
-        try:
-            return (yield from _read_alter_partition_reassignments_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterPartitionReassignmentsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterPartitionReassignmentsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterPartitionReassignmentsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterPartitionReassignmentsRequest", version, 0, 1)
-        yield from _write_alter_partition_reassignments_request(out, self, version)
-
-
 def _read_reassignable_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[ReassignablePartition, int]]:
     (partition_index,) = _I32.unpack_from(buf, pos)
     pos += 4
@@ -114,18 +67,6 @@ def _read_reassignable_partition(buf: Buffer, pos: int, version: int) -> Steps[t
     return result, pos
 
 
-def _write_reassignable_partition(out: bytearray, value: ReassignablePartition, version: int) -> Steps[None]:
-    out += _I32.pack(value.partition_index)
-    if value.replicas is None:
-        write_compact_count(out, -1)
-    else:
-        write_compact_count(out, len(value.replicas))
-        for some_replicas in portions(value.replicas):
-            yield len(some_replicas)
-            write_int32s(out, some_replicas)
-    out.append(0)
-
-
 def _read_reassignable_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[ReassignableTopic, int]]:
     name, pos = read_compact_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 6)
@@ -141,16 +82,6 @@ def _read_reassignable_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_reassignable_topic(out: bytearray, value: ReassignableTopic, version: int) -> Steps[None]:
-    write_compact_string(out, value.name)
-    write_compact_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for reassignable_partition in some_partitions:
-            yield from _write_reassignable_partition(out, reassignable_partition, version)
-    out.append(0)
 
 
 def _read_alter_partition_reassignments_request(
@@ -178,20 +109,21 @@ def _read_alter_partition_reassignments_request(
     return result, pos
 
 
-def _write_alter_partition_reassignments_request(
-    out: bytearray, value: AlterPartitionReassignmentsRequest, version: int
-) -> Steps[None]:
-    out += _I32.pack(value.timeout_ms)
-    if version == 1:
-        out += _BOOL.pack(value.allow_replication_factor_change)
-    elif not value.allow_replication_factor_change:
-        raise unsupported("AlterPartitionReassignmentsRequest", "allow_replication_factor_change", version)
-    write_compact_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for reassignable_topic in some_topics:
-            yield from _write_reassignable_topic(out, reassignable_topic, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class AlterPartitionReassignmentsRequest(Message):
+    timeout_ms: int = 60000
+    """The time in ms to wait for the request to complete"""
+    allow_replication_factor_change: bool = True
+    """The option indicating whether changing the replication factor of any given partition as part of this request is a valid
+    move (v1)
+    """
+    topics: list[ReassignableTopic] = field(default_factory=list)
+    """The topics to reassign"""
+
+    API_KEY = 45
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_alter_partition_reassignments_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -216,87 +148,10 @@ class ReassignableTopicResponse:
     """The responses to partitions to reassign"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterPartitionReassignmentsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    allow_replication_factor_change: bool = True
-    """The option indicating whether changing the replication factor of any given partition as part of the request was allowed
-    (v1)
-    """
-    error_code: int = 0
-    """The top-level error code, or 0 if there was no error"""
-    error_message: str | None = ""
-    """The top-level error message, or null if there was no error"""
-    responses: list[ReassignableTopicResponse] = field(default_factory=list)
-    """The responses to topics to reassign"""
-
-    API_KEY: ClassVar[int] = 45
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterPartitionReassignmentsResponse, int]]:
-        """`decode` in steps."""
-        check_version("AlterPartitionReassignmentsResponse", version, 0, 1)
-        try:
-            return (yield from _read_alter_partition_reassignments_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterPartitionReassignmentsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterPartitionReassignmentsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterPartitionReassignmentsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterPartitionReassignmentsResponse", version, 0, 1)
-        yield from _write_alter_partition_reassignments_response(out, self, version)
-
-
-def _read_reassignable_partition_response(buf: Buffer, pos: int, version: int) -> tuple[ReassignablePartitionResponse, int]:
-    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    pos = skip_tags(buf, pos)
-    result = ReassignablePartitionResponse(
-        partition_index=partition_index,
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
-
-
 def _write_reassignable_partition_response(out: bytearray, value: ReassignablePartitionResponse, version: int) -> None:
     out += _I32_I16.pack(value.partition_index, value.error_code)
     write_compact_nullable_string(out, value.error_message)
     out.append(0)
-
-
-def _read_reassignable_topic_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ReassignableTopicResponse, int]]:
-    name, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 8)
-    partitions: list[ReassignablePartitionResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            reassignable_partition_response, pos = _read_reassignable_partition_response(buf, pos, version)
-            partitions.append(reassignable_partition_response)
-    pos = skip_tags(buf, pos)
-    result = ReassignableTopicResponse(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_reassignable_topic_response(out: bytearray, value: ReassignableTopicResponse, version: int) -> Steps[None]:
@@ -307,36 +162,6 @@ def _write_reassignable_topic_response(out: bytearray, value: ReassignableTopicR
         for reassignable_partition_response in some_partitions:
             _write_reassignable_partition_response(out, reassignable_partition_response, version)
     out.append(0)
-
-
-def _read_alter_partition_reassignments_response(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[AlterPartitionReassignmentsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    allow_replication_factor_change: bool = True
-    if version == 1:
-        (allow_replication_factor_change,) = _BOOL.unpack_from(buf, pos)
-        pos += 1
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 3)
-    responses: list[ReassignableTopicResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            reassignable_topic_response, pos = yield from _read_reassignable_topic_response(buf, pos, version)
-            responses.append(reassignable_topic_response)
-    pos = skip_tags(buf, pos)
-    result = AlterPartitionReassignmentsResponse(
-        throttle_time_ms=throttle_time_ms,
-        allow_replication_factor_change=allow_replication_factor_change,
-        error_code=error_code,
-        error_message=error_message,
-        responses=responses,
-    )
-    return result, pos
 
 
 def _write_alter_partition_reassignments_response(
@@ -353,3 +178,26 @@ def _write_alter_partition_reassignments_response(
         for reassignable_topic_response in some_responses:
             yield from _write_reassignable_topic_response(out, reassignable_topic_response, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    allow_replication_factor_change: bool = True
+    """The option indicating whether changing the replication factor of any given partition as part of the request was allowed
+    (v1)
+    """
+    error_code: int = 0
+    """The top-level error code, or 0 if there was no error"""
+    error_message: str | None = ""
+    """The top-level error message, or null if there was no error"""
+    responses: list[ReassignableTopicResponse] = field(default_factory=list)
+    """The responses to topics to reassign"""
+
+    API_KEY = 45
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_alter_partition_reassignments_response)

@@ -5,22 +5,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_bytes,
     read_compact_count,
-    read_compact_nullable_string,
     read_compact_string,
     skip_tags,
     steps,
-    write_compact_bytes,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -58,43 +53,6 @@ class ScramCredentialUpsertion:
     """The salted password"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterUserScramCredentialsRequest:
-    deletions: list[ScramCredentialDeletion] = field(default_factory=list)
-    """The SCRAM credentials to remove"""
-    upsertions: list[ScramCredentialUpsertion] = field(default_factory=list)
-    """The SCRAM credentials to update/insert"""
-
-    API_KEY: ClassVar[int] = 51
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterUserScramCredentialsRequest, int]]:
-        """`decode` in steps."""
-        check_version("AlterUserScramCredentialsRequest", version, 0, 0)
-        try:
-            return (yield from _read_alter_user_scram_credentials_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterUserScramCredentialsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterUserScramCredentialsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterUserScramCredentialsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterUserScramCredentialsRequest", version, 0, 0)
-        yield from _write_alter_user_scram_credentials_request(out, self, version)
-
-
 def _read_scram_credential_deletion(buf: Buffer, pos: int, version: int) -> tuple[ScramCredentialDeletion, int]:
     name, pos = read_compact_string(buf, pos)
     (mechanism,) = _I8.unpack_from(buf, pos)
@@ -105,12 +63,6 @@ def _read_scram_credential_deletion(buf: Buffer, pos: int, version: int) -> tupl
         mechanism=mechanism,
     )
     return result, pos
-
-
-def _write_scram_credential_deletion(out: bytearray, value: ScramCredentialDeletion, version: int) -> None:
-    write_compact_string(out, value.name)
-    out += _I8.pack(value.mechanism)
-    out.append(0)
 
 
 def _read_scram_credential_upsertion(buf: Buffer, pos: int, version: int) -> tuple[ScramCredentialUpsertion, int]:
@@ -128,14 +80,6 @@ def _read_scram_credential_upsertion(buf: Buffer, pos: int, version: int) -> tup
         salted_password=salted_password,
     )
     return result, pos
-
-
-def _write_scram_credential_upsertion(out: bytearray, value: ScramCredentialUpsertion, version: int) -> None:
-    write_compact_string(out, value.name)
-    out += _I8_I32.pack(value.mechanism, value.iterations)
-    write_compact_bytes(out, value.salt)
-    write_compact_bytes(out, value.salted_password)
-    out.append(0)
 
 
 def _read_alter_user_scram_credentials_request(
@@ -163,20 +107,17 @@ def _read_alter_user_scram_credentials_request(
     return result, pos
 
 
-def _write_alter_user_scram_credentials_request(
-    out: bytearray, value: AlterUserScramCredentialsRequest, version: int
-) -> Steps[None]:
-    write_compact_count(out, len(value.deletions))
-    for some_deletions in portions(value.deletions):
-        yield len(some_deletions)
-        for scram_credential_deletion in some_deletions:
-            _write_scram_credential_deletion(out, scram_credential_deletion, version)
-    write_compact_count(out, len(value.upsertions))
-    for some_upsertions in portions(value.upsertions):
-        yield len(some_upsertions)
-        for scram_credential_upsertion in some_upsertions:
-            _write_scram_credential_upsertion(out, scram_credential_upsertion, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class AlterUserScramCredentialsRequest(Message):
+    deletions: list[ScramCredentialDeletion] = field(default_factory=list)
+    """The SCRAM credentials to remove"""
+    upsertions: list[ScramCredentialUpsertion] = field(default_factory=list)
+    """The SCRAM credentials to update/insert"""
+
+    API_KEY = 51
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_alter_user_scram_credentials_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,84 +132,11 @@ class AlterUserScramCredentialsResult:
     """The error message, if any"""
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterUserScramCredentialsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    results: list[AlterUserScramCredentialsResult] = field(default_factory=list)
-    """The results for deletions and alterations, one per affected user"""
-
-    API_KEY: ClassVar[int] = 51
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterUserScramCredentialsResponse, int]]:
-        """`decode` in steps."""
-        check_version("AlterUserScramCredentialsResponse", version, 0, 0)
-        try:
-            return (yield from _read_alter_user_scram_credentials_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("AlterUserScramCredentialsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterUserScramCredentialsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(AlterUserScramCredentialsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("AlterUserScramCredentialsResponse", version, 0, 0)
-        yield from _write_alter_user_scram_credentials_response(out, self, version)
-
-
-def _read_alter_user_scram_credentials_result(buf: Buffer, pos: int, version: int) -> tuple[AlterUserScramCredentialsResult, int]:
-    user, pos = read_compact_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    pos = skip_tags(buf, pos)
-    result = AlterUserScramCredentialsResult(
-        user=user,
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
-
-
 def _write_alter_user_scram_credentials_result(out: bytearray, value: AlterUserScramCredentialsResult, version: int) -> None:
     write_compact_string(out, value.user)
     out += _I16.pack(value.error_code)
     write_compact_nullable_string(out, value.error_message)
     out.append(0)
-
-
-def _read_alter_user_scram_credentials_response(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[AlterUserScramCredentialsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 5)
-    results: list[AlterUserScramCredentialsResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            credentials_result, pos = _read_alter_user_scram_credentials_result(buf, pos, version)
-            results.append(credentials_result)
-    pos = skip_tags(buf, pos)
-    result = AlterUserScramCredentialsResponse(
-        throttle_time_ms=throttle_time_ms,
-        results=results,
-    )
-    return result, pos
 
 
 def _write_alter_user_scram_credentials_response(
@@ -281,3 +149,18 @@ def _write_alter_user_scram_credentials_response(
         for credentials_result in some_results:
             _write_alter_user_scram_credentials_result(out, credentials_result, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class AlterUserScramCredentialsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    results: list[AlterUserScramCredentialsResult] = field(default_factory=list)
+    """The results for deletions and alterations, one per affected user"""
+
+    API_KEY = 51
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_alter_user_scram_credentials_response)

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
-    read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
-    read_count,
-    read_tag,
-    read_tag_count,
     skip_tags,
-    steps,
     write_compact_count,
-    write_compact_nullable_string,
     write_compact_string,
     write_count,
     write_tag,
     write_uvarint,
-    wrong_tag_size,
 )
 
 _BOOL = struct.Struct(">?")
@@ -38,50 +28,8 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
 
-@dataclass(slots=True, kw_only=True)
-class ApiVersionsRequest:
-    client_software_name: str = ""
-    """The client's software (v3+)"""
-    client_software_version: str = ""
-    """The version of the client's software (v3+)"""
-    cluster_id: str | None = None
-    """The cluster that the client expects here (KIP-1242), or null (v5)"""
-    node_id: int = -1
-    """The broker that the client expects here, or -1 (v5)"""
-
-    API_KEY: ClassVar[int] = 18
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsRequest, int]]:
-        """`decode` in steps."""
-        check_version("ApiVersionsRequest", version, 0, 5)
-        try:
-            yield 1
-            return _read_api_versions_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("ApiVersionsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ApiVersionsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ApiVersionsRequest", version, 0, 5)
-        yield 1
-        _write_api_versions_request(out, self, version)
-
-
-def _read_api_versions_request(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsRequest, int]:
+def _read_api_versions_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsRequest, int]]:
+    yield 1
     client_software_name: str = ""
     if version >= 3:
         client_software_name, pos = read_compact_string(buf, pos)
@@ -106,17 +54,21 @@ def _read_api_versions_request(buf: Buffer, pos: int, version: int) -> tuple[Api
     return result, pos
 
 
-def _write_api_versions_request(out: bytearray, value: ApiVersionsRequest, version: int) -> None:
-    if version >= 3:
-        write_compact_string(out, value.client_software_name)
-    if version >= 3:
-        write_compact_string(out, value.client_software_version)
-    if version == 5:
-        write_compact_nullable_string(out, value.cluster_id)
-    if version == 5:
-        out += _I32.pack(value.node_id)
-    if version >= 3:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ApiVersionsRequest(Message):
+    client_software_name: str = ""
+    """The client's software (v3+)"""
+    client_software_version: str = ""
+    """The version of the client's software (v3+)"""
+    cluster_id: str | None = None
+    """The cluster that the client expects here (KIP-1242), or null (v5)"""
+    node_id: int = -1
+    """The broker that the client expects here, or -1 (v5)"""
+
+    API_KEY = 18
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _read = staticmethod(_read_api_versions_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,83 +107,10 @@ class FinalizedFeatureKey:
     """The lowest level"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ApiVersionsResponse:
-    error_code: int = 0
-    """The error of the request, or 0"""
-    api_keys: list[ApiVersion] = field(default_factory=list)
-    """The APIs that are served"""
-    throttle_time_ms: int = 0
-    """Time for which the client must pause because of a quota, ms (v1+)"""
-    supported_features: list[SupportedFeatureKey] = field(default_factory=list)
-    """The features that this broker has (v3+)"""
-    finalized_features_epoch: int = -1
-    """The version of the cluster's features, or -1 (v3+)"""
-    finalized_features: list[FinalizedFeatureKey] = field(default_factory=list)
-    """The features that the cluster uses (v3+)"""
-    zk_migration_ready: bool = False
-    """Whether a controller can take part in a migration from ZooKeeper (v3+)"""
-
-    API_KEY: ClassVar[int] = 18
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsResponse, int]]:
-        """`decode` in steps."""
-        check_version("ApiVersionsResponse", version, 0, 5)
-        try:
-            return (yield from _read_api_versions_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ApiVersionsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ApiVersionsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ApiVersionsResponse", version, 0, 5)
-        yield from _write_api_versions_response(out, self, version)
-
-
-def _read_api_version(buf: Buffer, pos: int, version: int) -> tuple[ApiVersion, int]:
-    api_key, min_version, max_version = _I16_I16_I16.unpack_from(buf, pos)
-    pos += 6
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = ApiVersion(
-        api_key=api_key,
-        min_version=min_version,
-        max_version=max_version,
-    )
-    return result, pos
-
-
 def _write_api_version(out: bytearray, value: ApiVersion, version: int) -> None:
     out += _I16_I16_I16.pack(value.api_key, value.min_version, value.max_version)
     if version >= 3:
         out.append(0)
-
-
-def _read_supported_feature_key(buf: Buffer, pos: int, version: int) -> tuple[SupportedFeatureKey, int]:
-    name, pos = read_compact_string(buf, pos)
-    min_version, max_version = _I16_I16.unpack_from(buf, pos)
-    pos += 4
-    pos = skip_tags(buf, pos)
-    result = SupportedFeatureKey(
-        name=name,
-        min_version=min_version,
-        max_version=max_version,
-    )
-    return result, pos
 
 
 def _write_supported_feature_key(out: bytearray, value: SupportedFeatureKey, version: int) -> None:
@@ -240,87 +119,10 @@ def _write_supported_feature_key(out: bytearray, value: SupportedFeatureKey, ver
     out.append(0)
 
 
-def _read_finalized_feature_key(buf: Buffer, pos: int, version: int) -> tuple[FinalizedFeatureKey, int]:
-    name, pos = read_compact_string(buf, pos)
-    max_version_level, min_version_level = _I16_I16.unpack_from(buf, pos)
-    pos += 4
-    pos = skip_tags(buf, pos)
-    result = FinalizedFeatureKey(
-        name=name,
-        max_version_level=max_version_level,
-        min_version_level=min_version_level,
-    )
-    return result, pos
-
-
 def _write_finalized_feature_key(out: bytearray, value: FinalizedFeatureKey, version: int) -> None:
     write_compact_string(out, value.name)
     out += _I16_I16.pack(value.max_version_level, value.min_version_level)
     out.append(0)
-
-
-def _read_api_versions_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsResponse, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    if version >= 3:
-        length, pos = read_compact_count(buf, pos, 6)
-    else:
-        length, pos = read_count(buf, pos, 6)
-    api_keys: list[ApiVersion] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            api_version, pos = _read_api_version(buf, pos, version)
-            api_keys.append(api_version)
-    throttle_time_ms: int = 0
-    if version >= 1:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    supported_features: list[SupportedFeatureKey] = []
-    finalized_features_epoch: int = -1
-    finalized_features: list[FinalizedFeatureKey] = []
-    zk_migration_ready: bool = False
-    if version >= 3:
-        tags, pos = read_tag_count(buf, pos)
-        for _ in range(tags):
-            tag, size, start = read_tag(buf, pos)
-            pos = start
-            if tag == 0:
-                length, pos = read_compact_count(buf, pos, 6)
-                supported_features = []
-                for step in steps(length):
-                    yield step
-                    for _ in range(step):
-                        supported_feature_key, pos = _read_supported_feature_key(buf, pos, version)
-                        supported_features.append(supported_feature_key)
-            elif tag == 1:
-                (finalized_features_epoch,) = _I64.unpack_from(buf, pos)
-                pos += 8
-            elif tag == 2:
-                length, pos = read_compact_count(buf, pos, 6)
-                finalized_features = []
-                for step in steps(length):
-                    yield step
-                    for _ in range(step):
-                        finalized_feature_key, pos = _read_finalized_feature_key(buf, pos, version)
-                        finalized_features.append(finalized_feature_key)
-            elif tag == 3:
-                (zk_migration_ready,) = _BOOL.unpack_from(buf, pos)
-                pos += 1
-            else:
-                pos += size
-            if pos != start + size:
-                raise wrong_tag_size(tag, size, pos - start)
-    result = ApiVersionsResponse(
-        error_code=error_code,
-        api_keys=api_keys,
-        throttle_time_ms=throttle_time_ms,
-        supported_features=supported_features,
-        finalized_features_epoch=finalized_features_epoch,
-        finalized_features=finalized_features,
-        zk_migration_ready=zk_migration_ready,
-    )
-    return result, pos
 
 
 def _write_api_versions_response(out: bytearray, value: ApiVersionsResponse, version: int) -> Steps[None]:
@@ -368,3 +170,26 @@ def _write_api_versions_response(out: bytearray, value: ApiVersionsResponse, ver
             write_tag(tagged, 3, body)
         write_uvarint(out, tags)
         out += tagged
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiVersionsResponse(Message):
+    error_code: int = 0
+    """The error of the request, or 0"""
+    api_keys: list[ApiVersion] = field(default_factory=list)
+    """The APIs that are served"""
+    throttle_time_ms: int = 0
+    """Time for which the client must pause because of a quota, ms (v1+)"""
+    supported_features: list[SupportedFeatureKey] = field(default_factory=list)
+    """The features that this broker has (v3+)"""
+    finalized_features_epoch: int = -1
+    """The version of the cluster's features, or -1 (v3+)"""
+    finalized_features: list[FinalizedFeatureKey] = field(default_factory=list)
+    """The features that the cluster uses (v3+)"""
+    zk_migration_ready: bool = False
+    """Whether a controller can take part in a migration from ZooKeeper (v3+)"""
+
+    API_KEY = 18
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _write = staticmethod(_write_api_versions_response)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
-    read_compact_nullable_string,
     read_compact_string,
-    read_int32s,
-    read_uuid,
     skip_tags,
     steps,
     write_compact_count,
@@ -33,43 +27,6 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I32_I32 = struct.Struct(">ii")
 _I8 = struct.Struct(">b")
-
-
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupDescribeRequest:
-    group_ids: list[str] = field(default_factory=list)
-    """The groups to describe"""
-    include_authorized_operations: bool = False
-    """Whether the answer names the operations that the client may do"""
-
-    API_KEY: ClassVar[int] = 69
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerGroupDescribeRequest, int]]:
-        """`decode` in steps."""
-        check_version("ConsumerGroupDescribeRequest", version, 0, 1)
-        try:
-            return (yield from _read_consumer_group_describe_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ConsumerGroupDescribeRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerGroupDescribeRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ConsumerGroupDescribeRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ConsumerGroupDescribeRequest", version, 0, 1)
-        yield from _write_consumer_group_describe_request(out, self, version)
 
 
 def _read_consumer_group_describe_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerGroupDescribeRequest, int]]:
@@ -90,14 +47,17 @@ def _read_consumer_group_describe_request(buf: Buffer, pos: int, version: int) -
     return result, pos
 
 
-def _write_consumer_group_describe_request(out: bytearray, value: ConsumerGroupDescribeRequest, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.group_ids))
-    for some_group_ids in portions(value.group_ids):
-        yield len(some_group_ids)
-        for text in some_group_ids:
-            write_compact_string(out, text)
-    out += _BOOL.pack(value.include_authorized_operations)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupDescribeRequest(Message):
+    group_ids: list[str] = field(default_factory=list)
+    """The groups to describe"""
+    include_authorized_operations: bool = False
+    """Whether the answer names the operations that the client may do"""
+
+    API_KEY = 69
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_consumer_group_describe_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,61 +132,6 @@ class DescribedGroup:
     """Operations that the client may do, as bits"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupDescribeResponse:
-    throttle_time_ms: int = 0
-    """Time for which the client must pause because of a quota, ms"""
-    groups: list[DescribedGroup] = field(default_factory=list)
-    """The groups"""
-
-    API_KEY: ClassVar[int] = 69
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerGroupDescribeResponse, int]]:
-        """`decode` in steps."""
-        check_version("ConsumerGroupDescribeResponse", version, 0, 1)
-        try:
-            return (yield from _read_consumer_group_describe_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ConsumerGroupDescribeResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerGroupDescribeResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ConsumerGroupDescribeResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ConsumerGroupDescribeResponse", version, 0, 1)
-        yield from _write_consumer_group_describe_response(out, self, version)
-
-
-def _read_topic_partitions(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicPartitions, int]]:
-    topic_id, pos = read_uuid(buf, pos)
-    topic_name, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 4)
-    partitions: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        partitions += portion
-    pos = skip_tags(buf, pos)
-    result = TopicPartitions(
-        topic_id=topic_id,
-        topic_name=topic_name,
-        partitions=partitions,
-    )
-    return result, pos
-
-
 def _write_topic_partitions(out: bytearray, value: TopicPartitions, version: int) -> Steps[None]:
     out += value.topic_id.bytes
     write_compact_string(out, value.topic_name)
@@ -237,21 +142,6 @@ def _write_topic_partitions(out: bytearray, value: TopicPartitions, version: int
     out.append(0)
 
 
-def _read_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[Assignment, int]]:
-    length, pos = read_compact_count(buf, pos, 19)
-    topic_partitions: list[TopicPartitions] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            some_topic_partitions, pos = yield from _read_topic_partitions(buf, pos, version)
-            topic_partitions.append(some_topic_partitions)
-    pos = skip_tags(buf, pos)
-    result = Assignment(
-        topic_partitions=topic_partitions,
-    )
-    return result, pos
-
-
 def _write_assignment(out: bytearray, value: Assignment, version: int) -> Steps[None]:
     write_compact_count(out, len(value.topic_partitions))
     for some_topic_partitions in portions(value.topic_partitions):
@@ -259,45 +149,6 @@ def _write_assignment(out: bytearray, value: Assignment, version: int) -> Steps[
         for topic_partitions in some_topic_partitions:
             yield from _write_topic_partitions(out, topic_partitions, version)
     out.append(0)
-
-
-def _read_member(buf: Buffer, pos: int, version: int) -> Steps[tuple[Member, int]]:
-    member_id, pos = read_compact_string(buf, pos)
-    instance_id, pos = read_compact_nullable_string(buf, pos)
-    rack_id, pos = read_compact_nullable_string(buf, pos)
-    (member_epoch,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    client_id, pos = read_compact_string(buf, pos)
-    client_host, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 1)
-    subscribed_topic_names: list[str] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            text, pos = read_compact_string(buf, pos)
-            subscribed_topic_names.append(text)
-    subscribed_topic_regex, pos = read_compact_nullable_string(buf, pos)
-    assignment, pos = yield from _read_assignment(buf, pos, version)
-    target_assignment, pos = yield from _read_assignment(buf, pos, version)
-    member_type: int = -1
-    if version == 1:
-        (member_type,) = _I8.unpack_from(buf, pos)
-        pos += 1
-    pos = skip_tags(buf, pos)
-    result = Member(
-        member_id=member_id,
-        instance_id=instance_id,
-        rack_id=rack_id,
-        member_epoch=member_epoch,
-        client_id=client_id,
-        client_host=client_host,
-        subscribed_topic_names=subscribed_topic_names,
-        subscribed_topic_regex=subscribed_topic_regex,
-        assignment=assignment,
-        target_assignment=target_assignment,
-        member_type=member_type,
-    )
-    return result, pos
 
 
 def _write_member(out: bytearray, value: Member, version: int) -> Steps[None]:
@@ -320,39 +171,6 @@ def _write_member(out: bytearray, value: Member, version: int) -> Steps[None]:
     out.append(0)
 
 
-def _read_described_group(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribedGroup, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    group_id, pos = read_compact_string(buf, pos)
-    group_state, pos = read_compact_string(buf, pos)
-    group_epoch, assignment_epoch = _I32_I32.unpack_from(buf, pos)
-    pos += 8
-    assignor_name, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 16)
-    members: list[Member] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            member, pos = yield from _read_member(buf, pos, version)
-            members.append(member)
-    (authorized_operations,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    pos = skip_tags(buf, pos)
-    result = DescribedGroup(
-        error_code=error_code,
-        error_message=error_message,
-        group_id=group_id,
-        group_state=group_state,
-        group_epoch=group_epoch,
-        assignment_epoch=assignment_epoch,
-        assignor_name=assignor_name,
-        members=members,
-        authorized_operations=authorized_operations,
-    )
-    return result, pos
-
-
 def _write_described_group(out: bytearray, value: DescribedGroup, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     write_compact_nullable_string(out, value.error_message)
@@ -369,24 +187,6 @@ def _write_described_group(out: bytearray, value: DescribedGroup, version: int) 
     out.append(0)
 
 
-def _read_consumer_group_describe_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerGroupDescribeResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 20)
-    groups: list[DescribedGroup] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            described_group, pos = yield from _read_described_group(buf, pos, version)
-            groups.append(described_group)
-    pos = skip_tags(buf, pos)
-    result = ConsumerGroupDescribeResponse(
-        throttle_time_ms=throttle_time_ms,
-        groups=groups,
-    )
-    return result, pos
-
-
 def _write_consumer_group_describe_response(out: bytearray, value: ConsumerGroupDescribeResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     write_compact_count(out, len(value.groups))
@@ -395,3 +195,16 @@ def _write_consumer_group_describe_response(out: bytearray, value: ConsumerGroup
         for described_group in some_groups:
             yield from _write_described_group(out, described_group, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupDescribeResponse(Message):
+    throttle_time_ms: int = 0
+    """Time for which the client must pause because of a quota, ms"""
+    groups: list[DescribedGroup] = field(default_factory=list)
+    """The groups"""
+
+    API_KEY = 69
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_consumer_group_describe_response)

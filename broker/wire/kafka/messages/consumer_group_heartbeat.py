@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
@@ -23,10 +20,8 @@ from headgate.broker.wire.kafka.primitives import (
     read_uuid,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_nullable_string,
-    write_compact_string,
     write_int32s,
 )
 
@@ -45,59 +40,6 @@ class TopicPartitions:
     """Its partitions"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupHeartbeatRequest:
-    group_id: str = ""
-    """The group"""
-    member_id: str = ""
-    """The member. From version 1 on, the client makes it; before, it is empty in the first request"""
-    member_epoch: int = 0
-    """The member's epoch; 0 to join, -1 to leave, -2 if a static member leaves and will come back"""
-    instance_id: str | None = None
-    """The static member's instance id. Null: not static, or unchanged"""
-    rack_id: str | None = None
-    """The member's rack. Null: none, or unchanged"""
-    rebalance_timeout_ms: int = -1
-    """Longest time that the member needs to give up partitions, ms. -1: unchanged"""
-    subscribed_topic_names: list[str] | None = None
-    """Topics that the member reads. Null: unchanged"""
-    subscribed_topic_regex: str | None = None
-    """Pattern of topics that the member reads. Null: unchanged (v1)"""
-    server_assignor: str | None = None
-    """The assignor that the member asks for. Null: the group's default, or unchanged"""
-    topic_partitions: list[TopicPartitions] | None = None
-    """Partitions that the member owns. Null: unchanged"""
-
-    API_KEY: ClassVar[int] = 68
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerGroupHeartbeatRequest, int]]:
-        """`decode` in steps."""
-        check_version("ConsumerGroupHeartbeatRequest", version, 0, 1)
-        try:
-            return (yield from _read_consumer_group_heartbeat_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ConsumerGroupHeartbeatRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerGroupHeartbeatRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ConsumerGroupHeartbeatRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ConsumerGroupHeartbeatRequest", version, 0, 1)
-        yield from _write_consumer_group_heartbeat_request(out, self, version)
-
-
 def _read_topic_partitions(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicPartitions, int]]:
     topic_id, pos = read_uuid(buf, pos)
     length, pos = read_compact_count(buf, pos, 4)
@@ -112,15 +54,6 @@ def _read_topic_partitions(buf: Buffer, pos: int, version: int) -> Steps[tuple[T
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_topic_partitions(out: bytearray, value: TopicPartitions, version: int) -> Steps[None]:
-    out += value.topic_id.bytes
-    write_compact_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        write_int32s(out, some_partitions)
-    out.append(0)
 
 
 def _read_consumer_group_heartbeat_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerGroupHeartbeatRequest, int]]:
@@ -170,35 +103,33 @@ def _read_consumer_group_heartbeat_request(buf: Buffer, pos: int, version: int) 
     return result, pos
 
 
-def _write_consumer_group_heartbeat_request(out: bytearray, value: ConsumerGroupHeartbeatRequest, version: int) -> Steps[None]:
-    write_compact_string(out, value.group_id)
-    write_compact_string(out, value.member_id)
-    out += _I32.pack(value.member_epoch)
-    write_compact_nullable_string(out, value.instance_id)
-    write_compact_nullable_string(out, value.rack_id)
-    out += _I32.pack(value.rebalance_timeout_ms)
-    if value.subscribed_topic_names is None:
-        write_compact_count(out, -1)
-    else:
-        write_compact_count(out, len(value.subscribed_topic_names))
-        for some_subscribed_topic_names in portions(value.subscribed_topic_names):
-            yield len(some_subscribed_topic_names)
-            for text in some_subscribed_topic_names:
-                write_compact_string(out, text)
-    if version == 1:
-        write_compact_nullable_string(out, value.subscribed_topic_regex)
-    elif value.subscribed_topic_regex is not None:
-        raise unsupported("ConsumerGroupHeartbeatRequest", "subscribed_topic_regex", version)
-    write_compact_nullable_string(out, value.server_assignor)
-    if value.topic_partitions is None:
-        write_compact_count(out, -1)
-    else:
-        write_compact_count(out, len(value.topic_partitions))
-        for some_topic_partitions in portions(value.topic_partitions):
-            yield len(some_topic_partitions)
-            for topic_partitions in some_topic_partitions:
-                yield from _write_topic_partitions(out, topic_partitions, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroupHeartbeatRequest(Message):
+    group_id: str = ""
+    """The group"""
+    member_id: str = ""
+    """The member. From version 1 on, the client makes it; before, it is empty in the first request"""
+    member_epoch: int = 0
+    """The member's epoch; 0 to join, -1 to leave, -2 if a static member leaves and will come back"""
+    instance_id: str | None = None
+    """The static member's instance id. Null: not static, or unchanged"""
+    rack_id: str | None = None
+    """The member's rack. Null: none, or unchanged"""
+    rebalance_timeout_ms: int = -1
+    """Longest time that the member needs to give up partitions, ms. -1: unchanged"""
+    subscribed_topic_names: list[str] | None = None
+    """Topics that the member reads. Null: unchanged"""
+    subscribed_topic_regex: str | None = None
+    """Pattern of topics that the member reads. Null: unchanged (v1)"""
+    server_assignor: str | None = None
+    """The assignor that the member asks for. Null: the group's default, or unchanged"""
+    topic_partitions: list[TopicPartitions] | None = None
+    """Partitions that the member owns. Null: unchanged"""
+
+    API_KEY = 68
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_consumer_group_heartbeat_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,8 +140,39 @@ class Assignment:
     """The partitions, by topic"""
 
 
+def _write_topic_partitions(out: bytearray, value: TopicPartitions, version: int) -> Steps[None]:
+    out += value.topic_id.bytes
+    write_compact_count(out, len(value.partitions))
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        write_int32s(out, some_partitions)
+    out.append(0)
+
+
+def _write_assignment(out: bytearray, value: Assignment, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.topic_partitions))
+    for some_topic_partitions in portions(value.topic_partitions):
+        yield len(some_topic_partitions)
+        for topic_partitions in some_topic_partitions:
+            yield from _write_topic_partitions(out, topic_partitions, version)
+    out.append(0)
+
+
+def _write_consumer_group_heartbeat_response(out: bytearray, value: ConsumerGroupHeartbeatResponse, version: int) -> Steps[None]:
+    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
+    write_compact_nullable_string(out, value.error_message)
+    write_compact_nullable_string(out, value.member_id)
+    out += _I32_I32.pack(value.member_epoch, value.heartbeat_interval_ms)
+    if value.assignment is None:
+        out += b"\xff"
+    else:
+        out.append(1)
+        yield from _write_assignment(out, value.assignment, version)
+    out.append(0)
+
+
 @dataclass(slots=True, kw_only=True)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(Message):
     throttle_time_ms: int = 0
     """Time for which the client must pause because of a quota, ms"""
     error_code: int = 0
@@ -226,94 +188,7 @@ class ConsumerGroupHeartbeatResponse:
     assignment: Assignment | None = None
     """The partitions that the member may own. Null: unchanged"""
 
-    API_KEY: ClassVar[int] = 68
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerGroupHeartbeatResponse, int]]:
-        """`decode` in steps."""
-        check_version("ConsumerGroupHeartbeatResponse", version, 0, 1)
-        try:
-            return (yield from _read_consumer_group_heartbeat_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ConsumerGroupHeartbeatResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerGroupHeartbeatResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ConsumerGroupHeartbeatResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ConsumerGroupHeartbeatResponse", version, 0, 1)
-        yield from _write_consumer_group_heartbeat_response(out, self, version)
-
-
-def _read_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[Assignment, int]]:
-    length, pos = read_compact_count(buf, pos, 18)
-    topic_partitions: list[TopicPartitions] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            some_topic_partitions, pos = yield from _read_topic_partitions(buf, pos, version)
-            topic_partitions.append(some_topic_partitions)
-    pos = skip_tags(buf, pos)
-    result = Assignment(
-        topic_partitions=topic_partitions,
-    )
-    return result, pos
-
-
-def _write_assignment(out: bytearray, value: Assignment, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.topic_partitions))
-    for some_topic_partitions in portions(value.topic_partitions):
-        yield len(some_topic_partitions)
-        for topic_partitions in some_topic_partitions:
-            yield from _write_topic_partitions(out, topic_partitions, version)
-    out.append(0)
-
-
-def _read_consumer_group_heartbeat_response(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[ConsumerGroupHeartbeatResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    member_id, pos = read_compact_nullable_string(buf, pos)
-    member_epoch, heartbeat_interval_ms = _I32_I32.unpack_from(buf, pos)
-    pos += 8
-    assignment: Assignment | None = None
-    pos += 1
-    if buf[pos - 1] < 0x80:
-        assignment, pos = yield from _read_assignment(buf, pos, version)
-    pos = skip_tags(buf, pos)
-    result = ConsumerGroupHeartbeatResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        member_id=member_id,
-        member_epoch=member_epoch,
-        heartbeat_interval_ms=heartbeat_interval_ms,
-        assignment=assignment,
-    )
-    return result, pos
-
-
-def _write_consumer_group_heartbeat_response(out: bytearray, value: ConsumerGroupHeartbeatResponse, version: int) -> Steps[None]:
-    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
-    write_compact_nullable_string(out, value.error_message)
-    write_compact_nullable_string(out, value.member_id)
-    out += _I32_I32.pack(value.member_epoch, value.heartbeat_interval_ms)
-    if value.assignment is None:
-        out += b"\xff"
-    else:
-        out.append(1)
-        yield from _write_assignment(out, value.assignment, version)
-    out.append(0)
+    API_KEY = 68
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_consumer_group_heartbeat_response)

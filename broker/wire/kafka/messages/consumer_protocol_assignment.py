@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
-    portions,
     read_count,
     read_int32s,
     read_nullable_bytes,
     read_string,
     steps,
-    write_count,
-    write_int32s,
-    write_nullable_bytes,
-    write_string,
 )
 
 
@@ -32,42 +24,6 @@ class TopicPartition:
     """The topic name"""
     partitions: list[int] = field(default_factory=list)
     """The list of partitions assigned to this consumer"""
-
-
-@dataclass(slots=True, kw_only=True)
-class ConsumerProtocolAssignment:
-    assigned_partitions: list[TopicPartition] = field(default_factory=list)
-    """The list of topics and partitions assigned to this consumer"""
-    user_data: bytes | None = None
-    """User data"""
-
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = None
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolAssignment, int]]:
-        """`decode` in steps."""
-        check_version("ConsumerProtocolAssignment", version, 0, 3)
-        try:
-            return (yield from _read_consumer_protocol_assignment(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ConsumerProtocolAssignment", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolAssignment, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ConsumerProtocolAssignment.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ConsumerProtocolAssignment", version, 0, 3)
-        yield from _write_consumer_protocol_assignment(out, self, version)
 
 
 def _read_topic_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicPartition, int]]:
@@ -83,14 +39,6 @@ def _read_topic_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[To
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_topic_partition(out: bytearray, value: TopicPartition, version: int) -> Steps[None]:
-    write_string(out, value.topic)
-    write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        write_int32s(out, some_partitions)
 
 
 def _read_consumer_protocol_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolAssignment, int]]:
@@ -109,10 +57,12 @@ def _read_consumer_protocol_assignment(buf: Buffer, pos: int, version: int) -> S
     return result, pos
 
 
-def _write_consumer_protocol_assignment(out: bytearray, value: ConsumerProtocolAssignment, version: int) -> Steps[None]:
-    write_count(out, len(value.assigned_partitions))
-    for some_assigned_partitions in portions(value.assigned_partitions):
-        yield len(some_assigned_partitions)
-        for topic_partition in some_assigned_partitions:
-            yield from _write_topic_partition(out, topic_partition, version)
-    write_nullable_bytes(out, value.user_data)
+@dataclass(slots=True, kw_only=True)
+class ConsumerProtocolAssignment(Message):
+    assigned_partitions: list[TopicPartition] = field(default_factory=list)
+    """The list of topics and partitions assigned to this consumer"""
+    user_data: bytes | None = None
+    """User data"""
+
+    VERSIONS = (0, 3)
+    _read = staticmethod(_read_consumer_protocol_assignment)

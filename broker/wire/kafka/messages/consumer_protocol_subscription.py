@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
-    portions,
     read_count,
     read_int32s,
     read_nullable_bytes,
     read_nullable_string,
     read_string,
     steps,
-    write_count,
-    write_int32s,
-    write_nullable_bytes,
-    write_nullable_string,
-    write_string,
 )
 
 _I32 = struct.Struct(">i")
@@ -39,48 +30,6 @@ class TopicPartition:
     """The partition ids"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerProtocolSubscription:
-    topics: list[str] = field(default_factory=list)
-    """The topics that the member wants to consume"""
-    user_data: bytes | None = None
-    """User data that will be passed back to the consumer"""
-    owned_partitions: list[TopicPartition] = field(default_factory=list)
-    """The partitions that the member owns (v1+)"""
-    generation_id: int = -1
-    """The generation id of the member (v2+)"""
-    rack_id: str | None = None
-    """The rack id of the member (v3)"""
-
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = None
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolSubscription, int]]:
-        """`decode` in steps."""
-        check_version("ConsumerProtocolSubscription", version, 0, 3)
-        try:
-            return (yield from _read_consumer_protocol_subscription(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ConsumerProtocolSubscription", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolSubscription, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ConsumerProtocolSubscription.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ConsumerProtocolSubscription", version, 0, 3)
-        yield from _write_consumer_protocol_subscription(out, self, version)
-
-
 def _read_topic_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicPartition, int]]:
     topic, pos = read_string(buf, pos)
     length, pos = read_count(buf, pos, 4)
@@ -94,14 +43,6 @@ def _read_topic_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[To
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_topic_partition(out: bytearray, value: TopicPartition, version: int) -> Steps[None]:
-    write_string(out, value.topic)
-    write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        write_int32s(out, some_partitions)
 
 
 def _read_consumer_protocol_subscription(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolSubscription, int]]:
@@ -139,20 +80,18 @@ def _read_consumer_protocol_subscription(buf: Buffer, pos: int, version: int) ->
     return result, pos
 
 
-def _write_consumer_protocol_subscription(out: bytearray, value: ConsumerProtocolSubscription, version: int) -> Steps[None]:
-    write_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for text in some_topics:
-            write_string(out, text)
-    write_nullable_bytes(out, value.user_data)
-    if version >= 1:
-        write_count(out, len(value.owned_partitions))
-        for some_owned_partitions in portions(value.owned_partitions):
-            yield len(some_owned_partitions)
-            for topic_partition in some_owned_partitions:
-                yield from _write_topic_partition(out, topic_partition, version)
-    if version >= 2:
-        out += _I32.pack(value.generation_id)
-    if version == 3:
-        write_nullable_string(out, value.rack_id)
+@dataclass(slots=True, kw_only=True)
+class ConsumerProtocolSubscription(Message):
+    topics: list[str] = field(default_factory=list)
+    """The topics that the member wants to consume"""
+    user_data: bytes | None = None
+    """User data that will be passed back to the consumer"""
+    owned_partitions: list[TopicPartition] = field(default_factory=list)
+    """The partitions that the member owns (v1+)"""
+    generation_id: int = -1
+    """The generation id of the member (v2+)"""
+    rack_id: str | None = None
+    """The rack id of the member (v3)"""
+
+    VERSIONS = (0, 3)
+    _read = staticmethod(_read_consumer_protocol_subscription)

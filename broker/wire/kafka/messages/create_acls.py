@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
     read_count,
-    read_nullable_string,
     read_string,
     skip_tags,
     steps,
@@ -26,7 +22,6 @@ from headgate.broker.wire.kafka.primitives import (
     write_compact_string,
     write_count,
     write_nullable_string,
-    write_string,
 )
 
 _I16 = struct.Struct(">h")
@@ -53,41 +48,6 @@ class AclCreation:
     """The operation type for the ACL (read, write, etc.)"""
     permission_type: int = 0
     """The permission type for the ACL (allow, deny, etc.)"""
-
-
-@dataclass(slots=True, kw_only=True)
-class CreateAclsRequest:
-    creations: list[AclCreation] = field(default_factory=list)
-    """The ACLs that we want to create"""
-
-    API_KEY: ClassVar[int] = 30
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateAclsRequest, int]]:
-        """`decode` in steps."""
-        check_version("CreateAclsRequest", version, 1, 3)
-        try:
-            return (yield from _read_create_acls_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("CreateAclsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateAclsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(CreateAclsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("CreateAclsRequest", version, 1, 3)
-        yield from _write_create_acls_request(out, self, version)
 
 
 def _read_acl_creation(buf: Buffer, pos: int, version: int) -> tuple[AclCreation, int]:
@@ -126,26 +86,6 @@ def _read_acl_creation(buf: Buffer, pos: int, version: int) -> tuple[AclCreation
     return result, pos
 
 
-def _write_acl_creation(out: bytearray, value: AclCreation, version: int) -> None:
-    out += _I8.pack(value.resource_type)
-    if version >= 2:
-        write_compact_string(out, value.resource_name)
-    else:
-        write_string(out, value.resource_name)
-    out += _I8.pack(value.resource_pattern_type)
-    if version >= 2:
-        write_compact_string(out, value.principal)
-    else:
-        write_string(out, value.principal)
-    if version >= 2:
-        write_compact_string(out, value.host)
-    else:
-        write_string(out, value.host)
-    out += _I8_I8.pack(value.operation, value.permission_type)
-    if version >= 2:
-        out.append(0)
-
-
 def _read_create_acls_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateAclsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 8)
@@ -165,17 +105,36 @@ def _read_create_acls_request(buf: Buffer, pos: int, version: int) -> Steps[tupl
     return result, pos
 
 
-def _write_create_acls_request(out: bytearray, value: CreateAclsRequest, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_count(out, len(value.creations))
-    else:
-        write_count(out, len(value.creations))
+def _write_acl_creation_carried(out: bytearray, value: AclCreation, version: int) -> None:
+    out += _I8.pack(value.resource_type)
+    write_compact_string(out, value.resource_name)
+    out += _I8.pack(value.resource_pattern_type)
+    write_compact_string(out, value.principal)
+    write_compact_string(out, value.host)
+    out += _I8_I8.pack(value.operation, value.permission_type)
+    out.append(0)
+
+
+def _write_create_acls_request_carried(out: bytearray, value: CreateAclsRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.creations))
     for some_creations in portions(value.creations):
         yield len(some_creations)
         for acl_creation in some_creations:
-            _write_acl_creation(out, acl_creation, version)
-    if version >= 2:
-        out.append(0)
+            _write_acl_creation_carried(out, acl_creation, version)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateAclsRequest(Message):
+    creations: list[AclCreation] = field(default_factory=list)
+    """The ACLs that we want to create"""
+
+    API_KEY = 30
+    VERSIONS = (1, 3)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_create_acls_request)
+    CARRIED = 3
+    _write_carried = staticmethod(_write_create_acls_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,62 +147,6 @@ class AclCreationResult:
     """The result message, or null if there was no error"""
 
 
-@dataclass(slots=True, kw_only=True)
-class CreateAclsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    results: list[AclCreationResult] = field(default_factory=list)
-    """The results for each ACL creation"""
-
-    API_KEY: ClassVar[int] = 30
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateAclsResponse, int]]:
-        """`decode` in steps."""
-        check_version("CreateAclsResponse", version, 1, 3)
-        try:
-            return (yield from _read_create_acls_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("CreateAclsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateAclsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(CreateAclsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("CreateAclsResponse", version, 1, 3)
-        yield from _write_create_acls_response(out, self, version)
-
-
-def _read_acl_creation_result(buf: Buffer, pos: int, version: int) -> tuple[AclCreationResult, int]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = AclCreationResult(
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
-
-
 def _write_acl_creation_result(out: bytearray, value: AclCreationResult, version: int) -> None:
     out += _I16.pack(value.error_code)
     if version >= 2:
@@ -252,28 +155,6 @@ def _write_acl_creation_result(out: bytearray, value: AclCreationResult, version
         write_nullable_string(out, value.error_message)
     if version >= 2:
         out.append(0)
-
-
-def _read_create_acls_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateAclsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 4)
-    else:
-        length, pos = read_count(buf, pos, 4)
-    results: list[AclCreationResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            acl_creation_result, pos = _read_acl_creation_result(buf, pos, version)
-            results.append(acl_creation_result)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = CreateAclsResponse(
-        throttle_time_ms=throttle_time_ms,
-        results=results,
-    )
-    return result, pos
 
 
 def _write_create_acls_response(out: bytearray, value: CreateAclsResponse, version: int) -> Steps[None]:
@@ -288,3 +169,50 @@ def _write_create_acls_response(out: bytearray, value: CreateAclsResponse, versi
             _write_acl_creation_result(out, acl_creation_result, version)
     if version >= 2:
         out.append(0)
+
+
+def _read_acl_creation_result_carried(buf: Buffer, pos: int, version: int) -> tuple[AclCreationResult, int]:
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    pos = skip_tags(buf, pos)
+    result = AclCreationResult(
+        error_code=error_code,
+        error_message=error_message,
+    )
+    return result, pos
+
+
+def _read_create_acls_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateAclsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 4)
+    results: list[AclCreationResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            acl_creation_result, pos = _read_acl_creation_result_carried(buf, pos, version)
+            results.append(acl_creation_result)
+    pos = skip_tags(buf, pos)
+    result = CreateAclsResponse(
+        throttle_time_ms=throttle_time_ms,
+        results=results,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateAclsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    results: list[AclCreationResult] = field(default_factory=list)
+    """The results for each ACL creation"""
+
+    API_KEY = 30
+    VERSIONS = (1, 3)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_create_acls_response)
+    CARRIED = 3
+    _read_carried = staticmethod(_read_create_acls_response_carried)

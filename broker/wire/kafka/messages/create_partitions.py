@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
@@ -20,7 +17,6 @@ from headgate.broker.wire.kafka.primitives import (
     read_count,
     read_int32s,
     read_nullable_count,
-    read_nullable_string,
     read_string,
     skip_tags,
     steps,
@@ -58,45 +54,6 @@ class CreatePartitionsTopic:
     """The new partition assignments"""
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatePartitionsRequest:
-    topics: list[CreatePartitionsTopic] = field(default_factory=list)
-    """Each topic that we want to create new partitions inside"""
-    timeout_ms: int = 0
-    """The time in ms to wait for the partitions to be created"""
-    validate_only: bool = False
-    """If true, then validate the request, but don't actually increase the number of partitions"""
-
-    API_KEY: ClassVar[int] = 37
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsRequest, int]]:
-        """`decode` in steps."""
-        check_version("CreatePartitionsRequest", version, 0, 3)
-        try:
-            return (yield from _read_create_partitions_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("CreatePartitionsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(CreatePartitionsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("CreatePartitionsRequest", version, 0, 3)
-        yield from _write_create_partitions_request(out, self, version)
-
-
 def _read_create_partitions_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsAssignment, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 4)
@@ -113,18 +70,6 @@ def _read_create_partitions_assignment(buf: Buffer, pos: int, version: int) -> S
         broker_ids=broker_ids,
     )
     return result, pos
-
-
-def _write_create_partitions_assignment(out: bytearray, value: CreatePartitionsAssignment, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_count(out, len(value.broker_ids))
-    else:
-        write_count(out, len(value.broker_ids))
-    for some_broker_ids in portions(value.broker_ids):
-        yield len(some_broker_ids)
-        write_int32s(out, some_broker_ids)
-    if version >= 2:
-        out.append(0)
 
 
 def _read_create_partitions_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsTopic, int]]:
@@ -157,30 +102,6 @@ def _read_create_partitions_topic(buf: Buffer, pos: int, version: int) -> Steps[
     return result, pos
 
 
-def _write_create_partitions_topic(out: bytearray, value: CreatePartitionsTopic, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    out += _I32.pack(value.count)
-    if value.assignments is None:
-        if version >= 2:
-            write_compact_count(out, -1)
-        else:
-            write_count(out, -1)
-    else:
-        if version >= 2:
-            write_compact_count(out, len(value.assignments))
-        else:
-            write_count(out, len(value.assignments))
-        for some_assignments in portions(value.assignments):
-            yield len(some_assignments)
-            for create_partitions_assignment in some_assignments:
-                yield from _write_create_partitions_assignment(out, create_partitions_assignment, version)
-    if version >= 2:
-        out.append(0)
-
-
 def _read_create_partitions_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 7)
@@ -204,18 +125,53 @@ def _read_create_partitions_request(buf: Buffer, pos: int, version: int) -> Step
     return result, pos
 
 
-def _write_create_partitions_request(out: bytearray, value: CreatePartitionsRequest, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_count(out, len(value.topics))
+def _write_create_partitions_assignment_carried(out: bytearray, value: CreatePartitionsAssignment, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.broker_ids))
+    for some_broker_ids in portions(value.broker_ids):
+        yield len(some_broker_ids)
+        write_int32s(out, some_broker_ids)
+    out.append(0)
+
+
+def _write_create_partitions_topic_carried(out: bytearray, value: CreatePartitionsTopic, version: int) -> Steps[None]:
+    write_compact_string(out, value.name)
+    out += _I32.pack(value.count)
+    if value.assignments is None:
+        write_compact_count(out, -1)
     else:
-        write_count(out, len(value.topics))
+        write_compact_count(out, len(value.assignments))
+        for some_assignments in portions(value.assignments):
+            yield len(some_assignments)
+            for create_partitions_assignment in some_assignments:
+                yield from _write_create_partitions_assignment_carried(out, create_partitions_assignment, version)
+    out.append(0)
+
+
+def _write_create_partitions_request_carried(out: bytearray, value: CreatePartitionsRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.topics))
     for some_topics in portions(value.topics):
         yield len(some_topics)
         for create_partitions_topic in some_topics:
-            yield from _write_create_partitions_topic(out, create_partitions_topic, version)
+            yield from _write_create_partitions_topic_carried(out, create_partitions_topic, version)
     out += _I32_BOOL.pack(value.timeout_ms, value.validate_only)
-    if version >= 2:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatePartitionsRequest(Message):
+    topics: list[CreatePartitionsTopic] = field(default_factory=list)
+    """Each topic that we want to create new partitions inside"""
+    timeout_ms: int = 0
+    """The time in ms to wait for the partitions to be created"""
+    validate_only: bool = False
+    """If true, then validate the request, but don't actually increase the number of partitions"""
+
+    API_KEY = 37
+    VERSIONS = (0, 3)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_create_partitions_request)
+    CARRIED = 3
+    _write_carried = staticmethod(_write_create_partitions_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,68 +184,6 @@ class CreatePartitionsTopicResult:
     """The result error, or zero if there was no error"""
     error_message: str | None = None
     """The result message, or null if there was no error"""
-
-
-@dataclass(slots=True, kw_only=True)
-class CreatePartitionsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    results: list[CreatePartitionsTopicResult] = field(default_factory=list)
-    """The partition creation results for each topic"""
-
-    API_KEY: ClassVar[int] = 37
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsResponse, int]]:
-        """`decode` in steps."""
-        check_version("CreatePartitionsResponse", version, 0, 3)
-        try:
-            return (yield from _read_create_partitions_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("CreatePartitionsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(CreatePartitionsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("CreatePartitionsResponse", version, 0, 3)
-        yield from _write_create_partitions_response(out, self, version)
-
-
-def _read_create_partitions_topic_result(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsTopicResult, int]:
-    name: str
-    if version >= 2:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = CreatePartitionsTopicResult(
-        name=name,
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
 
 
 def _write_create_partitions_topic_result(out: bytearray, value: CreatePartitionsTopicResult, version: int) -> None:
@@ -306,28 +200,6 @@ def _write_create_partitions_topic_result(out: bytearray, value: CreatePartition
         out.append(0)
 
 
-def _read_create_partitions_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 5)
-    else:
-        length, pos = read_count(buf, pos, 5)
-    results: list[CreatePartitionsTopicResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            create_partitions_topic_result, pos = _read_create_partitions_topic_result(buf, pos, version)
-            results.append(create_partitions_topic_result)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = CreatePartitionsResponse(
-        throttle_time_ms=throttle_time_ms,
-        results=results,
-    )
-    return result, pos
-
-
 def _write_create_partitions_response(out: bytearray, value: CreatePartitionsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
@@ -340,3 +212,52 @@ def _write_create_partitions_response(out: bytearray, value: CreatePartitionsRes
             _write_create_partitions_topic_result(out, create_partitions_topic_result, version)
     if version >= 2:
         out.append(0)
+
+
+def _read_create_partitions_topic_result_carried(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsTopicResult, int]:
+    name, pos = read_compact_string(buf, pos)
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    pos = skip_tags(buf, pos)
+    result = CreatePartitionsTopicResult(
+        name=name,
+        error_code=error_code,
+        error_message=error_message,
+    )
+    return result, pos
+
+
+def _read_create_partitions_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 5)
+    results: list[CreatePartitionsTopicResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            create_partitions_topic_result, pos = _read_create_partitions_topic_result_carried(buf, pos, version)
+            results.append(create_partitions_topic_result)
+    pos = skip_tags(buf, pos)
+    result = CreatePartitionsResponse(
+        throttle_time_ms=throttle_time_ms,
+        results=results,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatePartitionsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    results: list[CreatePartitionsTopicResult] = field(default_factory=list)
+    """The partition creation results for each topic"""
+
+    API_KEY = 37
+    VERSIONS = (0, 3)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_create_partitions_response)
+    CARRIED = 3
+    _read_carried = staticmethod(_read_create_partitions_response_carried)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
@@ -87,45 +84,6 @@ class CreatableTopic:
     """The custom topic configurations to set"""
 
 
-@dataclass(slots=True, kw_only=True)
-class CreateTopicsRequest:
-    topics: list[CreatableTopic] = field(default_factory=list)
-    """The topics to create"""
-    timeout_ms: int = 60000
-    """How long to wait in milliseconds before timing out the request"""
-    validate_only: bool = False
-    """If true, check that the topics can be created as specified, but don't create anything"""
-
-    API_KEY: ClassVar[int] = 19
-    VERSIONS: ClassVar[tuple[int, int]] = (2, 7)
-    FLEXIBLE_FROM: ClassVar[int | None] = 5
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsRequest, int]]:
-        """`decode` in steps."""
-        check_version("CreateTopicsRequest", version, 2, 7)
-        try:
-            return (yield from _read_create_topics_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("CreateTopicsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(CreateTopicsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("CreateTopicsRequest", version, 2, 7)
-        yield from _write_create_topics_request(out, self, version)
-
-
 def _read_creatable_replica_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatableReplicaAssignment, int]]:
     (partition_index,) = _I32.unpack_from(buf, pos)
     pos += 4
@@ -147,19 +105,6 @@ def _read_creatable_replica_assignment(buf: Buffer, pos: int, version: int) -> S
     return result, pos
 
 
-def _write_creatable_replica_assignment(out: bytearray, value: CreatableReplicaAssignment, version: int) -> Steps[None]:
-    out += _I32.pack(value.partition_index)
-    if version >= 5:
-        write_compact_count(out, len(value.broker_ids))
-    else:
-        write_count(out, len(value.broker_ids))
-    for some_broker_ids in portions(value.broker_ids):
-        yield len(some_broker_ids)
-        write_int32s(out, some_broker_ids)
-    if version >= 5:
-        out.append(0)
-
-
 def _read_creatable_topic_config(buf: Buffer, pos: int, version: int) -> tuple[CreatableTopicConfig, int]:
     name: str
     if version >= 5:
@@ -178,19 +123,6 @@ def _read_creatable_topic_config(buf: Buffer, pos: int, version: int) -> tuple[C
         value=value,
     )
     return result, pos
-
-
-def _write_creatable_topic_config(out: bytearray, value: CreatableTopicConfig, version: int) -> None:
-    if version >= 5:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    if version >= 5:
-        write_compact_nullable_string(out, value.value)
-    else:
-        write_nullable_string(out, value.value)
-    if version >= 5:
-        out.append(0)
 
 
 def _read_creatable_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatableTopic, int]]:
@@ -233,32 +165,6 @@ def _read_creatable_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[Cr
     return result, pos
 
 
-def _write_creatable_topic(out: bytearray, value: CreatableTopic, version: int) -> Steps[None]:
-    if version >= 5:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    out += _I32_I16.pack(value.num_partitions, value.replication_factor)
-    if version >= 5:
-        write_compact_count(out, len(value.assignments))
-    else:
-        write_count(out, len(value.assignments))
-    for some_assignments in portions(value.assignments):
-        yield len(some_assignments)
-        for creatable_replica_assignment in some_assignments:
-            yield from _write_creatable_replica_assignment(out, creatable_replica_assignment, version)
-    if version >= 5:
-        write_compact_count(out, len(value.configs))
-    else:
-        write_count(out, len(value.configs))
-    for some_configs in portions(value.configs):
-        yield len(some_configs)
-        for creatable_topic_config in some_configs:
-            _write_creatable_topic_config(out, creatable_topic_config, version)
-    if version >= 5:
-        out.append(0)
-
-
 def _read_create_topics_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsRequest, int]]:
     if version >= 5:
         length, pos = read_compact_count(buf, pos, 10)
@@ -282,18 +188,62 @@ def _read_create_topics_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
-def _write_create_topics_request(out: bytearray, value: CreateTopicsRequest, version: int) -> Steps[None]:
-    if version >= 5:
-        write_compact_count(out, len(value.topics))
-    else:
-        write_count(out, len(value.topics))
+def _write_creatable_replica_assignment_carried(out: bytearray, value: CreatableReplicaAssignment, version: int) -> Steps[None]:
+    out += _I32.pack(value.partition_index)
+    write_compact_count(out, len(value.broker_ids))
+    for some_broker_ids in portions(value.broker_ids):
+        yield len(some_broker_ids)
+        write_int32s(out, some_broker_ids)
+    out.append(0)
+
+
+def _write_creatable_topic_config_carried(out: bytearray, value: CreatableTopicConfig, version: int) -> None:
+    write_compact_string(out, value.name)
+    write_compact_nullable_string(out, value.value)
+    out.append(0)
+
+
+def _write_creatable_topic_carried(out: bytearray, value: CreatableTopic, version: int) -> Steps[None]:
+    write_compact_string(out, value.name)
+    out += _I32_I16.pack(value.num_partitions, value.replication_factor)
+    write_compact_count(out, len(value.assignments))
+    for some_assignments in portions(value.assignments):
+        yield len(some_assignments)
+        for creatable_replica_assignment in some_assignments:
+            yield from _write_creatable_replica_assignment_carried(out, creatable_replica_assignment, version)
+    write_compact_count(out, len(value.configs))
+    for some_configs in portions(value.configs):
+        yield len(some_configs)
+        for creatable_topic_config in some_configs:
+            _write_creatable_topic_config_carried(out, creatable_topic_config, version)
+    out.append(0)
+
+
+def _write_create_topics_request_carried(out: bytearray, value: CreateTopicsRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.topics))
     for some_topics in portions(value.topics):
         yield len(some_topics)
         for creatable_topic in some_topics:
-            yield from _write_creatable_topic(out, creatable_topic, version)
+            yield from _write_creatable_topic_carried(out, creatable_topic, version)
     out += _I32_BOOL.pack(value.timeout_ms, value.validate_only)
-    if version >= 5:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateTopicsRequest(Message):
+    topics: list[CreatableTopic] = field(default_factory=list)
+    """The topics to create"""
+    timeout_ms: int = 60000
+    """How long to wait in milliseconds before timing out the request"""
+    validate_only: bool = False
+    """If true, check that the topics can be created as specified, but don't create anything"""
+
+    API_KEY = 19
+    VERSIONS = (2, 7)
+    FLEXIBLE_FROM = 5
+    _read = staticmethod(_read_create_topics_request)
+    CARRIED = 7
+    _write_carried = staticmethod(_write_create_topics_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -334,124 +284,11 @@ class CreatableTopicResult:
     """Configuration of the topic (v5+)"""
 
 
-@dataclass(slots=True, kw_only=True)
-class CreateTopicsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    topics: list[CreatableTopicResult] = field(default_factory=list)
-    """Results for each topic we tried to create"""
-
-    API_KEY: ClassVar[int] = 19
-    VERSIONS: ClassVar[tuple[int, int]] = (2, 7)
-    FLEXIBLE_FROM: ClassVar[int | None] = 5
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsResponse, int]]:
-        """`decode` in steps."""
-        check_version("CreateTopicsResponse", version, 2, 7)
-        try:
-            return (yield from _read_create_topics_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("CreateTopicsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(CreateTopicsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("CreateTopicsResponse", version, 2, 7)
-        yield from _write_create_topics_response(out, self, version)
-
-
-def _read_creatable_topic_configs(buf: Buffer, pos: int, version: int) -> tuple[CreatableTopicConfigs, int]:
-    name, pos = read_compact_string(buf, pos)
-    value, pos = read_compact_nullable_string(buf, pos)
-    read_only, config_source, is_sensitive = _BOOL_I8_BOOL.unpack_from(buf, pos)
-    pos += 3
-    pos = skip_tags(buf, pos)
-    result = CreatableTopicConfigs(
-        name=name,
-        value=value,
-        read_only=read_only,
-        config_source=config_source,
-        is_sensitive=is_sensitive,
-    )
-    return result, pos
-
-
 def _write_creatable_topic_configs(out: bytearray, value: CreatableTopicConfigs, version: int) -> None:
     write_compact_string(out, value.name)
     write_compact_nullable_string(out, value.value)
     out += _BOOL_I8_BOOL.pack(value.read_only, value.config_source, value.is_sensitive)
     out.append(0)
-
-
-def _read_creatable_topic_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatableTopicResult, int]]:
-    name: str
-    if version >= 5:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    topic_id: UUID = ZERO_UUID
-    if version == 7:
-        topic_id, pos = read_uuid(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 5:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    num_partitions: int = -1
-    replication_factor: int = -1
-    if version >= 5:
-        num_partitions, replication_factor = _I32_I16.unpack_from(buf, pos)
-        pos += 6
-    configs: list[CreatableTopicConfigs] | None = []
-    if version >= 5:
-        length, pos = read_compact_nullable_count(buf, pos, 6)
-        configs = None
-        if length >= 0:
-            configs = []
-            for step in steps(length):
-                yield step
-                for _ in range(step):
-                    creatable_topic_configs, pos = _read_creatable_topic_configs(buf, pos, version)
-                    configs.append(creatable_topic_configs)
-    topic_config_error_code: int = 0
-    if version >= 5:
-        tags, pos = read_tag_count(buf, pos)
-        for _ in range(tags):
-            tag, size, start = read_tag(buf, pos)
-            pos = start
-            if tag == 0:
-                (topic_config_error_code,) = _I16.unpack_from(buf, pos)
-                pos += 2
-            else:
-                pos += size
-            if pos != start + size:
-                raise wrong_tag_size(tag, size, pos - start)
-    result = CreatableTopicResult(
-        name=name,
-        topic_id=topic_id,
-        error_code=error_code,
-        error_message=error_message,
-        topic_config_error_code=topic_config_error_code,
-        num_partitions=num_partitions,
-        replication_factor=replication_factor,
-        configs=configs,
-    )
-    return result, pos
 
 
 def _write_creatable_topic_result(out: bytearray, value: CreatableTopicResult, version: int) -> Steps[None]:
@@ -489,28 +326,6 @@ def _write_creatable_topic_result(out: bytearray, value: CreatableTopicResult, v
         out += tagged
 
 
-def _read_create_topics_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 5:
-        length, pos = read_compact_count(buf, pos, 6)
-    else:
-        length, pos = read_count(buf, pos, 6)
-    topics: list[CreatableTopicResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            creatable_topic_result, pos = yield from _read_creatable_topic_result(buf, pos, version)
-            topics.append(creatable_topic_result)
-    if version >= 5:
-        pos = skip_tags(buf, pos)
-    result = CreateTopicsResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_create_topics_response(out: bytearray, value: CreateTopicsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 5:
@@ -523,3 +338,96 @@ def _write_create_topics_response(out: bytearray, value: CreateTopicsResponse, v
             yield from _write_creatable_topic_result(out, creatable_topic_result, version)
     if version >= 5:
         out.append(0)
+
+
+def _read_creatable_topic_configs_carried(buf: Buffer, pos: int, version: int) -> tuple[CreatableTopicConfigs, int]:
+    name, pos = read_compact_string(buf, pos)
+    value, pos = read_compact_nullable_string(buf, pos)
+    read_only, config_source, is_sensitive = _BOOL_I8_BOOL.unpack_from(buf, pos)
+    pos += 3
+    pos = skip_tags(buf, pos)
+    result = CreatableTopicConfigs(
+        name=name,
+        value=value,
+        read_only=read_only,
+        config_source=config_source,
+        is_sensitive=is_sensitive,
+    )
+    return result, pos
+
+
+def _read_creatable_topic_result_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatableTopicResult, int]]:
+    name, pos = read_compact_string(buf, pos)
+    topic_id, pos = read_uuid(buf, pos)
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    num_partitions, replication_factor = _I32_I16.unpack_from(buf, pos)
+    pos += 6
+    length, pos = read_compact_nullable_count(buf, pos, 6)
+    configs: list[CreatableTopicConfigs] | None = None
+    if length >= 0:
+        configs = []
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                creatable_topic_configs, pos = _read_creatable_topic_configs_carried(buf, pos, version)
+                configs.append(creatable_topic_configs)
+    topic_config_error_code: int = 0
+    tags, pos = read_tag_count(buf, pos)
+    for _ in range(tags):
+        tag, size, start = read_tag(buf, pos)
+        pos = start
+        if tag == 0:
+            (topic_config_error_code,) = _I16.unpack_from(buf, pos)
+            pos += 2
+        else:
+            pos += size
+        if pos != start + size:
+            raise wrong_tag_size(tag, size, pos - start)
+    result = CreatableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_code=error_code,
+        error_message=error_message,
+        topic_config_error_code=topic_config_error_code,
+        num_partitions=num_partitions,
+        replication_factor=replication_factor,
+        configs=configs,
+    )
+    return result, pos
+
+
+def _read_create_topics_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 28)
+    topics: list[CreatableTopicResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            creatable_topic_result, pos = yield from _read_creatable_topic_result_carried(buf, pos, version)
+            topics.append(creatable_topic_result)
+    pos = skip_tags(buf, pos)
+    result = CreateTopicsResponse(
+        throttle_time_ms=throttle_time_ms,
+        topics=topics,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateTopicsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    topics: list[CreatableTopicResult] = field(default_factory=list)
+    """Results for each topic we tried to create"""
+
+    API_KEY = 19
+    VERSIONS = (2, 7)
+    FLEXIBLE_FROM = 5
+    _write = staticmethod(_write_create_topics_response)
+    CARRIED = 7
+    _read_carried = staticmethod(_read_create_topics_response_carried)

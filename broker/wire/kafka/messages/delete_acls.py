@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
     read_count,
     read_nullable_string,
-    read_string,
     skip_tags,
     steps,
     write_compact_count,
@@ -53,41 +49,6 @@ class DeleteAclsFilter:
     """The ACL operation"""
     permission_type: int = 0
     """The permission type"""
-
-
-@dataclass(slots=True, kw_only=True)
-class DeleteAclsRequest:
-    filters: list[DeleteAclsFilter] = field(default_factory=list)
-    """The filters to use when deleting ACLs"""
-
-    API_KEY: ClassVar[int] = 31
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteAclsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DeleteAclsRequest", version, 1, 3)
-        try:
-            return (yield from _read_delete_acls_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteAclsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteAclsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteAclsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteAclsRequest", version, 1, 3)
-        yield from _write_delete_acls_request(out, self, version)
 
 
 def _read_delete_acls_filter(buf: Buffer, pos: int, version: int) -> tuple[DeleteAclsFilter, int]:
@@ -126,26 +87,6 @@ def _read_delete_acls_filter(buf: Buffer, pos: int, version: int) -> tuple[Delet
     return result, pos
 
 
-def _write_delete_acls_filter(out: bytearray, value: DeleteAclsFilter, version: int) -> None:
-    out += _I8.pack(value.resource_type_filter)
-    if version >= 2:
-        write_compact_nullable_string(out, value.resource_name_filter)
-    else:
-        write_nullable_string(out, value.resource_name_filter)
-    out += _I8.pack(value.pattern_type_filter)
-    if version >= 2:
-        write_compact_nullable_string(out, value.principal_filter)
-    else:
-        write_nullable_string(out, value.principal_filter)
-    if version >= 2:
-        write_compact_nullable_string(out, value.host_filter)
-    else:
-        write_nullable_string(out, value.host_filter)
-    out += _I8_I8.pack(value.operation, value.permission_type)
-    if version >= 2:
-        out.append(0)
-
-
 def _read_delete_acls_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteAclsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 8)
@@ -165,17 +106,36 @@ def _read_delete_acls_request(buf: Buffer, pos: int, version: int) -> Steps[tupl
     return result, pos
 
 
-def _write_delete_acls_request(out: bytearray, value: DeleteAclsRequest, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_count(out, len(value.filters))
-    else:
-        write_count(out, len(value.filters))
+def _write_delete_acls_filter_carried(out: bytearray, value: DeleteAclsFilter, version: int) -> None:
+    out += _I8.pack(value.resource_type_filter)
+    write_compact_nullable_string(out, value.resource_name_filter)
+    out += _I8.pack(value.pattern_type_filter)
+    write_compact_nullable_string(out, value.principal_filter)
+    write_compact_nullable_string(out, value.host_filter)
+    out += _I8_I8.pack(value.operation, value.permission_type)
+    out.append(0)
+
+
+def _write_delete_acls_request_carried(out: bytearray, value: DeleteAclsRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.filters))
     for some_filters in portions(value.filters):
         yield len(some_filters)
         for delete_acls_filter in some_filters:
-            _write_delete_acls_filter(out, delete_acls_filter, version)
-    if version >= 2:
-        out.append(0)
+            _write_delete_acls_filter_carried(out, delete_acls_filter, version)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsRequest(Message):
+    filters: list[DeleteAclsFilter] = field(default_factory=list)
+    """The filters to use when deleting ACLs"""
+
+    API_KEY = 31
+    VERSIONS = (1, 3)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_delete_acls_request)
+    CARRIED = 3
+    _write_carried = staticmethod(_write_delete_acls_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,90 +174,6 @@ class DeleteAclsFilterResult:
     """The ACLs which matched this filter"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteAclsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    filter_results: list[DeleteAclsFilterResult] = field(default_factory=list)
-    """The results for each filter"""
-
-    API_KEY: ClassVar[int] = 31
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteAclsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DeleteAclsResponse", version, 1, 3)
-        try:
-            return (yield from _read_delete_acls_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteAclsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteAclsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteAclsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteAclsResponse", version, 1, 3)
-        yield from _write_delete_acls_response(out, self, version)
-
-
-def _read_delete_acls_matching_acl(buf: Buffer, pos: int, version: int) -> tuple[DeleteAclsMatchingAcl, int]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    (resource_type,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    resource_name: str
-    if version >= 2:
-        resource_name, pos = read_compact_string(buf, pos)
-    else:
-        resource_name, pos = read_string(buf, pos)
-    (pattern_type,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    principal: str
-    if version >= 2:
-        principal, pos = read_compact_string(buf, pos)
-    else:
-        principal, pos = read_string(buf, pos)
-    host: str
-    if version >= 2:
-        host, pos = read_compact_string(buf, pos)
-    else:
-        host, pos = read_string(buf, pos)
-    operation, permission_type = _I8_I8.unpack_from(buf, pos)
-    pos += 2
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DeleteAclsMatchingAcl(
-        error_code=error_code,
-        error_message=error_message,
-        resource_type=resource_type,
-        resource_name=resource_name,
-        pattern_type=pattern_type,
-        principal=principal,
-        host=host,
-        operation=operation,
-        permission_type=permission_type,
-    )
-    return result, pos
-
-
 def _write_delete_acls_matching_acl(out: bytearray, value: DeleteAclsMatchingAcl, version: int) -> None:
     out += _I16.pack(value.error_code)
     if version >= 2:
@@ -323,34 +199,6 @@ def _write_delete_acls_matching_acl(out: bytearray, value: DeleteAclsMatchingAcl
         out.append(0)
 
 
-def _read_delete_acls_filter_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteAclsFilterResult, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 11)
-    else:
-        length, pos = read_count(buf, pos, 11)
-    matching_acls: list[DeleteAclsMatchingAcl] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            delete_acls_matching_acl, pos = _read_delete_acls_matching_acl(buf, pos, version)
-            matching_acls.append(delete_acls_matching_acl)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DeleteAclsFilterResult(
-        error_code=error_code,
-        error_message=error_message,
-        matching_acls=matching_acls,
-    )
-    return result, pos
-
-
 def _write_delete_acls_filter_result(out: bytearray, value: DeleteAclsFilterResult, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version >= 2:
@@ -369,28 +217,6 @@ def _write_delete_acls_filter_result(out: bytearray, value: DeleteAclsFilterResu
         out.append(0)
 
 
-def _read_delete_acls_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteAclsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 5)
-    else:
-        length, pos = read_count(buf, pos, 5)
-    filter_results: list[DeleteAclsFilterResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            delete_acls_filter_result, pos = yield from _read_delete_acls_filter_result(buf, pos, version)
-            filter_results.append(delete_acls_filter_result)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DeleteAclsResponse(
-        throttle_time_ms=throttle_time_ms,
-        filter_results=filter_results,
-    )
-    return result, pos
-
-
 def _write_delete_acls_response(out: bytearray, value: DeleteAclsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
@@ -403,3 +229,86 @@ def _write_delete_acls_response(out: bytearray, value: DeleteAclsResponse, versi
             yield from _write_delete_acls_filter_result(out, delete_acls_filter_result, version)
     if version >= 2:
         out.append(0)
+
+
+def _read_delete_acls_matching_acl_carried(buf: Buffer, pos: int, version: int) -> tuple[DeleteAclsMatchingAcl, int]:
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    (resource_type,) = _I8.unpack_from(buf, pos)
+    pos += 1
+    resource_name, pos = read_compact_string(buf, pos)
+    (pattern_type,) = _I8.unpack_from(buf, pos)
+    pos += 1
+    principal, pos = read_compact_string(buf, pos)
+    host, pos = read_compact_string(buf, pos)
+    operation, permission_type = _I8_I8.unpack_from(buf, pos)
+    pos += 2
+    pos = skip_tags(buf, pos)
+    result = DeleteAclsMatchingAcl(
+        error_code=error_code,
+        error_message=error_message,
+        resource_type=resource_type,
+        resource_name=resource_name,
+        pattern_type=pattern_type,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission_type=permission_type,
+    )
+    return result, pos
+
+
+def _read_delete_acls_filter_result_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteAclsFilterResult, int]]:
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    length, pos = read_compact_count(buf, pos, 11)
+    matching_acls: list[DeleteAclsMatchingAcl] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_acls_matching_acl, pos = _read_delete_acls_matching_acl_carried(buf, pos, version)
+            matching_acls.append(delete_acls_matching_acl)
+    pos = skip_tags(buf, pos)
+    result = DeleteAclsFilterResult(
+        error_code=error_code,
+        error_message=error_message,
+        matching_acls=matching_acls,
+    )
+    return result, pos
+
+
+def _read_delete_acls_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteAclsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 5)
+    filter_results: list[DeleteAclsFilterResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_acls_filter_result, pos = yield from _read_delete_acls_filter_result_carried(buf, pos, version)
+            filter_results.append(delete_acls_filter_result)
+    pos = skip_tags(buf, pos)
+    result = DeleteAclsResponse(
+        throttle_time_ms=throttle_time_ms,
+        filter_results=filter_results,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteAclsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    filter_results: list[DeleteAclsFilterResult] = field(default_factory=list)
+    """The results for each filter"""
+
+    API_KEY = 31
+    VERSIONS = (1, 3)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_delete_acls_response)
+    CARRIED = 3
+    _read_carried = staticmethod(_read_delete_acls_response_carried)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
@@ -27,41 +24,6 @@ from headgate.broker.wire.kafka.primitives import (
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-
-
-@dataclass(slots=True, kw_only=True)
-class DeleteGroupsRequest:
-    groups_names: list[str] = field(default_factory=list)
-    """The group names to delete"""
-
-    API_KEY: ClassVar[int] = 42
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DeleteGroupsRequest", version, 0, 2)
-        try:
-            return (yield from _read_delete_groups_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteGroupsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteGroupsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteGroupsRequest", version, 0, 2)
-        yield from _write_delete_groups_request(out, self, version)
 
 
 def _read_delete_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsRequest, int]]:
@@ -86,20 +48,26 @@ def _read_delete_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
-def _write_delete_groups_request(out: bytearray, value: DeleteGroupsRequest, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_count(out, len(value.groups_names))
-    else:
-        write_count(out, len(value.groups_names))
+def _write_delete_groups_request_carried(out: bytearray, value: DeleteGroupsRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.groups_names))
     for some_groups_names in portions(value.groups_names):
         yield len(some_groups_names)
         for text in some_groups_names:
-            if version >= 2:
-                write_compact_string(out, text)
-            else:
-                write_string(out, text)
-    if version == 2:
-        out.append(0)
+            write_compact_string(out, text)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteGroupsRequest(Message):
+    groups_names: list[str] = field(default_factory=list)
+    """The group names to delete"""
+
+    API_KEY = 42
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_delete_groups_request)
+    CARRIED = 2
+    _write_carried = staticmethod(_write_delete_groups_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,62 +80,6 @@ class DeletableGroupResult:
     """The deletion error, or 0 if the deletion succeeded"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteGroupsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    results: list[DeletableGroupResult] = field(default_factory=list)
-    """The deletion results"""
-
-    API_KEY: ClassVar[int] = 42
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DeleteGroupsResponse", version, 0, 2)
-        try:
-            return (yield from _read_delete_groups_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteGroupsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteGroupsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteGroupsResponse", version, 0, 2)
-        yield from _write_delete_groups_response(out, self, version)
-
-
-def _read_deletable_group_result(buf: Buffer, pos: int, version: int) -> tuple[DeletableGroupResult, int]:
-    group_id: str
-    if version >= 2:
-        group_id, pos = read_compact_string(buf, pos)
-    else:
-        group_id, pos = read_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = DeletableGroupResult(
-        group_id=group_id,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_deletable_group_result(out: bytearray, value: DeletableGroupResult, version: int) -> None:
     if version >= 2:
         write_compact_string(out, value.group_id)
@@ -176,28 +88,6 @@ def _write_deletable_group_result(out: bytearray, value: DeletableGroupResult, v
     out += _I16.pack(value.error_code)
     if version == 2:
         out.append(0)
-
-
-def _read_delete_groups_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 4)
-    else:
-        length, pos = read_count(buf, pos, 4)
-    results: list[DeletableGroupResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            deletable_group_result, pos = _read_deletable_group_result(buf, pos, version)
-            results.append(deletable_group_result)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = DeleteGroupsResponse(
-        throttle_time_ms=throttle_time_ms,
-        results=results,
-    )
-    return result, pos
 
 
 def _write_delete_groups_response(out: bytearray, value: DeleteGroupsResponse, version: int) -> Steps[None]:
@@ -212,3 +102,50 @@ def _write_delete_groups_response(out: bytearray, value: DeleteGroupsResponse, v
             _write_deletable_group_result(out, deletable_group_result, version)
     if version == 2:
         out.append(0)
+
+
+def _read_deletable_group_result_carried(buf: Buffer, pos: int, version: int) -> tuple[DeletableGroupResult, int]:
+    group_id, pos = read_compact_string(buf, pos)
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    pos = skip_tags(buf, pos)
+    result = DeletableGroupResult(
+        group_id=group_id,
+        error_code=error_code,
+    )
+    return result, pos
+
+
+def _read_delete_groups_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 4)
+    results: list[DeletableGroupResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            deletable_group_result, pos = _read_deletable_group_result_carried(buf, pos, version)
+            results.append(deletable_group_result)
+    pos = skip_tags(buf, pos)
+    result = DeleteGroupsResponse(
+        throttle_time_ms=throttle_time_ms,
+        results=results,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteGroupsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    results: list[DeletableGroupResult] = field(default_factory=list)
+    """The deletion results"""
+
+    API_KEY = 42
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_delete_groups_response)
+    CARRIED = 2
+    _read_carried = staticmethod(_read_delete_groups_response_carried)

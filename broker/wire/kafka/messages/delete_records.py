@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
@@ -50,43 +47,6 @@ class DeleteRecordsTopic:
     """Each partition that we want to delete records from"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsRequest:
-    topics: list[DeleteRecordsTopic] = field(default_factory=list)
-    """Each topic that we want to delete records from"""
-    timeout_ms: int = 0
-    """How long to wait for the deletion to complete, in milliseconds"""
-
-    API_KEY: ClassVar[int] = 21
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DeleteRecordsRequest", version, 0, 2)
-        try:
-            return (yield from _read_delete_records_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteRecordsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteRecordsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteRecordsRequest", version, 0, 2)
-        yield from _write_delete_records_request(out, self, version)
-
-
 def _read_delete_records_partition(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsPartition, int]:
     partition_index, offset = _I32_I64.unpack_from(buf, pos)
     pos += 12
@@ -97,12 +57,6 @@ def _read_delete_records_partition(buf: Buffer, pos: int, version: int) -> tuple
         offset=offset,
     )
     return result, pos
-
-
-def _write_delete_records_partition(out: bytearray, value: DeleteRecordsPartition, version: int) -> None:
-    out += _I32_I64.pack(value.partition_index, value.offset)
-    if version == 2:
-        out.append(0)
 
 
 def _read_delete_records_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsTopic, int]]:
@@ -130,23 +84,6 @@ def _read_delete_records_topic(buf: Buffer, pos: int, version: int) -> Steps[tup
     return result, pos
 
 
-def _write_delete_records_topic(out: bytearray, value: DeleteRecordsTopic, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    if version >= 2:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for delete_records_partition in some_partitions:
-            _write_delete_records_partition(out, delete_records_partition, version)
-    if version == 2:
-        out.append(0)
-
-
 def _read_delete_records_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 3)
@@ -169,18 +106,44 @@ def _read_delete_records_request(buf: Buffer, pos: int, version: int) -> Steps[t
     return result, pos
 
 
-def _write_delete_records_request(out: bytearray, value: DeleteRecordsRequest, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_count(out, len(value.topics))
-    else:
-        write_count(out, len(value.topics))
+def _write_delete_records_partition_carried(out: bytearray, value: DeleteRecordsPartition, version: int) -> None:
+    out += _I32_I64.pack(value.partition_index, value.offset)
+    out.append(0)
+
+
+def _write_delete_records_topic_carried(out: bytearray, value: DeleteRecordsTopic, version: int) -> Steps[None]:
+    write_compact_string(out, value.name)
+    write_compact_count(out, len(value.partitions))
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for delete_records_partition in some_partitions:
+            _write_delete_records_partition_carried(out, delete_records_partition, version)
+    out.append(0)
+
+
+def _write_delete_records_request_carried(out: bytearray, value: DeleteRecordsRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.topics))
     for some_topics in portions(value.topics):
         yield len(some_topics)
         for delete_records_topic in some_topics:
-            yield from _write_delete_records_topic(out, delete_records_topic, version)
+            yield from _write_delete_records_topic_carried(out, delete_records_topic, version)
     out += _I32.pack(value.timeout_ms)
-    if version == 2:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteRecordsRequest(Message):
+    topics: list[DeleteRecordsTopic] = field(default_factory=list)
+    """Each topic that we want to delete records from"""
+    timeout_ms: int = 0
+    """How long to wait for the deletion to complete, in milliseconds"""
+
+    API_KEY = 21
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_delete_records_request)
+    CARRIED = 2
+    _write_carried = staticmethod(_write_delete_records_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,87 +168,10 @@ class DeleteRecordsTopicResult:
     """Each partition that we wanted to delete records from"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    topics: list[DeleteRecordsTopicResult] = field(default_factory=list)
-    """Each topic that we wanted to delete records from"""
-
-    API_KEY: ClassVar[int] = 21
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DeleteRecordsResponse", version, 0, 2)
-        try:
-            return (yield from _read_delete_records_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteRecordsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteRecordsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteRecordsResponse", version, 0, 2)
-        yield from _write_delete_records_response(out, self, version)
-
-
-def _read_delete_records_partition_result(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsPartitionResult, int]:
-    partition_index, low_watermark, error_code = _I32_I64_I16.unpack_from(buf, pos)
-    pos += 14
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = DeleteRecordsPartitionResult(
-        partition_index=partition_index,
-        low_watermark=low_watermark,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_delete_records_partition_result(out: bytearray, value: DeleteRecordsPartitionResult, version: int) -> None:
     out += _I32_I64_I16.pack(value.partition_index, value.low_watermark, value.error_code)
     if version == 2:
         out.append(0)
-
-
-def _read_delete_records_topic_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsTopicResult, int]]:
-    name: str
-    if version >= 2:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 14)
-    else:
-        length, pos = read_count(buf, pos, 14)
-    partitions: list[DeleteRecordsPartitionResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            delete_records_partition_result, pos = _read_delete_records_partition_result(buf, pos, version)
-            partitions.append(delete_records_partition_result)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = DeleteRecordsTopicResult(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_delete_records_topic_result(out: bytearray, value: DeleteRecordsTopicResult, version: int) -> Steps[None]:
@@ -305,28 +191,6 @@ def _write_delete_records_topic_result(out: bytearray, value: DeleteRecordsTopic
         out.append(0)
 
 
-def _read_delete_records_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    topics: list[DeleteRecordsTopicResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            delete_records_topic_result, pos = yield from _read_delete_records_topic_result(buf, pos, version)
-            topics.append(delete_records_topic_result)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = DeleteRecordsResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_delete_records_response(out: bytearray, value: DeleteRecordsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
@@ -339,3 +203,67 @@ def _write_delete_records_response(out: bytearray, value: DeleteRecordsResponse,
             yield from _write_delete_records_topic_result(out, delete_records_topic_result, version)
     if version == 2:
         out.append(0)
+
+
+def _read_delete_records_partition_result_carried(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsPartitionResult, int]:
+    partition_index, low_watermark, error_code = _I32_I64_I16.unpack_from(buf, pos)
+    pos += 14
+    pos = skip_tags(buf, pos)
+    result = DeleteRecordsPartitionResult(
+        partition_index=partition_index,
+        low_watermark=low_watermark,
+        error_code=error_code,
+    )
+    return result, pos
+
+
+def _read_delete_records_topic_result_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsTopicResult, int]]:
+    name, pos = read_compact_string(buf, pos)
+    length, pos = read_compact_count(buf, pos, 15)
+    partitions: list[DeleteRecordsPartitionResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_records_partition_result, pos = _read_delete_records_partition_result_carried(buf, pos, version)
+            partitions.append(delete_records_partition_result)
+    pos = skip_tags(buf, pos)
+    result = DeleteRecordsTopicResult(
+        name=name,
+        partitions=partitions,
+    )
+    return result, pos
+
+
+def _read_delete_records_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 3)
+    topics: list[DeleteRecordsTopicResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_records_topic_result, pos = yield from _read_delete_records_topic_result_carried(buf, pos, version)
+            topics.append(delete_records_topic_result)
+    pos = skip_tags(buf, pos)
+    result = DeleteRecordsResponse(
+        throttle_time_ms=throttle_time_ms,
+        topics=topics,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteRecordsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    topics: list[DeleteRecordsTopicResult] = field(default_factory=list)
+    """Each topic that we wanted to delete records from"""
+
+    API_KEY = 21
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_delete_records_response)
+    CARRIED = 2
+    _read_carried = staticmethod(_read_delete_records_response_carried)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     present,
     read_compact_count,
@@ -24,7 +21,6 @@ from headgate.broker.wire.kafka.primitives import (
     read_uuid,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -46,45 +42,6 @@ class DeleteTopicState:
     """The unique topic ID"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteTopicsRequest:
-    topics: list[DeleteTopicState] = field(default_factory=list)
-    """The name or topic ID of the topic (v6)"""
-    topic_names: list[str] = field(default_factory=list)
-    """The names of the topics to delete (v1-v5)"""
-    timeout_ms: int = 0
-    """The length of time in milliseconds to wait for the deletions to complete"""
-
-    API_KEY: ClassVar[int] = 20
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DeleteTopicsRequest", version, 1, 6)
-        try:
-            return (yield from _read_delete_topics_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteTopicsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteTopicsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteTopicsRequest", version, 1, 6)
-        yield from _write_delete_topics_request(out, self, version)
-
-
 def _read_delete_topic_state(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicState, int]:
     name, pos = read_compact_nullable_string(buf, pos)
     topic_id, pos = read_uuid(buf, pos)
@@ -94,12 +51,6 @@ def _read_delete_topic_state(buf: Buffer, pos: int, version: int) -> tuple[Delet
         topic_id=topic_id,
     )
     return result, pos
-
-
-def _write_delete_topic_state(out: bytearray, value: DeleteTopicState, version: int) -> None:
-    write_compact_nullable_string(out, value.name)
-    out += value.topic_id.bytes
-    out.append(0)
 
 
 def _read_delete_topics_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsRequest, int]]:
@@ -139,30 +90,37 @@ def _read_delete_topics_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
-def _write_delete_topics_request(out: bytearray, value: DeleteTopicsRequest, version: int) -> Steps[None]:
-    if version == 6:
-        write_compact_count(out, len(value.topics))
-        for some_topics in portions(value.topics):
-            yield len(some_topics)
-            for delete_topic_state in some_topics:
-                _write_delete_topic_state(out, delete_topic_state, version)
-    elif value.topics:
-        raise unsupported("DeleteTopicsRequest", "topics", version)
-    if version <= 5:
-        if version >= 4:
-            write_compact_count(out, len(value.topic_names))
-        else:
-            write_count(out, len(value.topic_names))
-        for some_topic_names in portions(value.topic_names):
-            yield len(some_topic_names)
-            for text in some_topic_names:
-                if version >= 4:
-                    write_compact_string(out, text)
-                else:
-                    write_string(out, text)
+def _write_delete_topic_state_carried(out: bytearray, value: DeleteTopicState, version: int) -> None:
+    write_compact_nullable_string(out, value.name)
+    out += value.topic_id.bytes
+    out.append(0)
+
+
+def _write_delete_topics_request_carried(out: bytearray, value: DeleteTopicsRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.topics))
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for delete_topic_state in some_topics:
+            _write_delete_topic_state_carried(out, delete_topic_state, version)
     out += _I32.pack(value.timeout_ms)
-    if version >= 4:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteTopicsRequest(Message):
+    topics: list[DeleteTopicState] = field(default_factory=list)
+    """The name or topic ID of the topic (v6)"""
+    topic_names: list[str] = field(default_factory=list)
+    """The names of the topics to delete (v1-v5)"""
+    timeout_ms: int = 0
+    """The length of time in milliseconds to wait for the deletions to complete"""
+
+    API_KEY = 20
+    VERSIONS = (1, 6)
+    FLEXIBLE_FROM = 4
+    _read = staticmethod(_read_delete_topics_request)
+    CARRIED = 6
+    _write_carried = staticmethod(_write_delete_topics_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,72 +135,6 @@ class DeletableTopicResult:
     """The deletion error, or 0 if the deletion succeeded"""
     error_message: str | None = None
     """The error message, or null if there was no error (v5+)"""
-
-
-@dataclass(slots=True, kw_only=True)
-class DeleteTopicsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    responses: list[DeletableTopicResult] = field(default_factory=list)
-    """The results for each topic we tried to delete"""
-
-    API_KEY: ClassVar[int] = 20
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DeleteTopicsResponse", version, 1, 6)
-        try:
-            return (yield from _read_delete_topics_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DeleteTopicsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DeleteTopicsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DeleteTopicsResponse", version, 1, 6)
-        yield from _write_delete_topics_response(out, self, version)
-
-
-def _read_deletable_topic_result(buf: Buffer, pos: int, version: int) -> tuple[DeletableTopicResult, int]:
-    name: str | None
-    if version >= 6:
-        name, pos = read_compact_nullable_string(buf, pos)
-    elif version >= 4:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    topic_id: UUID = ZERO_UUID
-    if version == 6:
-        topic_id, pos = read_uuid(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None = None
-    if version >= 5:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    if version >= 4:
-        pos = skip_tags(buf, pos)
-    result = DeletableTopicResult(
-        name=name,
-        topic_id=topic_id,
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
 
 
 def _write_deletable_topic_result(out: bytearray, value: DeletableTopicResult, version: int) -> None:
@@ -261,28 +153,6 @@ def _write_deletable_topic_result(out: bytearray, value: DeletableTopicResult, v
         out.append(0)
 
 
-def _read_delete_topics_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 4)
-    else:
-        length, pos = read_count(buf, pos, 4)
-    responses: list[DeletableTopicResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            deletable_topic_result, pos = _read_deletable_topic_result(buf, pos, version)
-            responses.append(deletable_topic_result)
-    if version >= 4:
-        pos = skip_tags(buf, pos)
-    result = DeleteTopicsResponse(
-        throttle_time_ms=throttle_time_ms,
-        responses=responses,
-    )
-    return result, pos
-
-
 def _write_delete_topics_response(out: bytearray, value: DeleteTopicsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 4:
@@ -295,3 +165,54 @@ def _write_delete_topics_response(out: bytearray, value: DeleteTopicsResponse, v
             _write_deletable_topic_result(out, deletable_topic_result, version)
     if version >= 4:
         out.append(0)
+
+
+def _read_deletable_topic_result_carried(buf: Buffer, pos: int, version: int) -> tuple[DeletableTopicResult, int]:
+    name, pos = read_compact_nullable_string(buf, pos)
+    topic_id, pos = read_uuid(buf, pos)
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    pos = skip_tags(buf, pos)
+    result = DeletableTopicResult(
+        name=name,
+        topic_id=topic_id,
+        error_code=error_code,
+        error_message=error_message,
+    )
+    return result, pos
+
+
+def _read_delete_topics_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 21)
+    responses: list[DeletableTopicResult] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            deletable_topic_result, pos = _read_deletable_topic_result_carried(buf, pos, version)
+            responses.append(deletable_topic_result)
+    pos = skip_tags(buf, pos)
+    result = DeleteTopicsResponse(
+        throttle_time_ms=throttle_time_ms,
+        responses=responses,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteTopicsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    responses: list[DeletableTopicResult] = field(default_factory=list)
+    """The results for each topic we tried to delete"""
+
+    API_KEY = 20
+    VERSIONS = (1, 6)
+    FLEXIBLE_FROM = 4
+    _write = staticmethod(_write_delete_topics_response)
+    CARRIED = 6
+    _read_carried = staticmethod(_read_delete_topics_response_carried)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
-    read_count,
     read_nullable_string,
-    read_string,
     skip_tags,
     steps,
     write_compact_count,
@@ -34,56 +29,8 @@ _I8 = struct.Struct(">b")
 _I8_I8 = struct.Struct(">bb")
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsRequest:
-    resource_type_filter: int = 0
-    """The resource type"""
-    resource_name_filter: str | None = ""
-    """The resource name, or null to match any resource name"""
-    pattern_type_filter: int = 3
-    """The resource pattern to match"""
-    principal_filter: str | None = ""
-    """The principal to match, or null to match any principal"""
-    host_filter: str | None = ""
-    """The host to match, or null to match any host"""
-    operation: int = 0
-    """The operation to match"""
-    permission_type: int = 0
-    """The permission type to match"""
-
-    API_KEY: ClassVar[int] = 29
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeAclsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeAclsRequest", version, 1, 3)
-        try:
-            yield 1
-            return _read_describe_acls_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeAclsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeAclsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeAclsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeAclsRequest", version, 1, 3)
-        yield 1
-        _write_describe_acls_request(out, self, version)
-
-
-def _read_describe_acls_request(buf: Buffer, pos: int, version: int) -> tuple[DescribeAclsRequest, int]:
+def _read_describe_acls_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeAclsRequest, int]]:
+    yield 1
     (resource_type_filter,) = _I8.unpack_from(buf, pos)
     pos += 1
     resource_name_filter: str | None
@@ -119,24 +66,40 @@ def _read_describe_acls_request(buf: Buffer, pos: int, version: int) -> tuple[De
     return result, pos
 
 
-def _write_describe_acls_request(out: bytearray, value: DescribeAclsRequest, version: int) -> None:
+def _write_describe_acls_request_carried(out: bytearray, value: DescribeAclsRequest, version: int) -> Steps[None]:
+    yield 1
     out += _I8.pack(value.resource_type_filter)
-    if version >= 2:
-        write_compact_nullable_string(out, value.resource_name_filter)
-    else:
-        write_nullable_string(out, value.resource_name_filter)
+    write_compact_nullable_string(out, value.resource_name_filter)
     out += _I8.pack(value.pattern_type_filter)
-    if version >= 2:
-        write_compact_nullable_string(out, value.principal_filter)
-    else:
-        write_nullable_string(out, value.principal_filter)
-    if version >= 2:
-        write_compact_nullable_string(out, value.host_filter)
-    else:
-        write_nullable_string(out, value.host_filter)
+    write_compact_nullable_string(out, value.principal_filter)
+    write_compact_nullable_string(out, value.host_filter)
     out += _I8_I8.pack(value.operation, value.permission_type)
-    if version >= 2:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeAclsRequest(Message):
+    resource_type_filter: int = 0
+    """The resource type"""
+    resource_name_filter: str | None = ""
+    """The resource name, or null to match any resource name"""
+    pattern_type_filter: int = 3
+    """The resource pattern to match"""
+    principal_filter: str | None = ""
+    """The principal to match, or null to match any principal"""
+    host_filter: str | None = ""
+    """The host to match, or null to match any host"""
+    operation: int = 0
+    """The operation to match"""
+    permission_type: int = 0
+    """The permission type to match"""
+
+    API_KEY = 29
+    VERSIONS = (1, 3)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_describe_acls_request)
+    CARRIED = 3
+    _write_carried = staticmethod(_write_describe_acls_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,73 +130,6 @@ class DescribeAclsResource:
     """The ACLs"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    error_message: str | None = ""
-    """The error message, or null if there was no error"""
-    resources: list[DescribeAclsResource] = field(default_factory=list)
-    """Each Resource that is referenced in an ACL"""
-
-    API_KEY: ClassVar[int] = 29
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 3)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeAclsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeAclsResponse", version, 1, 3)
-        try:
-            return (yield from _read_describe_acls_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeAclsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeAclsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeAclsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeAclsResponse", version, 1, 3)
-        yield from _write_describe_acls_response(out, self, version)
-
-
-def _read_acl_description(buf: Buffer, pos: int, version: int) -> tuple[AclDescription, int]:
-    principal: str
-    if version >= 2:
-        principal, pos = read_compact_string(buf, pos)
-    else:
-        principal, pos = read_string(buf, pos)
-    host: str
-    if version >= 2:
-        host, pos = read_compact_string(buf, pos)
-    else:
-        host, pos = read_string(buf, pos)
-    operation, permission_type = _I8_I8.unpack_from(buf, pos)
-    pos += 2
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = AclDescription(
-        principal=principal,
-        host=host,
-        operation=operation,
-        permission_type=permission_type,
-    )
-    return result, pos
-
-
 def _write_acl_description(out: bytearray, value: AclDescription, version: int) -> None:
     if version >= 2:
         write_compact_string(out, value.principal)
@@ -246,37 +142,6 @@ def _write_acl_description(out: bytearray, value: AclDescription, version: int) 
     out += _I8_I8.pack(value.operation, value.permission_type)
     if version >= 2:
         out.append(0)
-
-
-def _read_describe_acls_resource(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeAclsResource, int]]:
-    (resource_type,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    resource_name: str
-    if version >= 2:
-        resource_name, pos = read_compact_string(buf, pos)
-    else:
-        resource_name, pos = read_string(buf, pos)
-    (pattern_type,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 5)
-    else:
-        length, pos = read_count(buf, pos, 5)
-    acls: list[AclDescription] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            acl_description, pos = _read_acl_description(buf, pos, version)
-            acls.append(acl_description)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DescribeAclsResource(
-        resource_type=resource_type,
-        resource_name=resource_name,
-        pattern_type=pattern_type,
-        acls=acls,
-    )
-    return result, pos
 
 
 def _write_describe_acls_resource(out: bytearray, value: DescribeAclsResource, version: int) -> Steps[None]:
@@ -298,35 +163,6 @@ def _write_describe_acls_resource(out: bytearray, value: DescribeAclsResource, v
         out.append(0)
 
 
-def _read_describe_acls_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeAclsResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 5)
-    else:
-        length, pos = read_count(buf, pos, 5)
-    resources: list[DescribeAclsResource] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_acls_resource, pos = yield from _read_describe_acls_resource(buf, pos, version)
-            resources.append(describe_acls_resource)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DescribeAclsResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        resources=resources,
-    )
-    return result, pos
-
-
 def _write_describe_acls_response(out: bytearray, value: DescribeAclsResponse, version: int) -> Steps[None]:
     out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
     if version >= 2:
@@ -343,3 +179,83 @@ def _write_describe_acls_response(out: bytearray, value: DescribeAclsResponse, v
             yield from _write_describe_acls_resource(out, describe_acls_resource, version)
     if version >= 2:
         out.append(0)
+
+
+def _read_acl_description_carried(buf: Buffer, pos: int, version: int) -> tuple[AclDescription, int]:
+    principal, pos = read_compact_string(buf, pos)
+    host, pos = read_compact_string(buf, pos)
+    operation, permission_type = _I8_I8.unpack_from(buf, pos)
+    pos += 2
+    pos = skip_tags(buf, pos)
+    result = AclDescription(
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission_type=permission_type,
+    )
+    return result, pos
+
+
+def _read_describe_acls_resource_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeAclsResource, int]]:
+    (resource_type,) = _I8.unpack_from(buf, pos)
+    pos += 1
+    resource_name, pos = read_compact_string(buf, pos)
+    (pattern_type,) = _I8.unpack_from(buf, pos)
+    pos += 1
+    length, pos = read_compact_count(buf, pos, 5)
+    acls: list[AclDescription] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            acl_description, pos = _read_acl_description_carried(buf, pos, version)
+            acls.append(acl_description)
+    pos = skip_tags(buf, pos)
+    result = DescribeAclsResource(
+        resource_type=resource_type,
+        resource_name=resource_name,
+        pattern_type=pattern_type,
+        acls=acls,
+    )
+    return result, pos
+
+
+def _read_describe_acls_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeAclsResponse, int]]:
+    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
+    pos += 6
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    length, pos = read_compact_count(buf, pos, 5)
+    resources: list[DescribeAclsResource] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_acls_resource, pos = yield from _read_describe_acls_resource_carried(buf, pos, version)
+            resources.append(describe_acls_resource)
+    pos = skip_tags(buf, pos)
+    result = DescribeAclsResponse(
+        throttle_time_ms=throttle_time_ms,
+        error_code=error_code,
+        error_message=error_message,
+        resources=resources,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeAclsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    error_message: str | None = ""
+    """The error message, or null if there was no error"""
+    resources: list[DescribeAclsResource] = field(default_factory=list)
+    """Each Resource that is referenced in an ACL"""
+
+    API_KEY = 29
+    VERSIONS = (1, 3)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_describe_acls_response)
+    CARRIED = 3
+    _read_carried = staticmethod(_read_describe_acls_response_carried)

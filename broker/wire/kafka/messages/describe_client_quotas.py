@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
     read_compact_string,
     read_count,
-    read_nullable_count,
     read_nullable_string,
     read_string,
     skip_tags,
@@ -49,43 +45,6 @@ class ComponentData:
     """The string to match against, or null if unused for the match type"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClientQuotasRequest:
-    components: list[ComponentData] = field(default_factory=list)
-    """Filter components to apply to quota entities"""
-    strict: bool = False
-    """Whether the match is strict, i.e. should exclude entities with unspecified entity types"""
-
-    API_KEY: ClassVar[int] = 48
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClientQuotasRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeClientQuotasRequest", version, 0, 1)
-        try:
-            return (yield from _read_describe_client_quotas_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeClientQuotasRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClientQuotasRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeClientQuotasRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeClientQuotasRequest", version, 0, 1)
-        yield from _write_describe_client_quotas_request(out, self, version)
-
-
 def _read_component_data(buf: Buffer, pos: int, version: int) -> tuple[ComponentData, int]:
     entity_type: str
     if version >= 1:
@@ -107,20 +66,6 @@ def _read_component_data(buf: Buffer, pos: int, version: int) -> tuple[Component
         match=match,
     )
     return result, pos
-
-
-def _write_component_data(out: bytearray, value: ComponentData, version: int) -> None:
-    if version >= 1:
-        write_compact_string(out, value.entity_type)
-    else:
-        write_string(out, value.entity_type)
-    out += _I8.pack(value.match_type)
-    if version >= 1:
-        write_compact_nullable_string(out, value.match)
-    else:
-        write_nullable_string(out, value.match)
-    if version == 1:
-        out.append(0)
 
 
 def _read_describe_client_quotas_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClientQuotasRequest, int]]:
@@ -145,18 +90,36 @@ def _read_describe_client_quotas_request(buf: Buffer, pos: int, version: int) ->
     return result, pos
 
 
-def _write_describe_client_quotas_request(out: bytearray, value: DescribeClientQuotasRequest, version: int) -> Steps[None]:
-    if version >= 1:
-        write_compact_count(out, len(value.components))
-    else:
-        write_count(out, len(value.components))
+def _write_component_data_carried(out: bytearray, value: ComponentData, version: int) -> None:
+    write_compact_string(out, value.entity_type)
+    out += _I8.pack(value.match_type)
+    write_compact_nullable_string(out, value.match)
+    out.append(0)
+
+
+def _write_describe_client_quotas_request_carried(out: bytearray, value: DescribeClientQuotasRequest, version: int) -> Steps[None]:
+    write_compact_count(out, len(value.components))
     for some_components in portions(value.components):
         yield len(some_components)
         for component_data in some_components:
-            _write_component_data(out, component_data, version)
+            _write_component_data_carried(out, component_data, version)
     out += _BOOL.pack(value.strict)
-    if version == 1:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClientQuotasRequest(Message):
+    components: list[ComponentData] = field(default_factory=list)
+    """Filter components to apply to quota entities"""
+    strict: bool = False
+    """Whether the match is strict, i.e. should exclude entities with unspecified entity types"""
+
+    API_KEY = 48
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 1
+    _read = staticmethod(_read_describe_client_quotas_request)
+    CARRIED = 1
+    _write_carried = staticmethod(_write_describe_client_quotas_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,69 +152,6 @@ class EntryData:
     """The quota values for the entity"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClientQuotasResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The error code, or `0` if the quota description succeeded"""
-    error_message: str | None = ""
-    """The error message, or `null` if the quota description succeeded"""
-    entries: list[EntryData] | None = field(default_factory=list)
-    """A result entry"""
-
-    API_KEY: ClassVar[int] = 48
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClientQuotasResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeClientQuotasResponse", version, 0, 1)
-        try:
-            return (yield from _read_describe_client_quotas_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeClientQuotasResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClientQuotasResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeClientQuotasResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeClientQuotasResponse", version, 0, 1)
-        yield from _write_describe_client_quotas_response(out, self, version)
-
-
-def _read_entity_data(buf: Buffer, pos: int, version: int) -> tuple[EntityData, int]:
-    entity_type: str
-    if version >= 1:
-        entity_type, pos = read_compact_string(buf, pos)
-    else:
-        entity_type, pos = read_string(buf, pos)
-    entity_name: str | None
-    if version >= 1:
-        entity_name, pos = read_compact_nullable_string(buf, pos)
-    else:
-        entity_name, pos = read_nullable_string(buf, pos)
-    if version == 1:
-        pos = skip_tags(buf, pos)
-    result = EntityData(
-        entity_type=entity_type,
-        entity_name=entity_name,
-    )
-    return result, pos
-
-
 def _write_entity_data(out: bytearray, value: EntityData, version: int) -> None:
     if version >= 1:
         write_compact_string(out, value.entity_type)
@@ -265,23 +165,6 @@ def _write_entity_data(out: bytearray, value: EntityData, version: int) -> None:
         out.append(0)
 
 
-def _read_value_data(buf: Buffer, pos: int, version: int) -> tuple[ValueData, int]:
-    key: str
-    if version >= 1:
-        key, pos = read_compact_string(buf, pos)
-    else:
-        key, pos = read_string(buf, pos)
-    (value,) = _F64.unpack_from(buf, pos)
-    pos += 8
-    if version == 1:
-        pos = skip_tags(buf, pos)
-    result = ValueData(
-        key=key,
-        value=value,
-    )
-    return result, pos
-
-
 def _write_value_data(out: bytearray, value: ValueData, version: int) -> None:
     if version >= 1:
         write_compact_string(out, value.key)
@@ -290,36 +173,6 @@ def _write_value_data(out: bytearray, value: ValueData, version: int) -> None:
     out += _F64.pack(value.value)
     if version == 1:
         out.append(0)
-
-
-def _read_entry_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[EntryData, int]]:
-    if version >= 1:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    entity: list[EntityData] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            entity_data, pos = _read_entity_data(buf, pos, version)
-            entity.append(entity_data)
-    if version >= 1:
-        length, pos = read_compact_count(buf, pos, 10)
-    else:
-        length, pos = read_count(buf, pos, 10)
-    values: list[ValueData] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            value_data, pos = _read_value_data(buf, pos, version)
-            values.append(value_data)
-    if version == 1:
-        pos = skip_tags(buf, pos)
-    result = EntryData(
-        entity=entity,
-        values=values,
-    )
-    return result, pos
 
 
 def _write_entry_data(out: bytearray, value: EntryData, version: int) -> Steps[None]:
@@ -341,37 +194,6 @@ def _write_entry_data(out: bytearray, value: EntryData, version: int) -> Steps[N
             _write_value_data(out, value_data, version)
     if version == 1:
         out.append(0)
-
-
-def _read_describe_client_quotas_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClientQuotasResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message: str | None
-    if version >= 1:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    if version >= 1:
-        length, pos = read_compact_nullable_count(buf, pos, 3)
-    else:
-        length, pos = read_nullable_count(buf, pos, 3)
-    entries: list[EntryData] | None = None
-    if length >= 0:
-        entries = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                entry_data, pos = yield from _read_entry_data(buf, pos, version)
-                entries.append(entry_data)
-    if version == 1:
-        pos = skip_tags(buf, pos)
-    result = DescribeClientQuotasResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        entries=entries,
-    )
-    return result, pos
 
 
 def _write_describe_client_quotas_response(out: bytearray, value: DescribeClientQuotasResponse, version: int) -> Steps[None]:
@@ -396,3 +218,95 @@ def _write_describe_client_quotas_response(out: bytearray, value: DescribeClient
                 yield from _write_entry_data(out, entry_data, version)
     if version == 1:
         out.append(0)
+
+
+def _read_entity_data_carried(buf: Buffer, pos: int, version: int) -> tuple[EntityData, int]:
+    entity_type, pos = read_compact_string(buf, pos)
+    entity_name, pos = read_compact_nullable_string(buf, pos)
+    pos = skip_tags(buf, pos)
+    result = EntityData(
+        entity_type=entity_type,
+        entity_name=entity_name,
+    )
+    return result, pos
+
+
+def _read_value_data_carried(buf: Buffer, pos: int, version: int) -> tuple[ValueData, int]:
+    key, pos = read_compact_string(buf, pos)
+    (value,) = _F64.unpack_from(buf, pos)
+    pos += 8
+    pos = skip_tags(buf, pos)
+    result = ValueData(
+        key=key,
+        value=value,
+    )
+    return result, pos
+
+
+def _read_entry_data_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[EntryData, int]]:
+    length, pos = read_compact_count(buf, pos, 3)
+    entity: list[EntityData] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            entity_data, pos = _read_entity_data_carried(buf, pos, version)
+            entity.append(entity_data)
+    length, pos = read_compact_count(buf, pos, 10)
+    values: list[ValueData] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            value_data, pos = _read_value_data_carried(buf, pos, version)
+            values.append(value_data)
+    pos = skip_tags(buf, pos)
+    result = EntryData(
+        entity=entity,
+        values=values,
+    )
+    return result, pos
+
+
+def _read_describe_client_quotas_response_carried(
+    buf: Buffer, pos: int, version: int
+) -> Steps[tuple[DescribeClientQuotasResponse, int]]:
+    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
+    pos += 6
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    length, pos = read_compact_nullable_count(buf, pos, 3)
+    entries: list[EntryData] | None = None
+    if length >= 0:
+        entries = []
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                entry_data, pos = yield from _read_entry_data_carried(buf, pos, version)
+                entries.append(entry_data)
+    pos = skip_tags(buf, pos)
+    result = DescribeClientQuotasResponse(
+        throttle_time_ms=throttle_time_ms,
+        error_code=error_code,
+        error_message=error_message,
+        entries=entries,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeClientQuotasResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The error code, or `0` if the quota description succeeded"""
+    error_message: str | None = ""
+    """The error message, or `null` if the quota description succeeded"""
+    entries: list[EntryData] | None = field(default_factory=list)
+    """A result entry"""
+
+    API_KEY = 48
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 1
+    _write = staticmethod(_write_describe_client_quotas_response)
+    CARRIED = 1
+    _read_carried = staticmethod(_read_describe_client_quotas_response_carried)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
-    read_compact_count,
-    read_compact_nullable_string,
-    read_compact_string,
     skip_tags,
-    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -30,48 +23,8 @@ _I32_I16 = struct.Struct(">ih")
 _I8 = struct.Struct(">b")
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClusterRequest:
-    include_cluster_authorized_operations: bool = False
-    """Whether to include cluster authorized operations"""
-    endpoint_type: int = 1
-    """The endpoint type to describe. 1=brokers, 2=controllers (v1+)"""
-    include_fenced_brokers: bool = False
-    """Whether to include fenced brokers when listing brokers (v2)"""
-
-    API_KEY: ClassVar[int] = 60
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClusterRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeClusterRequest", version, 0, 2)
-        try:
-            yield 1
-            return _read_describe_cluster_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeClusterRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeClusterRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeClusterRequest", version, 0, 2)
-        yield 1
-        _write_describe_cluster_request(out, self, version)
-
-
-def _read_describe_cluster_request(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterRequest, int]:
+def _read_describe_cluster_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClusterRequest, int]]:
+    yield 1
     (include_cluster_authorized_operations,) = _BOOL.unpack_from(buf, pos)
     pos += 1
     endpoint_type: int = 1
@@ -91,17 +44,19 @@ def _read_describe_cluster_request(buf: Buffer, pos: int, version: int) -> tuple
     return result, pos
 
 
-def _write_describe_cluster_request(out: bytearray, value: DescribeClusterRequest, version: int) -> None:
-    out += _BOOL.pack(value.include_cluster_authorized_operations)
-    if version >= 1:
-        out += _I8.pack(value.endpoint_type)
-    elif value.endpoint_type != 1:
-        raise unsupported("DescribeClusterRequest", "endpoint_type", version)
-    if version == 2:
-        out += _BOOL.pack(value.include_fenced_brokers)
-    elif value.include_fenced_brokers:
-        raise unsupported("DescribeClusterRequest", "include_fenced_brokers", version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeClusterRequest(Message):
+    include_cluster_authorized_operations: bool = False
+    """Whether to include cluster authorized operations"""
+    endpoint_type: int = 1
+    """The endpoint type to describe. 1=brokers, 2=controllers (v1+)"""
+    include_fenced_brokers: bool = False
+    """Whether to include fenced brokers when listing brokers (v2)"""
+
+    API_KEY = 60
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_describe_cluster_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,8 +75,38 @@ class DescribeClusterBroker:
     """Whether the broker is fenced (v2)"""
 
 
+def _write_describe_cluster_broker(out: bytearray, value: DescribeClusterBroker, version: int) -> None:
+    out += _I32.pack(value.broker_id)
+    write_compact_string(out, value.host)
+    out += _I32.pack(value.port)
+    write_compact_nullable_string(out, value.rack)
+    if version == 2:
+        out += _BOOL.pack(value.is_fenced)
+    elif value.is_fenced:
+        raise unsupported("DescribeClusterBroker", "is_fenced", version)
+    out.append(0)
+
+
+def _write_describe_cluster_response(out: bytearray, value: DescribeClusterResponse, version: int) -> Steps[None]:
+    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
+    write_compact_nullable_string(out, value.error_message)
+    if version >= 1:
+        out += _I8.pack(value.endpoint_type)
+    elif value.endpoint_type != 1:
+        raise unsupported("DescribeClusterResponse", "endpoint_type", version)
+    write_compact_string(out, value.cluster_id)
+    out += _I32.pack(value.controller_id)
+    write_compact_count(out, len(value.brokers))
+    for some_brokers in portions(value.brokers):
+        yield len(some_brokers)
+        for describe_cluster_broker in some_brokers:
+            _write_describe_cluster_broker(out, describe_cluster_broker, version)
+    out += _I32.pack(value.cluster_authorized_operations)
+    out.append(0)
+
+
 @dataclass(slots=True, kw_only=True)
-class DescribeClusterResponse:
+class DescribeClusterResponse(Message):
     throttle_time_ms: int = 0
     """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
     violate any quota
@@ -143,117 +128,7 @@ class DescribeClusterResponse:
     cluster_authorized_operations: int = -2147483648
     """32-bit bitfield to represent authorized operations for this cluster"""
 
-    API_KEY: ClassVar[int] = 60
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClusterResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeClusterResponse", version, 0, 2)
-        try:
-            return (yield from _read_describe_cluster_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeClusterResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeClusterResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeClusterResponse", version, 0, 2)
-        yield from _write_describe_cluster_response(out, self, version)
-
-
-def _read_describe_cluster_broker(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterBroker, int]:
-    (broker_id,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    host, pos = read_compact_string(buf, pos)
-    (port,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    rack, pos = read_compact_nullable_string(buf, pos)
-    is_fenced: bool = False
-    if version == 2:
-        (is_fenced,) = _BOOL.unpack_from(buf, pos)
-        pos += 1
-    pos = skip_tags(buf, pos)
-    result = DescribeClusterBroker(
-        broker_id=broker_id,
-        host=host,
-        port=port,
-        rack=rack,
-        is_fenced=is_fenced,
-    )
-    return result, pos
-
-
-def _write_describe_cluster_broker(out: bytearray, value: DescribeClusterBroker, version: int) -> None:
-    out += _I32.pack(value.broker_id)
-    write_compact_string(out, value.host)
-    out += _I32.pack(value.port)
-    write_compact_nullable_string(out, value.rack)
-    if version == 2:
-        out += _BOOL.pack(value.is_fenced)
-    elif value.is_fenced:
-        raise unsupported("DescribeClusterBroker", "is_fenced", version)
-    out.append(0)
-
-
-def _read_describe_cluster_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClusterResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    endpoint_type: int = 1
-    if version >= 1:
-        (endpoint_type,) = _I8.unpack_from(buf, pos)
-        pos += 1
-    cluster_id, pos = read_compact_string(buf, pos)
-    (controller_id,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 11)
-    brokers: list[DescribeClusterBroker] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_cluster_broker, pos = _read_describe_cluster_broker(buf, pos, version)
-            brokers.append(describe_cluster_broker)
-    (cluster_authorized_operations,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    pos = skip_tags(buf, pos)
-    result = DescribeClusterResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        endpoint_type=endpoint_type,
-        cluster_id=cluster_id,
-        controller_id=controller_id,
-        brokers=brokers,
-        cluster_authorized_operations=cluster_authorized_operations,
-    )
-    return result, pos
-
-
-def _write_describe_cluster_response(out: bytearray, value: DescribeClusterResponse, version: int) -> Steps[None]:
-    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
-    write_compact_nullable_string(out, value.error_message)
-    if version >= 1:
-        out += _I8.pack(value.endpoint_type)
-    elif value.endpoint_type != 1:
-        raise unsupported("DescribeClusterResponse", "endpoint_type", version)
-    write_compact_string(out, value.cluster_id)
-    out += _I32.pack(value.controller_id)
-    write_compact_count(out, len(value.brokers))
-    for some_brokers in portions(value.brokers):
-        yield len(some_brokers)
-        for describe_cluster_broker in some_brokers:
-            _write_describe_cluster_broker(out, describe_cluster_broker, version)
-    out += _I32.pack(value.cluster_authorized_operations)
-    out.append(0)
+    API_KEY = 60
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_describe_cluster_response)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
-    read_compact_nullable_string,
     read_compact_string,
     read_count,
     read_nullable_count,
-    read_nullable_string,
     read_string,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -49,45 +43,6 @@ class DescribeConfigsResource:
     """The resource name"""
     configuration_keys: list[str] | None = field(default_factory=list)
     """The configuration keys to list, or null to list all configuration keys"""
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsRequest:
-    resources: list[DescribeConfigsResource] = field(default_factory=list)
-    """The resources whose configurations we want to describe"""
-    include_synonyms: bool = False
-    """True if we should include all synonyms"""
-    include_documentation: bool = False
-    """True if we should include configuration documentation (v3+)"""
-
-    API_KEY: ClassVar[int] = 32
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeConfigsRequest", version, 1, 4)
-        try:
-            return (yield from _read_describe_configs_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeConfigsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeConfigsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeConfigsRequest", version, 1, 4)
-        yield from _write_describe_configs_request(out, self, version)
 
 
 def _read_describe_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResource, int]]:
@@ -123,33 +78,6 @@ def _read_describe_configs_resource(buf: Buffer, pos: int, version: int) -> Step
     return result, pos
 
 
-def _write_describe_configs_resource(out: bytearray, value: DescribeConfigsResource, version: int) -> Steps[None]:
-    out += _I8.pack(value.resource_type)
-    if version >= 4:
-        write_compact_string(out, value.resource_name)
-    else:
-        write_string(out, value.resource_name)
-    if value.configuration_keys is None:
-        if version >= 4:
-            write_compact_count(out, -1)
-        else:
-            write_count(out, -1)
-    else:
-        if version >= 4:
-            write_compact_count(out, len(value.configuration_keys))
-        else:
-            write_count(out, len(value.configuration_keys))
-        for some_configuration_keys in portions(value.configuration_keys):
-            yield len(some_configuration_keys)
-            for text in some_configuration_keys:
-                if version >= 4:
-                    write_compact_string(out, text)
-                else:
-                    write_string(out, text)
-    if version == 4:
-        out.append(0)
-
-
 def _read_describe_configs_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsRequest, int]]:
     if version >= 4:
         length, pos = read_compact_count(buf, pos, 4)
@@ -177,22 +105,19 @@ def _read_describe_configs_request(buf: Buffer, pos: int, version: int) -> Steps
     return result, pos
 
 
-def _write_describe_configs_request(out: bytearray, value: DescribeConfigsRequest, version: int) -> Steps[None]:
-    if version >= 4:
-        write_compact_count(out, len(value.resources))
-    else:
-        write_count(out, len(value.resources))
-    for some_resources in portions(value.resources):
-        yield len(some_resources)
-        for describe_configs_resource in some_resources:
-            yield from _write_describe_configs_resource(out, describe_configs_resource, version)
-    out += _BOOL.pack(value.include_synonyms)
-    if version >= 3:
-        out += _BOOL.pack(value.include_documentation)
-    elif value.include_documentation:
-        raise unsupported("DescribeConfigsRequest", "include_documentation", version)
-    if version == 4:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsRequest(Message):
+    resources: list[DescribeConfigsResource] = field(default_factory=list)
+    """The resources whose configurations we want to describe"""
+    include_synonyms: bool = False
+    """True if we should include all synonyms"""
+    include_documentation: bool = False
+    """True if we should include configuration documentation (v3+)"""
+
+    API_KEY = 32
+    VERSIONS = (1, 4)
+    FLEXIBLE_FROM = 4
+    _read = staticmethod(_read_describe_configs_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -247,68 +172,6 @@ class DescribeConfigsResult:
     """Each listed configuration"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    results: list[DescribeConfigsResult] = field(default_factory=list)
-    """The results for each resource"""
-
-    API_KEY: ClassVar[int] = 32
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeConfigsResponse", version, 1, 4)
-        try:
-            return (yield from _read_describe_configs_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeConfigsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeConfigsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeConfigsResponse", version, 1, 4)
-        yield from _write_describe_configs_response(out, self, version)
-
-
-def _read_describe_configs_synonym(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsSynonym, int]:
-    name: str
-    if version >= 4:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    value: str | None
-    if version >= 4:
-        value, pos = read_compact_nullable_string(buf, pos)
-    else:
-        value, pos = read_nullable_string(buf, pos)
-    (source,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = DescribeConfigsSynonym(
-        name=name,
-        value=value,
-        source=source,
-    )
-    return result, pos
-
-
 def _write_describe_configs_synonym(out: bytearray, value: DescribeConfigsSynonym, version: int) -> None:
     if version >= 4:
         write_compact_string(out, value.name)
@@ -321,54 +184,6 @@ def _write_describe_configs_synonym(out: bytearray, value: DescribeConfigsSynony
     out += _I8.pack(value.source)
     if version == 4:
         out.append(0)
-
-
-def _read_describe_configs_resource_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResourceResult, int]]:
-    name: str
-    if version >= 4:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    value: str | None
-    if version >= 4:
-        value, pos = read_compact_nullable_string(buf, pos)
-    else:
-        value, pos = read_nullable_string(buf, pos)
-    read_only, config_source, is_sensitive = _BOOL_I8_BOOL.unpack_from(buf, pos)
-    pos += 3
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 4)
-    else:
-        length, pos = read_count(buf, pos, 4)
-    synonyms: list[DescribeConfigsSynonym] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_configs_synonym, pos = _read_describe_configs_synonym(buf, pos, version)
-            synonyms.append(describe_configs_synonym)
-    config_type: int = 0
-    if version >= 3:
-        (config_type,) = _I8.unpack_from(buf, pos)
-        pos += 1
-    documentation: str | None = ""
-    if version >= 3:
-        if version >= 4:
-            documentation, pos = read_compact_nullable_string(buf, pos)
-        else:
-            documentation, pos = read_nullable_string(buf, pos)
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = DescribeConfigsResourceResult(
-        name=name,
-        value=value,
-        read_only=read_only,
-        config_source=config_source,
-        is_sensitive=is_sensitive,
-        synonyms=synonyms,
-        config_type=config_type,
-        documentation=documentation,
-    )
-    return result, pos
 
 
 def _write_describe_configs_resource_result(out: bytearray, value: DescribeConfigsResourceResult, version: int) -> Steps[None]:
@@ -400,43 +215,6 @@ def _write_describe_configs_resource_result(out: bytearray, value: DescribeConfi
         out.append(0)
 
 
-def _read_describe_configs_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResult, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 4:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    (resource_type,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    resource_name: str
-    if version >= 4:
-        resource_name, pos = read_compact_string(buf, pos)
-    else:
-        resource_name, pos = read_string(buf, pos)
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 9)
-    else:
-        length, pos = read_count(buf, pos, 9)
-    configs: list[DescribeConfigsResourceResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_configs_resource_result, pos = yield from _read_describe_configs_resource_result(buf, pos, version)
-            configs.append(describe_configs_resource_result)
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = DescribeConfigsResult(
-        error_code=error_code,
-        error_message=error_message,
-        resource_type=resource_type,
-        resource_name=resource_name,
-        configs=configs,
-    )
-    return result, pos
-
-
 def _write_describe_configs_result(out: bytearray, value: DescribeConfigsResult, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version >= 4:
@@ -460,28 +238,6 @@ def _write_describe_configs_result(out: bytearray, value: DescribeConfigsResult,
         out.append(0)
 
 
-def _read_describe_configs_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 7)
-    else:
-        length, pos = read_count(buf, pos, 7)
-    results: list[DescribeConfigsResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_configs_result, pos = yield from _read_describe_configs_result(buf, pos, version)
-            results.append(describe_configs_result)
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = DescribeConfigsResponse(
-        throttle_time_ms=throttle_time_ms,
-        results=results,
-    )
-    return result, pos
-
-
 def _write_describe_configs_response(out: bytearray, value: DescribeConfigsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 4:
@@ -494,3 +250,18 @@ def _write_describe_configs_response(out: bytearray, value: DescribeConfigsRespo
             yield from _write_describe_configs_result(out, describe_configs_result, version)
     if version == 4:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    results: list[DescribeConfigsResult] = field(default_factory=list)
+    """The results for each resource"""
+
+    API_KEY = 32
+    VERSIONS = (1, 4)
+    FLEXIBLE_FROM = 4
+    _write = staticmethod(_write_describe_configs_response)

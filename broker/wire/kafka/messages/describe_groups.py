@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
-    read_bytes,
-    read_compact_bytes,
     read_compact_count,
-    read_compact_nullable_string,
     read_compact_string,
     read_count,
-    read_nullable_string,
     read_string,
     skip_tags,
     steps,
@@ -37,43 +30,6 @@ from headgate.broker.wire.kafka.primitives import (
 _BOOL = struct.Struct(">?")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribeGroupsRequest:
-    groups: list[str] = field(default_factory=list)
-    """The names of the groups to describe"""
-    include_authorized_operations: bool = False
-    """Whether to include authorized operations (v3+)"""
-
-    API_KEY: ClassVar[int] = 15
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 5
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeGroupsRequest", version, 0, 6)
-        try:
-            return (yield from _read_describe_groups_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeGroupsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeGroupsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeGroupsRequest", version, 0, 6)
-        yield from _write_describe_groups_request(out, self, version)
 
 
 def _read_describe_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsRequest, int]]:
@@ -103,24 +59,17 @@ def _read_describe_groups_request(buf: Buffer, pos: int, version: int) -> Steps[
     return result, pos
 
 
-def _write_describe_groups_request(out: bytearray, value: DescribeGroupsRequest, version: int) -> Steps[None]:
-    if version >= 5:
-        write_compact_count(out, len(value.groups))
-    else:
-        write_count(out, len(value.groups))
-    for some_groups in portions(value.groups):
-        yield len(some_groups)
-        for text in some_groups:
-            if version >= 5:
-                write_compact_string(out, text)
-            else:
-                write_string(out, text)
-    if version >= 3:
-        out += _BOOL.pack(value.include_authorized_operations)
-    elif value.include_authorized_operations:
-        raise unsupported("DescribeGroupsRequest", "include_authorized_operations", version)
-    if version >= 5:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeGroupsRequest(Message):
+    groups: list[str] = field(default_factory=list)
+    """The names of the groups to describe"""
+    include_authorized_operations: bool = False
+    """Whether to include authorized operations (v3+)"""
+
+    API_KEY = 15
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 5
+    _read = staticmethod(_read_describe_groups_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,90 +112,6 @@ class DescribedGroup:
     """32-bit bitfield to represent authorized operations for this group (v3+)"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeGroupsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v1+)
-    """
-    groups: list[DescribedGroup] = field(default_factory=list)
-    """Each described group"""
-
-    API_KEY: ClassVar[int] = 15
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 5
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeGroupsResponse", version, 0, 6)
-        try:
-            return (yield from _read_describe_groups_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeGroupsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeGroupsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeGroupsResponse", version, 0, 6)
-        yield from _write_describe_groups_response(out, self, version)
-
-
-def _read_described_group_member(buf: Buffer, pos: int, version: int) -> tuple[DescribedGroupMember, int]:
-    member_id: str
-    if version >= 5:
-        member_id, pos = read_compact_string(buf, pos)
-    else:
-        member_id, pos = read_string(buf, pos)
-    group_instance_id: str | None = None
-    if version >= 4:
-        if version >= 5:
-            group_instance_id, pos = read_compact_nullable_string(buf, pos)
-        else:
-            group_instance_id, pos = read_nullable_string(buf, pos)
-    client_id: str
-    if version >= 5:
-        client_id, pos = read_compact_string(buf, pos)
-    else:
-        client_id, pos = read_string(buf, pos)
-    client_host: str
-    if version >= 5:
-        client_host, pos = read_compact_string(buf, pos)
-    else:
-        client_host, pos = read_string(buf, pos)
-    member_metadata: bytes
-    if version >= 5:
-        member_metadata, pos = read_compact_bytes(buf, pos)
-    else:
-        member_metadata, pos = read_bytes(buf, pos)
-    member_assignment: bytes
-    if version >= 5:
-        member_assignment, pos = read_compact_bytes(buf, pos)
-    else:
-        member_assignment, pos = read_bytes(buf, pos)
-    if version >= 5:
-        pos = skip_tags(buf, pos)
-    result = DescribedGroupMember(
-        member_id=member_id,
-        group_instance_id=group_instance_id,
-        client_id=client_id,
-        client_host=client_host,
-        member_metadata=member_metadata,
-        member_assignment=member_assignment,
-    )
-    return result, pos
-
-
 def _write_described_group_member(out: bytearray, value: DescribedGroupMember, version: int) -> None:
     if version >= 5:
         write_compact_string(out, value.member_id)
@@ -275,61 +140,6 @@ def _write_described_group_member(out: bytearray, value: DescribedGroupMember, v
         write_bytes(out, value.member_assignment)
     if version >= 5:
         out.append(0)
-
-
-def _read_described_group(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribedGroup, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None = None
-    if version == 6:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    group_id: str
-    if version >= 5:
-        group_id, pos = read_compact_string(buf, pos)
-    else:
-        group_id, pos = read_string(buf, pos)
-    group_state: str
-    if version >= 5:
-        group_state, pos = read_compact_string(buf, pos)
-    else:
-        group_state, pos = read_string(buf, pos)
-    protocol_type: str
-    if version >= 5:
-        protocol_type, pos = read_compact_string(buf, pos)
-    else:
-        protocol_type, pos = read_string(buf, pos)
-    protocol_data: str
-    if version >= 5:
-        protocol_data, pos = read_compact_string(buf, pos)
-    else:
-        protocol_data, pos = read_string(buf, pos)
-    if version >= 5:
-        length, pos = read_compact_count(buf, pos, 7)
-    else:
-        length, pos = read_count(buf, pos, 7)
-    members: list[DescribedGroupMember] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            described_group_member, pos = _read_described_group_member(buf, pos, version)
-            members.append(described_group_member)
-    authorized_operations: int = -2147483648
-    if version >= 3:
-        (authorized_operations,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 5:
-        pos = skip_tags(buf, pos)
-    result = DescribedGroup(
-        error_code=error_code,
-        error_message=error_message,
-        group_id=group_id,
-        group_state=group_state,
-        protocol_type=protocol_type,
-        protocol_data=protocol_data,
-        members=members,
-        authorized_operations=authorized_operations,
-    )
-    return result, pos
 
 
 def _write_described_group(out: bytearray, value: DescribedGroup, version: int) -> Steps[None]:
@@ -370,30 +180,6 @@ def _write_described_group(out: bytearray, value: DescribedGroup, version: int) 
         out.append(0)
 
 
-def _read_describe_groups_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 1:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 5:
-        length, pos = read_compact_count(buf, pos, 12)
-    else:
-        length, pos = read_count(buf, pos, 12)
-    groups: list[DescribedGroup] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            described_group, pos = yield from _read_described_group(buf, pos, version)
-            groups.append(described_group)
-    if version >= 5:
-        pos = skip_tags(buf, pos)
-    result = DescribeGroupsResponse(
-        throttle_time_ms=throttle_time_ms,
-        groups=groups,
-    )
-    return result, pos
-
-
 def _write_describe_groups_response(out: bytearray, value: DescribeGroupsResponse, version: int) -> Steps[None]:
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
@@ -407,3 +193,18 @@ def _write_describe_groups_response(out: bytearray, value: DescribeGroupsRespons
             yield from _write_described_group(out, described_group, version)
     if version >= 5:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeGroupsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v1+)
+    """
+    groups: list[DescribedGroup] = field(default_factory=list)
+    """Each described group"""
+
+    API_KEY = 15
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 5
+    _write = staticmethod(_write_describe_groups_response)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
@@ -25,7 +22,6 @@ from headgate.broker.wire.kafka.primitives import (
     write_compact_count,
     write_compact_string,
     write_count,
-    write_int32s,
     write_string,
 )
 
@@ -44,41 +40,6 @@ class DescribableLogDirTopic:
     """The topic name"""
     partitions: list[int] = field(default_factory=list)
     """The partition indexes"""
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribeLogDirsRequest:
-    topics: list[DescribableLogDirTopic] | None = field(default_factory=list)
-    """Each topic that we want to describe log directories for, or null for all topics"""
-
-    API_KEY: ClassVar[int] = 35
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeLogDirsRequest", version, 1, 5)
-        try:
-            return (yield from _read_describe_log_dirs_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeLogDirsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeLogDirsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeLogDirsRequest", version, 1, 5)
-        yield from _write_describe_log_dirs_request(out, self, version)
 
 
 def _read_describable_log_dir_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribableLogDirTopic, int]]:
@@ -105,22 +66,6 @@ def _read_describable_log_dir_topic(buf: Buffer, pos: int, version: int) -> Step
     return result, pos
 
 
-def _write_describable_log_dir_topic(out: bytearray, value: DescribableLogDirTopic, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_string(out, value.topic)
-    else:
-        write_string(out, value.topic)
-    if version >= 2:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        write_int32s(out, some_partitions)
-    if version >= 2:
-        out.append(0)
-
-
 def _read_describe_log_dirs_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_nullable_count(buf, pos, 3)
@@ -142,23 +87,15 @@ def _read_describe_log_dirs_request(buf: Buffer, pos: int, version: int) -> Step
     return result, pos
 
 
-def _write_describe_log_dirs_request(out: bytearray, value: DescribeLogDirsRequest, version: int) -> Steps[None]:
-    if value.topics is None:
-        if version >= 2:
-            write_compact_count(out, -1)
-        else:
-            write_count(out, -1)
-    else:
-        if version >= 2:
-            write_compact_count(out, len(value.topics))
-        else:
-            write_count(out, len(value.topics))
-        for some_topics in portions(value.topics):
-            yield len(some_topics)
-            for describable_log_dir_topic in some_topics:
-                yield from _write_describable_log_dir_topic(out, describable_log_dir_topic, version)
-    if version >= 2:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeLogDirsRequest(Message):
+    topics: list[DescribableLogDirTopic] | None = field(default_factory=list)
+    """Each topic that we want to describe log directories for, or null for all topics"""
+
+    API_KEY = 35
+    VERSIONS = (1, 5)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_describe_log_dirs_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,93 +146,11 @@ class DescribeLogDirsResult:
     """True if this log directory is cordoned (v5)"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeLogDirsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error (v3+)"""
-    results: list[DescribeLogDirsResult] = field(default_factory=list)
-    """The log directories"""
-
-    API_KEY: ClassVar[int] = 35
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeLogDirsResponse", version, 1, 5)
-        try:
-            return (yield from _read_describe_log_dirs_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeLogDirsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeLogDirsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeLogDirsResponse", version, 1, 5)
-        yield from _write_describe_log_dirs_response(out, self, version)
-
-
-def _read_describe_log_dirs_partition(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsPartition, int]:
-    partition_index, partition_size, offset_lag = _I32_I64_I64.unpack_from(buf, pos)
-    pos += 20
-    (is_future_key,) = _BOOL.unpack_from(buf, pos)
-    pos += 1
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DescribeLogDirsPartition(
-        partition_index=partition_index,
-        partition_size=partition_size,
-        offset_lag=offset_lag,
-        is_future_key=is_future_key,
-    )
-    return result, pos
-
-
 def _write_describe_log_dirs_partition(out: bytearray, value: DescribeLogDirsPartition, version: int) -> None:
     out += _I32_I64_I64.pack(value.partition_index, value.partition_size, value.offset_lag)
     out += _BOOL.pack(value.is_future_key)
     if version >= 2:
         out.append(0)
-
-
-def _read_describe_log_dirs_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsTopic, int]]:
-    name: str
-    if version >= 2:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 21)
-    else:
-        length, pos = read_count(buf, pos, 21)
-    partitions: list[DescribeLogDirsPartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_log_dirs_partition, pos = _read_describe_log_dirs_partition(buf, pos, version)
-            partitions.append(describe_log_dirs_partition)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DescribeLogDirsTopic(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_describe_log_dirs_topic(out: bytearray, value: DescribeLogDirsTopic, version: int) -> Steps[None]:
@@ -313,46 +168,6 @@ def _write_describe_log_dirs_topic(out: bytearray, value: DescribeLogDirsTopic, 
             _write_describe_log_dirs_partition(out, describe_log_dirs_partition, version)
     if version >= 2:
         out.append(0)
-
-
-def _read_describe_log_dirs_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsResult, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    log_dir: str
-    if version >= 2:
-        log_dir, pos = read_compact_string(buf, pos)
-    else:
-        log_dir, pos = read_string(buf, pos)
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    topics: list[DescribeLogDirsTopic] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_log_dirs_topic, pos = yield from _read_describe_log_dirs_topic(buf, pos, version)
-            topics.append(describe_log_dirs_topic)
-    total_bytes: int = -1
-    usable_bytes: int = -1
-    if version >= 4:
-        total_bytes, usable_bytes = _I64_I64.unpack_from(buf, pos)
-        pos += 16
-    is_cordoned: bool = False
-    if version == 5:
-        (is_cordoned,) = _BOOL.unpack_from(buf, pos)
-        pos += 1
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DescribeLogDirsResult(
-        error_code=error_code,
-        log_dir=log_dir,
-        topics=topics,
-        total_bytes=total_bytes,
-        usable_bytes=usable_bytes,
-        is_cordoned=is_cordoned,
-    )
-    return result, pos
 
 
 def _write_describe_log_dirs_result(out: bytearray, value: DescribeLogDirsResult, version: int) -> Steps[None]:
@@ -377,33 +192,6 @@ def _write_describe_log_dirs_result(out: bytearray, value: DescribeLogDirsResult
         out.append(0)
 
 
-def _read_describe_log_dirs_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    error_code: int = 0
-    if version >= 3:
-        (error_code,) = _I16.unpack_from(buf, pos)
-        pos += 2
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 5)
-    else:
-        length, pos = read_count(buf, pos, 5)
-    results: list[DescribeLogDirsResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            describe_log_dirs_result, pos = yield from _read_describe_log_dirs_result(buf, pos, version)
-            results.append(describe_log_dirs_result)
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = DescribeLogDirsResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        results=results,
-    )
-    return result, pos
-
-
 def _write_describe_log_dirs_response(out: bytearray, value: DescribeLogDirsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 3:
@@ -418,3 +206,20 @@ def _write_describe_log_dirs_response(out: bytearray, value: DescribeLogDirsResp
             yield from _write_describe_log_dirs_result(out, describe_log_dirs_result, version)
     if version >= 2:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeLogDirsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error (v3+)"""
+    results: list[DescribeLogDirsResult] = field(default_factory=list)
+    """The log directories"""
+
+    API_KEY = 35
+    VERSIONS = (1, 5)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_describe_log_dirs_response)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
-    read_compact_nullable_string,
     read_compact_string,
     read_int32s,
     skip_tags,
@@ -22,7 +18,6 @@ from headgate.broker.wire.kafka.primitives import (
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
-    write_int32s,
 )
 
 _I32 = struct.Struct(">i")
@@ -30,7 +25,6 @@ _I32_I16 = struct.Struct(">ih")
 _I64 = struct.Struct(">q")
 _I64_I32 = struct.Struct(">qi")
 _I64_I32_I32 = struct.Struct(">qii")
-_I64_I32_I64 = struct.Struct(">qiq")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,41 +35,6 @@ class TopicRequest:
     """The topic name"""
     partition_indexes: list[int] = field(default_factory=list)
     """The indexes of the partitions to list producers for"""
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribeProducersRequest:
-    topics: list[TopicRequest] = field(default_factory=list)
-    """The topics to list producers for"""
-
-    API_KEY: ClassVar[int] = 61
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeProducersRequest", version, 0, 0)
-        try:
-            return (yield from _read_describe_producers_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeProducersRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeProducersRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeProducersRequest", version, 0, 0)
-        yield from _write_describe_producers_request(out, self, version)
 
 
 def _read_topic_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicRequest, int]]:
@@ -94,15 +53,6 @@ def _read_topic_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[Topi
     return result, pos
 
 
-def _write_topic_request(out: bytearray, value: TopicRequest, version: int) -> Steps[None]:
-    write_compact_string(out, value.name)
-    write_compact_count(out, len(value.partition_indexes))
-    for some_partition_indexes in portions(value.partition_indexes):
-        yield len(some_partition_indexes)
-        write_int32s(out, some_partition_indexes)
-    out.append(0)
-
-
 def _read_describe_producers_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersRequest, int]]:
     length, pos = read_compact_count(buf, pos, 3)
     topics: list[TopicRequest] = []
@@ -118,13 +68,15 @@ def _read_describe_producers_request(buf: Buffer, pos: int, version: int) -> Ste
     return result, pos
 
 
-def _write_describe_producers_request(out: bytearray, value: DescribeProducersRequest, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for topic_request in some_topics:
-            yield from _write_topic_request(out, topic_request, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeProducersRequest(Message):
+    topics: list[TopicRequest] = field(default_factory=list)
+    """The topics to list producers for"""
+
+    API_KEY = 61
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_describe_producers_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,88 +121,11 @@ class TopicResponse:
     """Each partition in the response"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeProducersResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    topics: list[TopicResponse] = field(default_factory=list)
-    """Each topic in the response"""
-
-    API_KEY: ClassVar[int] = 61
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeProducersResponse", version, 0, 0)
-        try:
-            return (yield from _read_describe_producers_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeProducersResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeProducersResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeProducersResponse", version, 0, 0)
-        yield from _write_describe_producers_response(out, self, version)
-
-
-def _read_producer_state(buf: Buffer, pos: int, version: int) -> tuple[ProducerState, int]:
-    producer_id, producer_epoch, last_sequence = _I64_I32_I32.unpack_from(buf, pos)
-    pos += 16
-    last_timestamp, coordinator_epoch, current_txn_start_offset = _I64_I32_I64.unpack_from(buf, pos)
-    pos += 20
-    pos = skip_tags(buf, pos)
-    result = ProducerState(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        last_sequence=last_sequence,
-        last_timestamp=last_timestamp,
-        coordinator_epoch=coordinator_epoch,
-        current_txn_start_offset=current_txn_start_offset,
-    )
-    return result, pos
-
-
 def _write_producer_state(out: bytearray, value: ProducerState, version: int) -> None:
     out += _I64_I32_I32.pack(value.producer_id, value.producer_epoch, value.last_sequence)
     out += _I64_I32.pack(value.last_timestamp, value.coordinator_epoch)
     out += _I64.pack(value.current_txn_start_offset)
     out.append(0)
-
-
-def _read_partition_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[PartitionResponse, int]]:
-    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 37)
-    active_producers: list[ProducerState] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            producer_state, pos = _read_producer_state(buf, pos, version)
-            active_producers.append(producer_state)
-    pos = skip_tags(buf, pos)
-    result = PartitionResponse(
-        partition_index=partition_index,
-        error_code=error_code,
-        error_message=error_message,
-        active_producers=active_producers,
-    )
-    return result, pos
 
 
 def _write_partition_response(out: bytearray, value: PartitionResponse, version: int) -> Steps[None]:
@@ -264,23 +139,6 @@ def _write_partition_response(out: bytearray, value: PartitionResponse, version:
     out.append(0)
 
 
-def _read_topic_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicResponse, int]]:
-    name, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 9)
-    partitions: list[PartitionResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            partition_response, pos = yield from _read_partition_response(buf, pos, version)
-            partitions.append(partition_response)
-    pos = skip_tags(buf, pos)
-    result = TopicResponse(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
-
-
 def _write_topic_response(out: bytearray, value: TopicResponse, version: int) -> Steps[None]:
     write_compact_string(out, value.name)
     write_compact_count(out, len(value.partitions))
@@ -291,24 +149,6 @@ def _write_topic_response(out: bytearray, value: TopicResponse, version: int) ->
     out.append(0)
 
 
-def _read_describe_producers_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 3)
-    topics: list[TopicResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            topic_response, pos = yield from _read_topic_response(buf, pos, version)
-            topics.append(topic_response)
-    pos = skip_tags(buf, pos)
-    result = DescribeProducersResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_describe_producers_response(out: bytearray, value: DescribeProducersResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     write_compact_count(out, len(value.topics))
@@ -317,3 +157,18 @@ def _write_describe_producers_response(out: bytearray, value: DescribeProducersR
         for topic_response in some_topics:
             yield from _write_topic_response(out, topic_response, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeProducersResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    topics: list[TopicResponse] = field(default_factory=list)
+    """Each topic in the response"""
+
+    API_KEY = 61
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_describe_producers_response)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
-    read_compact_nullable_string,
     read_compact_string,
-    read_uuid,
     skip_tags,
     steps,
     unsupported,
@@ -54,41 +49,6 @@ class TopicData:
     """The partitions to describe"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeQuorumRequest:
-    topics: list[TopicData] = field(default_factory=list)
-    """The topics to describe"""
-
-    API_KEY: ClassVar[int] = 55
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeQuorumRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeQuorumRequest", version, 0, 2)
-        try:
-            return (yield from _read_describe_quorum_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeQuorumRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeQuorumRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeQuorumRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeQuorumRequest", version, 0, 2)
-        yield from _write_describe_quorum_request(out, self, version)
-
-
 def _read_partition_data(buf: Buffer, pos: int, version: int) -> tuple[PartitionData, int]:
     (partition_index,) = _I32.unpack_from(buf, pos)
     pos += 4
@@ -97,11 +57,6 @@ def _read_partition_data(buf: Buffer, pos: int, version: int) -> tuple[Partition
         partition_index=partition_index,
     )
     return result, pos
-
-
-def _write_partition_data(out: bytearray, value: PartitionData, version: int) -> None:
-    out += _I32.pack(value.partition_index)
-    out.append(0)
 
 
 def _read_topic_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicData, int]]:
@@ -121,16 +76,6 @@ def _read_topic_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicDa
     return result, pos
 
 
-def _write_topic_data(out: bytearray, value: TopicData, version: int) -> Steps[None]:
-    write_compact_string(out, value.topic_name)
-    write_compact_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for partition_data in some_partitions:
-            _write_partition_data(out, partition_data, version)
-    out.append(0)
-
-
 def _read_describe_quorum_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeQuorumRequest, int]]:
     length, pos = read_compact_count(buf, pos, 3)
     topics: list[TopicData] = []
@@ -146,13 +91,15 @@ def _read_describe_quorum_request(buf: Buffer, pos: int, version: int) -> Steps[
     return result, pos
 
 
-def _write_describe_quorum_request(out: bytearray, value: DescribeQuorumRequest, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for topic_data in some_topics:
-            yield from _write_topic_data(out, topic_data, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeQuorumRequest(Message):
+    topics: list[TopicData] = field(default_factory=list)
+    """The topics to describe"""
+
+    API_KEY = 55
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_describe_quorum_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,71 +176,6 @@ class Node:
     """The listeners of this controller"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeQuorumResponse:
-    error_code: int = 0
-    """The top level error code"""
-    error_message: str | None = ""
-    """The error message, or null if there was no error (v2)"""
-    topics: list[DescribedTopic] = field(default_factory=list)
-    """The response from the describe quorum API"""
-    nodes: list[Node] = field(default_factory=list)
-    """The nodes in the quorum (v2)"""
-
-    API_KEY: ClassVar[int] = 55
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeQuorumResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeQuorumResponse", version, 0, 2)
-        try:
-            return (yield from _read_describe_quorum_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeQuorumResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeQuorumResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeQuorumResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeQuorumResponse", version, 0, 2)
-        yield from _write_describe_quorum_response(out, self, version)
-
-
-def _read_replica_state(buf: Buffer, pos: int, version: int) -> tuple[ReplicaState, int]:
-    (replica_id,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    replica_directory_id: UUID = ZERO_UUID
-    if version == 2:
-        replica_directory_id, pos = read_uuid(buf, pos)
-    (log_end_offset,) = _I64.unpack_from(buf, pos)
-    pos += 8
-    last_fetch_timestamp: int = -1
-    last_caught_up_timestamp: int = -1
-    if version >= 1:
-        last_fetch_timestamp, last_caught_up_timestamp = _I64_I64.unpack_from(buf, pos)
-        pos += 16
-    pos = skip_tags(buf, pos)
-    result = ReplicaState(
-        replica_id=replica_id,
-        replica_directory_id=replica_directory_id,
-        log_end_offset=log_end_offset,
-        last_fetch_timestamp=last_fetch_timestamp,
-        last_caught_up_timestamp=last_caught_up_timestamp,
-    )
-    return result, pos
-
-
 def _write_replica_state(out: bytearray, value: ReplicaState, version: int) -> None:
     out += _I32.pack(value.replica_id)
     if version == 2:
@@ -304,42 +186,6 @@ def _write_replica_state(out: bytearray, value: ReplicaState, version: int) -> N
     if version >= 1:
         out += _I64_I64.pack(value.last_fetch_timestamp, value.last_caught_up_timestamp)
     out.append(0)
-
-
-def _read_described_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribedPartition, int]]:
-    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message: str | None = ""
-    if version == 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    leader_id, leader_epoch, high_watermark = _I32_I32_I64.unpack_from(buf, pos)
-    pos += 16
-    length, pos = read_compact_count(buf, pos, 13)
-    current_voters: list[ReplicaState] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            replica_state, pos = _read_replica_state(buf, pos, version)
-            current_voters.append(replica_state)
-    length, pos = read_compact_count(buf, pos, 13)
-    observers: list[ReplicaState] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            replica_state, pos = _read_replica_state(buf, pos, version)
-            observers.append(replica_state)
-    pos = skip_tags(buf, pos)
-    result = DescribedPartition(
-        partition_index=partition_index,
-        error_code=error_code,
-        error_message=error_message,
-        leader_id=leader_id,
-        leader_epoch=leader_epoch,
-        high_watermark=high_watermark,
-        current_voters=current_voters,
-        observers=observers,
-    )
-    return result, pos
 
 
 def _write_described_partition(out: bytearray, value: DescribedPartition, version: int) -> Steps[None]:
@@ -360,23 +206,6 @@ def _write_described_partition(out: bytearray, value: DescribedPartition, versio
     out.append(0)
 
 
-def _read_described_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribedTopic, int]]:
-    topic_name, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 25)
-    partitions: list[DescribedPartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            described_partition, pos = yield from _read_described_partition(buf, pos, version)
-            partitions.append(described_partition)
-    pos = skip_tags(buf, pos)
-    result = DescribedTopic(
-        topic_name=topic_name,
-        partitions=partitions,
-    )
-    return result, pos
-
-
 def _write_described_topic(out: bytearray, value: DescribedTopic, version: int) -> Steps[None]:
     write_compact_string(out, value.topic_name)
     write_compact_count(out, len(value.partitions))
@@ -387,43 +216,11 @@ def _write_described_topic(out: bytearray, value: DescribedTopic, version: int) 
     out.append(0)
 
 
-def _read_listener(buf: Buffer, pos: int, version: int) -> tuple[Listener, int]:
-    name, pos = read_compact_string(buf, pos)
-    host, pos = read_compact_string(buf, pos)
-    (port,) = _U16.unpack_from(buf, pos)
-    pos += 2
-    pos = skip_tags(buf, pos)
-    result = Listener(
-        name=name,
-        host=host,
-        port=port,
-    )
-    return result, pos
-
-
 def _write_listener(out: bytearray, value: Listener, version: int) -> None:
     write_compact_string(out, value.name)
     write_compact_string(out, value.host)
     out += _U16.pack(value.port)
     out.append(0)
-
-
-def _read_node(buf: Buffer, pos: int, version: int) -> Steps[tuple[Node, int]]:
-    (node_id,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 5)
-    listeners: list[Listener] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            listener, pos = _read_listener(buf, pos, version)
-            listeners.append(listener)
-    pos = skip_tags(buf, pos)
-    result = Node(
-        node_id=node_id,
-        listeners=listeners,
-    )
-    return result, pos
 
 
 def _write_node(out: bytearray, value: Node, version: int) -> Steps[None]:
@@ -434,38 +231,6 @@ def _write_node(out: bytearray, value: Node, version: int) -> Steps[None]:
         for listener in some_listeners:
             _write_listener(out, listener, version)
     out.append(0)
-
-
-def _read_describe_quorum_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeQuorumResponse, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None = ""
-    if version == 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 3)
-    topics: list[DescribedTopic] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            described_topic, pos = yield from _read_described_topic(buf, pos, version)
-            topics.append(described_topic)
-    nodes: list[Node] = []
-    if version == 2:
-        length, pos = read_compact_count(buf, pos, 6)
-        nodes = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                node, pos = yield from _read_node(buf, pos, version)
-                nodes.append(node)
-    pos = skip_tags(buf, pos)
-    result = DescribeQuorumResponse(
-        error_code=error_code,
-        error_message=error_message,
-        topics=topics,
-        nodes=nodes,
-    )
-    return result, pos
 
 
 def _write_describe_quorum_response(out: bytearray, value: DescribeQuorumResponse, version: int) -> Steps[None]:
@@ -486,3 +251,20 @@ def _write_describe_quorum_response(out: bytearray, value: DescribeQuorumRespons
     elif value.nodes:
         raise unsupported("DescribeQuorumResponse", "nodes", version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeQuorumResponse(Message):
+    error_code: int = 0
+    """The top level error code"""
+    error_message: str | None = ""
+    """The error message, or null if there was no error (v2)"""
+    topics: list[DescribedTopic] = field(default_factory=list)
+    """The response from the describe quorum API"""
+    nodes: list[Node] = field(default_factory=list)
+    """The nodes in the quorum (v2)"""
+
+    API_KEY = 55
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_describe_quorum_response)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
-    read_compact_nullable_count,
-    read_compact_nullable_string,
     read_compact_string,
-    read_int32s,
-    read_uuid,
     skip_tags,
     steps,
     write_compact_count,
@@ -32,7 +25,6 @@ from headgate.broker.wire.kafka.primitives import (
 _BOOL = struct.Struct(">?")
 _I16 = struct.Struct(">h")
 _I16_I32_I32 = struct.Struct(">hii")
-_I16_I32_I32_I32 = struct.Struct(">hiii")
 _I32 = struct.Struct(">i")
 
 
@@ -54,45 +46,6 @@ class Cursor:
     """The partition index to start with"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsRequest:
-    topics: list[TopicRequest] = field(default_factory=list)
-    """The topics to fetch details for"""
-    response_partition_limit: int = 2000
-    """The maximum number of partitions included in the response"""
-    cursor: Cursor | None = None
-    """The first topic and partition index to fetch details for"""
-
-    API_KEY: ClassVar[int] = 75
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTopicPartitionsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeTopicPartitionsRequest", version, 0, 0)
-        try:
-            return (yield from _read_describe_topic_partitions_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeTopicPartitionsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeTopicPartitionsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeTopicPartitionsRequest", version, 0, 0)
-        yield from _write_describe_topic_partitions_request(out, self, version)
-
-
 def _read_topic_request(buf: Buffer, pos: int, version: int) -> tuple[TopicRequest, int]:
     name, pos = read_compact_string(buf, pos)
     pos = skip_tags(buf, pos)
@@ -100,11 +53,6 @@ def _read_topic_request(buf: Buffer, pos: int, version: int) -> tuple[TopicReque
         name=name,
     )
     return result, pos
-
-
-def _write_topic_request(out: bytearray, value: TopicRequest, version: int) -> None:
-    write_compact_string(out, value.name)
-    out.append(0)
 
 
 def _read_cursor(buf: Buffer, pos: int, version: int) -> tuple[Cursor, int]:
@@ -117,12 +65,6 @@ def _read_cursor(buf: Buffer, pos: int, version: int) -> tuple[Cursor, int]:
         partition_index=partition_index,
     )
     return result, pos
-
-
-def _write_cursor(out: bytearray, value: Cursor, version: int) -> None:
-    write_compact_string(out, value.topic_name)
-    out += _I32.pack(value.partition_index)
-    out.append(0)
 
 
 def _read_describe_topic_partitions_request(
@@ -150,19 +92,19 @@ def _read_describe_topic_partitions_request(
     return result, pos
 
 
-def _write_describe_topic_partitions_request(out: bytearray, value: DescribeTopicPartitionsRequest, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for topic_request in some_topics:
-            _write_topic_request(out, topic_request, version)
-    out += _I32.pack(value.response_partition_limit)
-    if value.cursor is None:
-        out += b"\xff"
-    else:
-        out.append(1)
-        _write_cursor(out, value.cursor, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsRequest(Message):
+    topics: list[TopicRequest] = field(default_factory=list)
+    """The topics to fetch details for"""
+    response_partition_limit: int = 2000
+    """The maximum number of partitions included in the response"""
+    cursor: Cursor | None = None
+    """The first topic and partition index to fetch details for"""
+
+    API_KEY = 75
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_describe_topic_partitions_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -207,101 +149,6 @@ class DescribeTopicPartitionsResponseTopic:
     """32-bit bitfield to represent authorized operations for this topic"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    topics: list[DescribeTopicPartitionsResponseTopic] = field(default_factory=list)
-    """Each topic in the response"""
-    next_cursor: Cursor | None = None
-    """The next topic and partition index to fetch details for"""
-
-    API_KEY: ClassVar[int] = 75
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTopicPartitionsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeTopicPartitionsResponse", version, 0, 0)
-        try:
-            return (yield from _read_describe_topic_partitions_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeTopicPartitionsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeTopicPartitionsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeTopicPartitionsResponse", version, 0, 0)
-        yield from _write_describe_topic_partitions_response(out, self, version)
-
-
-def _read_describe_topic_partitions_response_partition(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[DescribeTopicPartitionsResponsePartition, int]]:
-    error_code, partition_index, leader_id, leader_epoch = _I16_I32_I32_I32.unpack_from(buf, pos)
-    pos += 14
-    length, pos = read_compact_count(buf, pos, 4)
-    replica_nodes: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        replica_nodes += portion
-    length, pos = read_compact_count(buf, pos, 4)
-    isr_nodes: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        isr_nodes += portion
-    length, pos = read_compact_nullable_count(buf, pos, 4)
-    eligible_leader_replicas: list[int] | None = None
-    if length >= 0:
-        eligible_leader_replicas = []
-        for step in steps(length):
-            yield step
-            portion, pos = read_int32s(buf, pos, step)
-            eligible_leader_replicas += portion
-    length, pos = read_compact_nullable_count(buf, pos, 4)
-    last_known_elr: list[int] | None = None
-    if length >= 0:
-        last_known_elr = []
-        for step in steps(length):
-            yield step
-            portion, pos = read_int32s(buf, pos, step)
-            last_known_elr += portion
-    length, pos = read_compact_count(buf, pos, 4)
-    offline_replicas: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        offline_replicas += portion
-    pos = skip_tags(buf, pos)
-    result = DescribeTopicPartitionsResponsePartition(
-        error_code=error_code,
-        partition_index=partition_index,
-        leader_id=leader_id,
-        leader_epoch=leader_epoch,
-        replica_nodes=replica_nodes,
-        isr_nodes=isr_nodes,
-        eligible_leader_replicas=eligible_leader_replicas,
-        last_known_elr=last_known_elr,
-        offline_replicas=offline_replicas,
-    )
-    return result, pos
-
-
 def _write_describe_topic_partitions_response_partition(
     out: bytearray, value: DescribeTopicPartitionsResponsePartition, version: int
 ) -> Steps[None]:
@@ -336,36 +183,6 @@ def _write_describe_topic_partitions_response_partition(
     out.append(0)
 
 
-def _read_describe_topic_partitions_response_topic(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[DescribeTopicPartitionsResponseTopic, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    name, pos = read_compact_nullable_string(buf, pos)
-    topic_id, pos = read_uuid(buf, pos)
-    (is_internal,) = _BOOL.unpack_from(buf, pos)
-    pos += 1
-    length, pos = read_compact_count(buf, pos, 20)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            response_partition, pos = yield from _read_describe_topic_partitions_response_partition(buf, pos, version)
-            partitions.append(response_partition)
-    (topic_authorized_operations,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    pos = skip_tags(buf, pos)
-    result = DescribeTopicPartitionsResponseTopic(
-        error_code=error_code,
-        name=name,
-        topic_id=topic_id,
-        is_internal=is_internal,
-        partitions=partitions,
-        topic_authorized_operations=topic_authorized_operations,
-    )
-    return result, pos
-
-
 def _write_describe_topic_partitions_response_topic(
     out: bytearray, value: DescribeTopicPartitionsResponseTopic, version: int
 ) -> Steps[None]:
@@ -382,29 +199,10 @@ def _write_describe_topic_partitions_response_topic(
     out.append(0)
 
 
-def _read_describe_topic_partitions_response(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[DescribeTopicPartitionsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 26)
-    topics: list[DescribeTopicPartitionsResponseTopic] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            response_topic, pos = yield from _read_describe_topic_partitions_response_topic(buf, pos, version)
-            topics.append(response_topic)
-    next_cursor: Cursor | None = None
-    pos += 1
-    if buf[pos - 1] < 0x80:
-        next_cursor, pos = _read_cursor(buf, pos, version)
-    pos = skip_tags(buf, pos)
-    result = DescribeTopicPartitionsResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-        next_cursor=next_cursor,
-    )
-    return result, pos
+def _write_cursor(out: bytearray, value: Cursor, version: int) -> None:
+    write_compact_string(out, value.topic_name)
+    out += _I32.pack(value.partition_index)
+    out.append(0)
 
 
 def _write_describe_topic_partitions_response(out: bytearray, value: DescribeTopicPartitionsResponse, version: int) -> Steps[None]:
@@ -420,3 +218,20 @@ def _write_describe_topic_partitions_response(out: bytearray, value: DescribeTop
         out.append(1)
         _write_cursor(out, value.next_cursor, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTopicPartitionsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    topics: list[DescribeTopicPartitionsResponseTopic] = field(default_factory=list)
+    """Each topic in the response"""
+    next_cursor: Cursor | None = None
+    """The next topic and partition index to fetch details for"""
+
+    API_KEY = 75
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_describe_topic_partitions_response)

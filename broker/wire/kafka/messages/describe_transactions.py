@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
-    read_int32s,
     skip_tags,
     steps,
     write_compact_count,
@@ -27,41 +23,6 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I32_I64 = struct.Struct(">iq")
 _I64_I16 = struct.Struct(">qh")
-
-
-@dataclass(slots=True, kw_only=True)
-class DescribeTransactionsRequest:
-    transactional_ids: list[str] = field(default_factory=list)
-    """Array of transactionalIds to include in describe results. If empty, then no results will be returned"""
-
-    API_KEY: ClassVar[int] = 65
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTransactionsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeTransactionsRequest", version, 0, 0)
-        try:
-            return (yield from _read_describe_transactions_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeTransactionsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTransactionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeTransactionsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeTransactionsRequest", version, 0, 0)
-        yield from _write_describe_transactions_request(out, self, version)
 
 
 def _read_describe_transactions_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTransactionsRequest, int]]:
@@ -79,13 +40,15 @@ def _read_describe_transactions_request(buf: Buffer, pos: int, version: int) -> 
     return result, pos
 
 
-def _write_describe_transactions_request(out: bytearray, value: DescribeTransactionsRequest, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.transactional_ids))
-    for some_transactional_ids in portions(value.transactional_ids):
-        yield len(some_transactional_ids)
-        for text in some_transactional_ids:
-            write_compact_string(out, text)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeTransactionsRequest(Message):
+    transactional_ids: list[str] = field(default_factory=list)
+    """Array of transactionalIds to include in describe results. If empty, then no results will be returned"""
+
+    API_KEY = 65
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_describe_transactions_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,61 +87,6 @@ class TransactionState:
     """
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTransactionsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    transaction_states: list[TransactionState] = field(default_factory=list)
-    """The current state of the transaction"""
-
-    API_KEY: ClassVar[int] = 65
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTransactionsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeTransactionsResponse", version, 0, 0)
-        try:
-            return (yield from _read_describe_transactions_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeTransactionsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTransactionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeTransactionsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeTransactionsResponse", version, 0, 0)
-        yield from _write_describe_transactions_response(out, self, version)
-
-
-def _read_topic_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicData, int]]:
-    topic, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 4)
-    partitions: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        partitions += portion
-    pos = skip_tags(buf, pos)
-    result = TopicData(
-        topic=topic,
-        partitions=partitions,
-    )
-    return result, pos
-
-
 def _write_topic_data(out: bytearray, value: TopicData, version: int) -> Steps[None]:
     write_compact_string(out, value.topic)
     write_compact_count(out, len(value.partitions))
@@ -186,36 +94,6 @@ def _write_topic_data(out: bytearray, value: TopicData, version: int) -> Steps[N
         yield len(some_partitions)
         write_int32s(out, some_partitions)
     out.append(0)
-
-
-def _read_transaction_state(buf: Buffer, pos: int, version: int) -> Steps[tuple[TransactionState, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    transactional_id, pos = read_compact_string(buf, pos)
-    transaction_state, pos = read_compact_string(buf, pos)
-    transaction_timeout_ms, transaction_start_time_ms = _I32_I64.unpack_from(buf, pos)
-    pos += 12
-    producer_id, producer_epoch = _I64_I16.unpack_from(buf, pos)
-    pos += 10
-    length, pos = read_compact_count(buf, pos, 3)
-    topics: list[TopicData] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            topic_data, pos = yield from _read_topic_data(buf, pos, version)
-            topics.append(topic_data)
-    pos = skip_tags(buf, pos)
-    result = TransactionState(
-        error_code=error_code,
-        transactional_id=transactional_id,
-        transaction_state=transaction_state,
-        transaction_timeout_ms=transaction_timeout_ms,
-        transaction_start_time_ms=transaction_start_time_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        topics=topics,
-    )
-    return result, pos
 
 
 def _write_transaction_state(out: bytearray, value: TransactionState, version: int) -> Steps[None]:
@@ -232,24 +110,6 @@ def _write_transaction_state(out: bytearray, value: TransactionState, version: i
     out.append(0)
 
 
-def _read_describe_transactions_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTransactionsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 28)
-    transaction_states: list[TransactionState] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            transaction_state, pos = yield from _read_transaction_state(buf, pos, version)
-            transaction_states.append(transaction_state)
-    pos = skip_tags(buf, pos)
-    result = DescribeTransactionsResponse(
-        throttle_time_ms=throttle_time_ms,
-        transaction_states=transaction_states,
-    )
-    return result, pos
-
-
 def _write_describe_transactions_response(out: bytearray, value: DescribeTransactionsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     write_compact_count(out, len(value.transaction_states))
@@ -258,3 +118,18 @@ def _write_describe_transactions_response(out: bytearray, value: DescribeTransac
         for transaction_state in some_transaction_states:
             yield from _write_transaction_state(out, transaction_state, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeTransactionsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    transaction_states: list[TransactionState] = field(default_factory=list)
+    """The current state of the transaction"""
+
+    API_KEY = 65
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_describe_transactions_response)

@@ -5,18 +5,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
-    read_compact_count,
     read_compact_nullable_count,
-    read_compact_nullable_string,
     read_compact_string,
     skip_tags,
     steps,
@@ -38,41 +33,6 @@ class UserName:
     """The user name"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeUserScramCredentialsRequest:
-    users: list[UserName] | None = field(default_factory=list)
-    """The users to describe, or null/empty to describe all users"""
-
-    API_KEY: ClassVar[int] = 50
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeUserScramCredentialsRequest, int]]:
-        """`decode` in steps."""
-        check_version("DescribeUserScramCredentialsRequest", version, 0, 0)
-        try:
-            return (yield from _read_describe_user_scram_credentials_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeUserScramCredentialsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeUserScramCredentialsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeUserScramCredentialsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeUserScramCredentialsRequest", version, 0, 0)
-        yield from _write_describe_user_scram_credentials_request(out, self, version)
-
-
 def _read_user_name(buf: Buffer, pos: int, version: int) -> tuple[UserName, int]:
     name, pos = read_compact_string(buf, pos)
     pos = skip_tags(buf, pos)
@@ -80,11 +40,6 @@ def _read_user_name(buf: Buffer, pos: int, version: int) -> tuple[UserName, int]
         name=name,
     )
     return result, pos
-
-
-def _write_user_name(out: bytearray, value: UserName, version: int) -> None:
-    write_compact_string(out, value.name)
-    out.append(0)
 
 
 def _read_describe_user_scram_credentials_request(
@@ -106,18 +61,15 @@ def _read_describe_user_scram_credentials_request(
     return result, pos
 
 
-def _write_describe_user_scram_credentials_request(
-    out: bytearray, value: DescribeUserScramCredentialsRequest, version: int
-) -> Steps[None]:
-    if value.users is None:
-        write_compact_count(out, -1)
-    else:
-        write_compact_count(out, len(value.users))
-        for some_users in portions(value.users):
-            yield len(some_users)
-            for user_name in some_users:
-                _write_user_name(out, user_name, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class DescribeUserScramCredentialsRequest(Message):
+    users: list[UserName] | None = field(default_factory=list)
+    """The users to describe, or null/empty to describe all users"""
+
+    API_KEY = 50
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_describe_user_scram_credentials_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,87 +96,9 @@ class DescribeUserScramCredentialsResult:
     """The mechanism and related information associated with the user's SCRAM credentials"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeUserScramCredentialsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The message-level error code, 0 except for user authorization or infrastructure issues"""
-    error_message: str | None = ""
-    """The message-level error message, if any"""
-    results: list[DescribeUserScramCredentialsResult] = field(default_factory=list)
-    """The results for descriptions, one per user"""
-
-    API_KEY: ClassVar[int] = 50
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeUserScramCredentialsResponse, int]]:
-        """`decode` in steps."""
-        check_version("DescribeUserScramCredentialsResponse", version, 0, 0)
-        try:
-            return (yield from _read_describe_user_scram_credentials_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("DescribeUserScramCredentialsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeUserScramCredentialsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(DescribeUserScramCredentialsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("DescribeUserScramCredentialsResponse", version, 0, 0)
-        yield from _write_describe_user_scram_credentials_response(out, self, version)
-
-
-def _read_credential_info(buf: Buffer, pos: int, version: int) -> tuple[CredentialInfo, int]:
-    mechanism, iterations = _I8_I32.unpack_from(buf, pos)
-    pos += 5
-    pos = skip_tags(buf, pos)
-    result = CredentialInfo(
-        mechanism=mechanism,
-        iterations=iterations,
-    )
-    return result, pos
-
-
 def _write_credential_info(out: bytearray, value: CredentialInfo, version: int) -> None:
     out += _I8_I32.pack(value.mechanism, value.iterations)
     out.append(0)
-
-
-def _read_describe_user_scram_credentials_result(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[DescribeUserScramCredentialsResult, int]]:
-    user, pos = read_compact_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 6)
-    credential_infos: list[CredentialInfo] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            credential_info, pos = _read_credential_info(buf, pos, version)
-            credential_infos.append(credential_info)
-    pos = skip_tags(buf, pos)
-    result = DescribeUserScramCredentialsResult(
-        user=user,
-        error_code=error_code,
-        error_message=error_message,
-        credential_infos=credential_infos,
-    )
-    return result, pos
 
 
 def _write_describe_user_scram_credentials_result(
@@ -241,29 +115,6 @@ def _write_describe_user_scram_credentials_result(
     out.append(0)
 
 
-def _read_describe_user_scram_credentials_response(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[DescribeUserScramCredentialsResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 6)
-    results: list[DescribeUserScramCredentialsResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            credentials_result, pos = yield from _read_describe_user_scram_credentials_result(buf, pos, version)
-            results.append(credentials_result)
-    pos = skip_tags(buf, pos)
-    result = DescribeUserScramCredentialsResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        results=results,
-    )
-    return result, pos
-
-
 def _write_describe_user_scram_credentials_response(
     out: bytearray, value: DescribeUserScramCredentialsResponse, version: int
 ) -> Steps[None]:
@@ -275,3 +126,22 @@ def _write_describe_user_scram_credentials_response(
         for credentials_result in some_results:
             yield from _write_describe_user_scram_credentials_result(out, credentials_result, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeUserScramCredentialsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The message-level error code, 0 except for user authorization or infrastructure issues"""
+    error_message: str | None = ""
+    """The message-level error message, if any"""
+    results: list[DescribeUserScramCredentialsResult] = field(default_factory=list)
+    """The results for descriptions, one per user"""
+
+    API_KEY = 50
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_describe_user_scram_credentials_response)

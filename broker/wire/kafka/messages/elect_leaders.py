@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
-    read_compact_nullable_string,
     read_compact_string,
     read_count,
     read_int32s,
     read_nullable_count,
-    read_nullable_string,
     read_string,
     skip_tags,
     steps,
@@ -29,7 +24,6 @@ from headgate.broker.wire.kafka.primitives import (
     write_compact_nullable_string,
     write_compact_string,
     write_count,
-    write_int32s,
     write_nullable_string,
     write_string,
 )
@@ -48,47 +42,6 @@ class TopicPartitions:
     """The name of a topic"""
     partitions: list[int] = field(default_factory=list)
     """The partitions of this topic whose leader should be elected"""
-
-
-@dataclass(slots=True, kw_only=True)
-class ElectLeadersRequest:
-    election_type: int = 0
-    """Type of elections to conduct for the partition. A value of '0' elects the preferred replica. A value of '1' elects the
-    first live replica if there are no in-sync replica (v1+)
-    """
-    topic_partitions: list[TopicPartitions] | None = field(default_factory=list)
-    """The topic partitions to elect leaders"""
-    timeout_ms: int = 60000
-    """The time in ms to wait for the election to complete"""
-
-    API_KEY: ClassVar[int] = 43
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ElectLeadersRequest, int]]:
-        """`decode` in steps."""
-        check_version("ElectLeadersRequest", version, 0, 2)
-        try:
-            return (yield from _read_elect_leaders_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ElectLeadersRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ElectLeadersRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ElectLeadersRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ElectLeadersRequest", version, 0, 2)
-        yield from _write_elect_leaders_request(out, self, version)
 
 
 def _read_topic_partitions(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicPartitions, int]]:
@@ -113,22 +66,6 @@ def _read_topic_partitions(buf: Buffer, pos: int, version: int) -> Steps[tuple[T
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_topic_partitions(out: bytearray, value: TopicPartitions, version: int) -> Steps[None]:
-    if version >= 2:
-        write_compact_string(out, value.topic)
-    else:
-        write_string(out, value.topic)
-    if version >= 2:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        write_int32s(out, some_partitions)
-    if version == 2:
-        out.append(0)
 
 
 def _read_elect_leaders_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ElectLeadersRequest, int]]:
@@ -160,28 +97,21 @@ def _read_elect_leaders_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
-def _write_elect_leaders_request(out: bytearray, value: ElectLeadersRequest, version: int) -> Steps[None]:
-    if version >= 1:
-        out += _I8.pack(value.election_type)
-    elif value.election_type:
-        raise unsupported("ElectLeadersRequest", "election_type", version)
-    if value.topic_partitions is None:
-        if version >= 2:
-            write_compact_count(out, -1)
-        else:
-            write_count(out, -1)
-    else:
-        if version >= 2:
-            write_compact_count(out, len(value.topic_partitions))
-        else:
-            write_count(out, len(value.topic_partitions))
-        for some_topic_partitions in portions(value.topic_partitions):
-            yield len(some_topic_partitions)
-            for topic_partitions in some_topic_partitions:
-                yield from _write_topic_partitions(out, topic_partitions, version)
-    out += _I32.pack(value.timeout_ms)
-    if version == 2:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ElectLeadersRequest(Message):
+    election_type: int = 0
+    """Type of elections to conduct for the partition. A value of '0' elects the preferred replica. A value of '1' elects the
+    first live replica if there are no in-sync replica (v1+)
+    """
+    topic_partitions: list[TopicPartitions] | None = field(default_factory=list)
+    """The topic partitions to elect leaders"""
+    timeout_ms: int = 60000
+    """The time in ms to wait for the election to complete"""
+
+    API_KEY = 43
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_elect_leaders_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,65 +136,6 @@ class ReplicaElectionResult:
     """The results for each partition"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ElectLeadersResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The top level response error code (v1+)"""
-    replica_election_results: list[ReplicaElectionResult] = field(default_factory=list)
-    """The election results, or an empty array if the requester did not have permission and the request asks for all partitions"""
-
-    API_KEY: ClassVar[int] = 43
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ElectLeadersResponse, int]]:
-        """`decode` in steps."""
-        check_version("ElectLeadersResponse", version, 0, 2)
-        try:
-            return (yield from _read_elect_leaders_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ElectLeadersResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ElectLeadersResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ElectLeadersResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ElectLeadersResponse", version, 0, 2)
-        yield from _write_elect_leaders_response(out, self, version)
-
-
-def _read_partition_result(buf: Buffer, pos: int, version: int) -> tuple[PartitionResult, int]:
-    partition_id, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = PartitionResult(
-        partition_id=partition_id,
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
-
-
 def _write_partition_result(out: bytearray, value: PartitionResult, version: int) -> None:
     out += _I32_I16.pack(value.partition_id, value.error_code)
     if version >= 2:
@@ -273,31 +144,6 @@ def _write_partition_result(out: bytearray, value: PartitionResult, version: int
         write_nullable_string(out, value.error_message)
     if version == 2:
         out.append(0)
-
-
-def _read_replica_election_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[ReplicaElectionResult, int]]:
-    topic: str
-    if version >= 2:
-        topic, pos = read_compact_string(buf, pos)
-    else:
-        topic, pos = read_string(buf, pos)
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 8)
-    else:
-        length, pos = read_count(buf, pos, 8)
-    partition_result: list[PartitionResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            some_partition_result, pos = _read_partition_result(buf, pos, version)
-            partition_result.append(some_partition_result)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = ReplicaElectionResult(
-        topic=topic,
-        partition_result=partition_result,
-    )
-    return result, pos
 
 
 def _write_replica_election_result(out: bytearray, value: ReplicaElectionResult, version: int) -> Steps[None]:
@@ -317,33 +163,6 @@ def _write_replica_election_result(out: bytearray, value: ReplicaElectionResult,
         out.append(0)
 
 
-def _read_elect_leaders_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ElectLeadersResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    error_code: int = 0
-    if version >= 1:
-        (error_code,) = _I16.unpack_from(buf, pos)
-        pos += 2
-    if version >= 2:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    replica_election_results: list[ReplicaElectionResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            replica_election_result, pos = yield from _read_replica_election_result(buf, pos, version)
-            replica_election_results.append(replica_election_result)
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = ElectLeadersResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        replica_election_results=replica_election_results,
-    )
-    return result, pos
-
-
 def _write_elect_leaders_response(out: bytearray, value: ElectLeadersResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 1:
@@ -360,3 +179,20 @@ def _write_elect_leaders_response(out: bytearray, value: ElectLeadersResponse, v
             yield from _write_replica_election_result(out, replica_election_result, version)
     if version == 2:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ElectLeadersResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The top level response error code (v1+)"""
+    replica_election_results: list[ReplicaElectionResult] = field(default_factory=list)
+    """The election results, or an empty array if the requester did not have permission and the request asks for all partitions"""
+
+    API_KEY = 43
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_elect_leaders_response)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     read_compact_string,
     read_string,
     skip_tags,
-    write_compact_string,
-    write_string,
 )
 
 _I32_I16 = struct.Struct(">ih")
@@ -24,50 +19,8 @@ _I64_I16 = struct.Struct(">qh")
 _I64_I16_BOOL = struct.Struct(">qh?")
 
 
-@dataclass(slots=True, kw_only=True)
-class EndTxnRequest:
-    transactional_id: str = ""
-    """The ID of the transaction to end"""
-    producer_id: int = 0
-    """The producer ID"""
-    producer_epoch: int = 0
-    """The current epoch associated with the producer"""
-    committed: bool = False
-    """True if the transaction was committed, false if it was aborted"""
-
-    API_KEY: ClassVar[int] = 26
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[EndTxnRequest, int]]:
-        """`decode` in steps."""
-        check_version("EndTxnRequest", version, 0, 5)
-        try:
-            yield 1
-            return _read_end_txn_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("EndTxnRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[EndTxnRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(EndTxnRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("EndTxnRequest", version, 0, 5)
-        yield 1
-        _write_end_txn_request(out, self, version)
-
-
-def _read_end_txn_request(buf: Buffer, pos: int, version: int) -> tuple[EndTxnRequest, int]:
+def _read_end_txn_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[EndTxnRequest, int]]:
+    yield 1
     transactional_id: str
     if version >= 3:
         transactional_id, pos = read_compact_string(buf, pos)
@@ -86,18 +39,34 @@ def _read_end_txn_request(buf: Buffer, pos: int, version: int) -> tuple[EndTxnRe
     return result, pos
 
 
-def _write_end_txn_request(out: bytearray, value: EndTxnRequest, version: int) -> None:
-    if version >= 3:
-        write_compact_string(out, value.transactional_id)
-    else:
-        write_string(out, value.transactional_id)
-    out += _I64_I16_BOOL.pack(value.producer_id, value.producer_epoch, value.committed)
+@dataclass(slots=True, kw_only=True)
+class EndTxnRequest(Message):
+    transactional_id: str = ""
+    """The ID of the transaction to end"""
+    producer_id: int = 0
+    """The producer ID"""
+    producer_epoch: int = 0
+    """The current epoch associated with the producer"""
+    committed: bool = False
+    """True if the transaction was committed, false if it was aborted"""
+
+    API_KEY = 26
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _read = staticmethod(_read_end_txn_request)
+
+
+def _write_end_txn_response(out: bytearray, value: EndTxnResponse, version: int) -> Steps[None]:
+    yield 1
+    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
+    if version == 5:
+        out += _I64_I16.pack(value.producer_id, value.producer_epoch)
     if version >= 3:
         out.append(0)
 
 
 @dataclass(slots=True, kw_only=True)
-class EndTxnResponse:
+class EndTxnResponse(Message):
     throttle_time_ms: int = 0
     """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
     violate any quota
@@ -109,60 +78,7 @@ class EndTxnResponse:
     producer_epoch: int = -1
     """The current epoch associated with the producer (v5)"""
 
-    API_KEY: ClassVar[int] = 26
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[EndTxnResponse, int]]:
-        """`decode` in steps."""
-        check_version("EndTxnResponse", version, 0, 5)
-        try:
-            yield 1
-            return _read_end_txn_response(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("EndTxnResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[EndTxnResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(EndTxnResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("EndTxnResponse", version, 0, 5)
-        yield 1
-        _write_end_txn_response(out, self, version)
-
-
-def _read_end_txn_response(buf: Buffer, pos: int, version: int) -> tuple[EndTxnResponse, int]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    producer_id: int = -1
-    producer_epoch: int = -1
-    if version == 5:
-        producer_id, producer_epoch = _I64_I16.unpack_from(buf, pos)
-        pos += 10
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = EndTxnResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-    )
-    return result, pos
-
-
-def _write_end_txn_response(out: bytearray, value: EndTxnResponse, version: int) -> None:
-    out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
-    if version == 5:
-        out += _I64_I16.pack(value.producer_id, value.producer_epoch)
-    if version >= 3:
-        out.append(0)
+    API_KEY = 26
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _write = staticmethod(_write_end_txn_response)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
-    read_nullable_string,
     read_string,
     skip_tags,
     steps,
@@ -32,45 +28,6 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I32_I16 = struct.Struct(">ih")
 _I8 = struct.Struct(">b")
-
-
-@dataclass(slots=True, kw_only=True)
-class FindCoordinatorRequest:
-    key: str = ""
-    """The coordinator key (v0-v3)"""
-    key_type: int = 0
-    """The coordinator key type. (group, transaction, share) (v1+)"""
-    coordinator_keys: list[str] = field(default_factory=list)
-    """The coordinator keys (v4+)"""
-
-    API_KEY: ClassVar[int] = 10
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorRequest, int]]:
-        """`decode` in steps."""
-        check_version("FindCoordinatorRequest", version, 0, 6)
-        try:
-            return (yield from _read_find_coordinator_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("FindCoordinatorRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(FindCoordinatorRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("FindCoordinatorRequest", version, 0, 6)
-        yield from _write_find_coordinator_request(out, self, version)
 
 
 def _read_find_coordinator_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorRequest, int]]:
@@ -103,28 +60,31 @@ def _read_find_coordinator_request(buf: Buffer, pos: int, version: int) -> Steps
     return result, pos
 
 
-def _write_find_coordinator_request(out: bytearray, value: FindCoordinatorRequest, version: int) -> Steps[None]:
-    if version <= 3:
-        if version >= 3:
-            write_compact_string(out, value.key)
-        else:
-            write_string(out, value.key)
-    elif value.key:
-        raise unsupported("FindCoordinatorRequest", "key", version)
-    if version >= 1:
-        out += _I8.pack(value.key_type)
-    elif value.key_type:
-        raise unsupported("FindCoordinatorRequest", "key_type", version)
-    if version >= 4:
-        write_compact_count(out, len(value.coordinator_keys))
-        for some_coordinator_keys in portions(value.coordinator_keys):
-            yield len(some_coordinator_keys)
-            for text in some_coordinator_keys:
-                write_compact_string(out, text)
-    elif value.coordinator_keys:
-        raise unsupported("FindCoordinatorRequest", "coordinator_keys", version)
-    if version >= 3:
-        out.append(0)
+def _write_find_coordinator_request_carried(out: bytearray, value: FindCoordinatorRequest, version: int) -> Steps[None]:
+    out += _I8.pack(value.key_type)
+    write_compact_count(out, len(value.coordinator_keys))
+    for some_coordinator_keys in portions(value.coordinator_keys):
+        yield len(some_coordinator_keys)
+        for text in some_coordinator_keys:
+            write_compact_string(out, text)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class FindCoordinatorRequest(Message):
+    key: str = ""
+    """The coordinator key (v0-v3)"""
+    key_type: int = 0
+    """The coordinator key type. (group, transaction, share) (v1+)"""
+    coordinator_keys: list[str] = field(default_factory=list)
+    """The coordinator keys (v4+)"""
+
+    API_KEY = 10
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 3
+    _read = staticmethod(_read_find_coordinator_request)
+    CARRIED = 4
+    _write_carried = staticmethod(_write_find_coordinator_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,75 +105,6 @@ class Coordinator:
     """The error message, or null if there was no error"""
 
 
-@dataclass(slots=True, kw_only=True)
-class FindCoordinatorResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v1+)
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error (v0-v3)"""
-    error_message: str | None = ""
-    """The error message, or null if there was no error (v1-v3)"""
-    node_id: int = 0
-    """The node id (v0-v3)"""
-    host: str = ""
-    """The host name (v0-v3)"""
-    port: int = 0
-    """The port (v0-v3)"""
-    coordinators: list[Coordinator] = field(default_factory=list)
-    """Each coordinator result in the response (v4+)"""
-
-    API_KEY: ClassVar[int] = 10
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorResponse, int]]:
-        """`decode` in steps."""
-        check_version("FindCoordinatorResponse", version, 0, 6)
-        try:
-            return (yield from _read_find_coordinator_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("FindCoordinatorResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(FindCoordinatorResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("FindCoordinatorResponse", version, 0, 6)
-        yield from _write_find_coordinator_response(out, self, version)
-
-
-def _read_coordinator(buf: Buffer, pos: int, version: int) -> tuple[Coordinator, int]:
-    key, pos = read_compact_string(buf, pos)
-    (node_id,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    host, pos = read_compact_string(buf, pos)
-    port, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    pos = skip_tags(buf, pos)
-    result = Coordinator(
-        key=key,
-        node_id=node_id,
-        host=host,
-        port=port,
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
-
-
 def _write_coordinator(out: bytearray, value: Coordinator, version: int) -> None:
     write_compact_string(out, value.key)
     out += _I32.pack(value.node_id)
@@ -221,58 +112,6 @@ def _write_coordinator(out: bytearray, value: Coordinator, version: int) -> None
     out += _I32_I16.pack(value.port, value.error_code)
     write_compact_nullable_string(out, value.error_message)
     out.append(0)
-
-
-def _read_find_coordinator_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 1:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    error_code: int = 0
-    if version <= 3:
-        (error_code,) = _I16.unpack_from(buf, pos)
-        pos += 2
-    error_message: str | None = ""
-    if 1 <= version <= 3:
-        if version >= 3:
-            error_message, pos = read_compact_nullable_string(buf, pos)
-        else:
-            error_message, pos = read_nullable_string(buf, pos)
-    node_id: int = 0
-    if version <= 3:
-        (node_id,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    host: str = ""
-    if version <= 3:
-        if version >= 3:
-            host, pos = read_compact_string(buf, pos)
-        else:
-            host, pos = read_string(buf, pos)
-    port: int = 0
-    if version <= 3:
-        (port,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    coordinators: list[Coordinator] = []
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 14)
-        coordinators = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                coordinator, pos = _read_coordinator(buf, pos, version)
-                coordinators.append(coordinator)
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = FindCoordinatorResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        node_id=node_id,
-        host=host,
-        port=port,
-        coordinators=coordinators,
-    )
-    return result, pos
 
 
 def _write_find_coordinator_response(out: bytearray, value: FindCoordinatorResponse, version: int) -> Steps[None]:
@@ -312,3 +151,68 @@ def _write_find_coordinator_response(out: bytearray, value: FindCoordinatorRespo
         raise unsupported("FindCoordinatorResponse", "coordinators", version)
     if version >= 3:
         out.append(0)
+
+
+def _read_coordinator_carried(buf: Buffer, pos: int, version: int) -> tuple[Coordinator, int]:
+    key, pos = read_compact_string(buf, pos)
+    (node_id,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    host, pos = read_compact_string(buf, pos)
+    port, error_code = _I32_I16.unpack_from(buf, pos)
+    pos += 6
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    pos = skip_tags(buf, pos)
+    result = Coordinator(
+        key=key,
+        node_id=node_id,
+        host=host,
+        port=port,
+        error_code=error_code,
+        error_message=error_message,
+    )
+    return result, pos
+
+
+def _read_find_coordinator_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 14)
+    coordinators: list[Coordinator] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            coordinator, pos = _read_coordinator_carried(buf, pos, version)
+            coordinators.append(coordinator)
+    pos = skip_tags(buf, pos)
+    result = FindCoordinatorResponse(
+        throttle_time_ms=throttle_time_ms,
+        coordinators=coordinators,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class FindCoordinatorResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v1+)
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error (v0-v3)"""
+    error_message: str | None = ""
+    """The error message, or null if there was no error (v1-v3)"""
+    node_id: int = 0
+    """The node id (v0-v3)"""
+    host: str = ""
+    """The host name (v0-v3)"""
+    port: int = 0
+    """The port (v0-v3)"""
+    coordinators: list[Coordinator] = field(default_factory=list)
+    """Each coordinator result in the response (v4+)"""
+
+    API_KEY = 10
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 3
+    _write = staticmethod(_write_find_coordinator_response)
+    CARRIED = 4
+    _read_carried = staticmethod(_read_find_coordinator_response_carried)

@@ -4,74 +4,24 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     read_compact_nullable_string,
     read_compact_string,
     read_nullable_string,
     read_string,
     skip_tags,
-    unsupported,
-    write_compact_nullable_string,
-    write_compact_string,
-    write_nullable_string,
-    write_string,
 )
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatRequest:
-    group_id: str = ""
-    """The group id"""
-    generation_id: int = 0
-    """The generation of the group"""
-    member_id: str = ""
-    """The member ID"""
-    group_instance_id: str | None = None
-    """The unique identifier of the consumer instance provided by end user (v3+)"""
-
-    API_KEY: ClassVar[int] = 12
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[HeartbeatRequest, int]]:
-        """`decode` in steps."""
-        check_version("HeartbeatRequest", version, 0, 4)
-        try:
-            yield 1
-            return _read_heartbeat_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("HeartbeatRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(HeartbeatRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("HeartbeatRequest", version, 0, 4)
-        yield 1
-        _write_heartbeat_request(out, self, version)
-
-
-def _read_heartbeat_request(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatRequest, int]:
+def _read_heartbeat_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[HeartbeatRequest, int]]:
+    yield 1
     group_id: str
     if version >= 4:
         group_id, pos = read_compact_string(buf, pos)
@@ -101,29 +51,34 @@ def _read_heartbeat_request(buf: Buffer, pos: int, version: int) -> tuple[Heartb
     return result, pos
 
 
-def _write_heartbeat_request(out: bytearray, value: HeartbeatRequest, version: int) -> None:
-    if version >= 4:
-        write_compact_string(out, value.group_id)
-    else:
-        write_string(out, value.group_id)
-    out += _I32.pack(value.generation_id)
-    if version >= 4:
-        write_compact_string(out, value.member_id)
-    else:
-        write_string(out, value.member_id)
-    if version >= 3:
-        if version >= 4:
-            write_compact_nullable_string(out, value.group_instance_id)
-        else:
-            write_nullable_string(out, value.group_instance_id)
-    elif value.group_instance_id is not None:
-        raise unsupported("HeartbeatRequest", "group_instance_id", version)
+@dataclass(slots=True, kw_only=True)
+class HeartbeatRequest(Message):
+    group_id: str = ""
+    """The group id"""
+    generation_id: int = 0
+    """The generation of the group"""
+    member_id: str = ""
+    """The member ID"""
+    group_instance_id: str | None = None
+    """The unique identifier of the consumer instance provided by end user (v3+)"""
+
+    API_KEY = 12
+    VERSIONS = (0, 4)
+    FLEXIBLE_FROM = 4
+    _read = staticmethod(_read_heartbeat_request)
+
+
+def _write_heartbeat_response(out: bytearray, value: HeartbeatResponse, version: int) -> Steps[None]:
+    yield 1
+    if version >= 1:
+        out += _I32.pack(value.throttle_time_ms)
+    out += _I16.pack(value.error_code)
     if version == 4:
         out.append(0)
 
 
 @dataclass(slots=True, kw_only=True)
-class HeartbeatResponse:
+class HeartbeatResponse(Message):
     throttle_time_ms: int = 0
     """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
     violate any quota (v1+)
@@ -131,57 +86,7 @@ class HeartbeatResponse:
     error_code: int = 0
     """The error code, or 0 if there was no error"""
 
-    API_KEY: ClassVar[int] = 12
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[HeartbeatResponse, int]]:
-        """`decode` in steps."""
-        check_version("HeartbeatResponse", version, 0, 4)
-        try:
-            yield 1
-            return _read_heartbeat_response(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("HeartbeatResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(HeartbeatResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("HeartbeatResponse", version, 0, 4)
-        yield 1
-        _write_heartbeat_response(out, self, version)
-
-
-def _read_heartbeat_response(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatResponse, int]:
-    throttle_time_ms: int = 0
-    if version >= 1:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = HeartbeatResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-    )
-    return result, pos
-
-
-def _write_heartbeat_response(out: bytearray, value: HeartbeatResponse, version: int) -> None:
-    if version >= 1:
-        out += _I32.pack(value.throttle_time_ms)
-    out += _I16.pack(value.error_code)
-    if version == 4:
-        out.append(0)
+    API_KEY = 12
+    VERSIONS = (0, 4)
+    FLEXIBLE_FROM = 4
+    _write = staticmethod(_write_heartbeat_response)

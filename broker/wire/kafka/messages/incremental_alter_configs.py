@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
@@ -59,43 +56,6 @@ class AlterConfigsResource:
     """The configurations"""
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsRequest:
-    resources: list[AlterConfigsResource] = field(default_factory=list)
-    """The incremental updates for each resource"""
-    validate_only: bool = False
-    """True if we should validate the request, but not change the configurations"""
-
-    API_KEY: ClassVar[int] = 44
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[IncrementalAlterConfigsRequest, int]]:
-        """`decode` in steps."""
-        check_version("IncrementalAlterConfigsRequest", version, 0, 1)
-        try:
-            return (yield from _read_incremental_alter_configs_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("IncrementalAlterConfigsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(IncrementalAlterConfigsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("IncrementalAlterConfigsRequest", version, 0, 1)
-        yield from _write_incremental_alter_configs_request(out, self, version)
-
-
 def _read_alterable_config(buf: Buffer, pos: int, version: int) -> tuple[AlterableConfig, int]:
     name: str
     if version >= 1:
@@ -117,20 +77,6 @@ def _read_alterable_config(buf: Buffer, pos: int, version: int) -> tuple[Alterab
         value=value,
     )
     return result, pos
-
-
-def _write_alterable_config(out: bytearray, value: AlterableConfig, version: int) -> None:
-    if version >= 1:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    out += _I8.pack(value.config_operation)
-    if version >= 1:
-        write_compact_nullable_string(out, value.value)
-    else:
-        write_nullable_string(out, value.value)
-    if version == 1:
-        out.append(0)
 
 
 def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResource, int]]:
@@ -161,24 +107,6 @@ def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[t
     return result, pos
 
 
-def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, version: int) -> Steps[None]:
-    out += _I8.pack(value.resource_type)
-    if version >= 1:
-        write_compact_string(out, value.resource_name)
-    else:
-        write_string(out, value.resource_name)
-    if version >= 1:
-        write_compact_count(out, len(value.configs))
-    else:
-        write_count(out, len(value.configs))
-    for some_configs in portions(value.configs):
-        yield len(some_configs)
-        for alterable_config in some_configs:
-            _write_alterable_config(out, alterable_config, version)
-    if version == 1:
-        out.append(0)
-
-
 def _read_incremental_alter_configs_request(
     buf: Buffer, pos: int, version: int
 ) -> Steps[tuple[IncrementalAlterConfigsRequest, int]]:
@@ -203,18 +131,49 @@ def _read_incremental_alter_configs_request(
     return result, pos
 
 
-def _write_incremental_alter_configs_request(out: bytearray, value: IncrementalAlterConfigsRequest, version: int) -> Steps[None]:
-    if version >= 1:
-        write_compact_count(out, len(value.resources))
-    else:
-        write_count(out, len(value.resources))
+def _write_alterable_config_carried(out: bytearray, value: AlterableConfig, version: int) -> None:
+    write_compact_string(out, value.name)
+    out += _I8.pack(value.config_operation)
+    write_compact_nullable_string(out, value.value)
+    out.append(0)
+
+
+def _write_alter_configs_resource_carried(out: bytearray, value: AlterConfigsResource, version: int) -> Steps[None]:
+    out += _I8.pack(value.resource_type)
+    write_compact_string(out, value.resource_name)
+    write_compact_count(out, len(value.configs))
+    for some_configs in portions(value.configs):
+        yield len(some_configs)
+        for alterable_config in some_configs:
+            _write_alterable_config_carried(out, alterable_config, version)
+    out.append(0)
+
+
+def _write_incremental_alter_configs_request_carried(
+    out: bytearray, value: IncrementalAlterConfigsRequest, version: int
+) -> Steps[None]:
+    write_compact_count(out, len(value.resources))
     for some_resources in portions(value.resources):
         yield len(some_resources)
         for alter_configs_resource in some_resources:
-            yield from _write_alter_configs_resource(out, alter_configs_resource, version)
+            yield from _write_alter_configs_resource_carried(out, alter_configs_resource, version)
     out += _BOOL.pack(value.validate_only)
-    if version == 1:
-        out.append(0)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalAlterConfigsRequest(Message):
+    resources: list[AlterConfigsResource] = field(default_factory=list)
+    """The incremental updates for each resource"""
+    validate_only: bool = False
+    """True if we should validate the request, but not change the configurations"""
+
+    API_KEY = 44
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 1
+    _read = staticmethod(_read_incremental_alter_configs_request)
+    CARRIED = 1
+    _write_carried = staticmethod(_write_incremental_alter_configs_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,71 +188,6 @@ class AlterConfigsResourceResponse:
     """The resource type"""
     resource_name: str = ""
     """The resource name"""
-
-
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsResponse:
-    throttle_time_ms: int = 0
-    """Duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
-    """The responses for each resource"""
-
-    API_KEY: ClassVar[int] = 44
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[IncrementalAlterConfigsResponse, int]]:
-        """`decode` in steps."""
-        check_version("IncrementalAlterConfigsResponse", version, 0, 1)
-        try:
-            return (yield from _read_incremental_alter_configs_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("IncrementalAlterConfigsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(IncrementalAlterConfigsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("IncrementalAlterConfigsResponse", version, 0, 1)
-        yield from _write_incremental_alter_configs_response(out, self, version)
-
-
-def _read_alter_configs_resource_response(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResourceResponse, int]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 1:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    (resource_type,) = _I8.unpack_from(buf, pos)
-    pos += 1
-    resource_name: str
-    if version >= 1:
-        resource_name, pos = read_compact_string(buf, pos)
-    else:
-        resource_name, pos = read_string(buf, pos)
-    if version == 1:
-        pos = skip_tags(buf, pos)
-    result = AlterConfigsResourceResponse(
-        error_code=error_code,
-        error_message=error_message,
-        resource_type=resource_type,
-        resource_name=resource_name,
-    )
-    return result, pos
 
 
 def _write_alter_configs_resource_response(out: bytearray, value: AlterConfigsResourceResponse, version: int) -> None:
@@ -311,30 +205,6 @@ def _write_alter_configs_resource_response(out: bytearray, value: AlterConfigsRe
         out.append(0)
 
 
-def _read_incremental_alter_configs_response(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[IncrementalAlterConfigsResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 1:
-        length, pos = read_compact_count(buf, pos, 6)
-    else:
-        length, pos = read_count(buf, pos, 6)
-    responses: list[AlterConfigsResourceResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            alter_configs_resource_response, pos = _read_alter_configs_resource_response(buf, pos, version)
-            responses.append(alter_configs_resource_response)
-    if version == 1:
-        pos = skip_tags(buf, pos)
-    result = IncrementalAlterConfigsResponse(
-        throttle_time_ms=throttle_time_ms,
-        responses=responses,
-    )
-    return result, pos
-
-
 def _write_incremental_alter_configs_response(out: bytearray, value: IncrementalAlterConfigsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 1:
@@ -347,3 +217,57 @@ def _write_incremental_alter_configs_response(out: bytearray, value: Incremental
             _write_alter_configs_resource_response(out, alter_configs_resource_response, version)
     if version == 1:
         out.append(0)
+
+
+def _read_alter_configs_resource_response_carried(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResourceResponse, int]:
+    (error_code,) = _I16.unpack_from(buf, pos)
+    pos += 2
+    error_message, pos = read_compact_nullable_string(buf, pos)
+    (resource_type,) = _I8.unpack_from(buf, pos)
+    pos += 1
+    resource_name, pos = read_compact_string(buf, pos)
+    pos = skip_tags(buf, pos)
+    result = AlterConfigsResourceResponse(
+        error_code=error_code,
+        error_message=error_message,
+        resource_type=resource_type,
+        resource_name=resource_name,
+    )
+    return result, pos
+
+
+def _read_incremental_alter_configs_response_carried(
+    buf: Buffer, pos: int, version: int
+) -> Steps[tuple[IncrementalAlterConfigsResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 6)
+    responses: list[AlterConfigsResourceResponse] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            alter_configs_resource_response, pos = _read_alter_configs_resource_response_carried(buf, pos, version)
+            responses.append(alter_configs_resource_response)
+    pos = skip_tags(buf, pos)
+    result = IncrementalAlterConfigsResponse(
+        throttle_time_ms=throttle_time_ms,
+        responses=responses,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class IncrementalAlterConfigsResponse(Message):
+    throttle_time_ms: int = 0
+    """Duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
+    """The responses for each resource"""
+
+    API_KEY = 44
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 1
+    _write = staticmethod(_write_incremental_alter_configs_response)
+    CARRIED = 1
+    _read_carried = staticmethod(_read_incremental_alter_configs_response_carried)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     read_compact_nullable_string,
     read_nullable_string,
     skip_tags,
     unsupported,
-    write_compact_nullable_string,
-    write_nullable_string,
 )
 
 _BOOL_BOOL = struct.Struct(">??")
@@ -27,58 +22,8 @@ _I32_I16_I64 = struct.Struct(">ihq")
 _I64_I16 = struct.Struct(">qh")
 
 
-@dataclass(slots=True, kw_only=True)
-class InitProducerIdRequest:
-    transactional_id: str | None = ""
-    """The transactional id, or null if the producer is not transactional"""
-    transaction_timeout_ms: int = 0
-    """The time in ms to wait before aborting idle transactions sent by this producer. This is only relevant if a TransactionalId
-    has been defined
-    """
-    producer_id: int = -1
-    """The producer id. This is used to disambiguate requests if a transactional id is reused following its expiration (v3+)"""
-    producer_epoch: int = -1
-    """The producer's current epoch. This will be checked against the producer epoch on the broker, and the request will return
-    an error if they do not match (v3+)
-    """
-    enable2_pc: bool = False
-    """True if the client wants to enable two-phase commit (2PC) protocol for transactions (v6)"""
-    keep_prepared_txn: bool = False
-    """True if the client wants to keep the currently ongoing transaction instead of aborting it (v6)"""
-
-    API_KEY: ClassVar[int] = 22
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[InitProducerIdRequest, int]]:
-        """`decode` in steps."""
-        check_version("InitProducerIdRequest", version, 0, 6)
-        try:
-            yield 1
-            return _read_init_producer_id_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("InitProducerIdRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(InitProducerIdRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("InitProducerIdRequest", version, 0, 6)
-        yield 1
-        _write_init_producer_id_request(out, self, version)
-
-
-def _read_init_producer_id_request(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdRequest, int]:
+def _read_init_producer_id_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[InitProducerIdRequest, int]]:
+    yield 1
     transactional_id: str | None
     if version >= 2:
         transactional_id, pos = read_compact_nullable_string(buf, pos)
@@ -109,32 +54,48 @@ def _read_init_producer_id_request(buf: Buffer, pos: int, version: int) -> tuple
     return result, pos
 
 
-def _write_init_producer_id_request(out: bytearray, value: InitProducerIdRequest, version: int) -> None:
-    if version >= 2:
-        write_compact_nullable_string(out, value.transactional_id)
-    else:
-        write_nullable_string(out, value.transactional_id)
-    out += _I32.pack(value.transaction_timeout_ms)
-    if version >= 3:
-        out += _I64_I16.pack(value.producer_id, value.producer_epoch)
-    else:
-        if value.producer_id != -1:
-            raise unsupported("InitProducerIdRequest", "producer_id", version)
-        if value.producer_epoch != -1:
-            raise unsupported("InitProducerIdRequest", "producer_epoch", version)
+@dataclass(slots=True, kw_only=True)
+class InitProducerIdRequest(Message):
+    transactional_id: str | None = ""
+    """The transactional id, or null if the producer is not transactional"""
+    transaction_timeout_ms: int = 0
+    """The time in ms to wait before aborting idle transactions sent by this producer. This is only relevant if a TransactionalId
+    has been defined
+    """
+    producer_id: int = -1
+    """The producer id. This is used to disambiguate requests if a transactional id is reused following its expiration (v3+)"""
+    producer_epoch: int = -1
+    """The producer's current epoch. This will be checked against the producer epoch on the broker, and the request will return
+    an error if they do not match (v3+)
+    """
+    enable2_pc: bool = False
+    """True if the client wants to enable two-phase commit (2PC) protocol for transactions (v6)"""
+    keep_prepared_txn: bool = False
+    """True if the client wants to keep the currently ongoing transaction instead of aborting it (v6)"""
+
+    API_KEY = 22
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_init_producer_id_request)
+
+
+def _write_init_producer_id_response(out: bytearray, value: InitProducerIdResponse, version: int) -> Steps[None]:
+    yield 1
+    out += _I32_I16_I64.pack(value.throttle_time_ms, value.error_code, value.producer_id)
+    out += _I16.pack(value.producer_epoch)
     if version == 6:
-        out += _BOOL_BOOL.pack(value.enable2_pc, value.keep_prepared_txn)
+        out += _I64_I16.pack(value.ongoing_txn_producer_id, value.ongoing_txn_producer_epoch)
     else:
-        if value.enable2_pc:
-            raise unsupported("InitProducerIdRequest", "enable2_pc", version)
-        if value.keep_prepared_txn:
-            raise unsupported("InitProducerIdRequest", "keep_prepared_txn", version)
+        if value.ongoing_txn_producer_id != -1:
+            raise unsupported("InitProducerIdResponse", "ongoing_txn_producer_id", version)
+        if value.ongoing_txn_producer_epoch != -1:
+            raise unsupported("InitProducerIdResponse", "ongoing_txn_producer_epoch", version)
     if version >= 2:
         out.append(0)
 
 
 @dataclass(slots=True, kw_only=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(Message):
     throttle_time_ms: int = 0
     """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
     violate any quota
@@ -152,70 +113,7 @@ class InitProducerIdResponse:
     transaction ongoing (v6)
     """
 
-    API_KEY: ClassVar[int] = 22
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[InitProducerIdResponse, int]]:
-        """`decode` in steps."""
-        check_version("InitProducerIdResponse", version, 0, 6)
-        try:
-            yield 1
-            return _read_init_producer_id_response(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("InitProducerIdResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(InitProducerIdResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("InitProducerIdResponse", version, 0, 6)
-        yield 1
-        _write_init_producer_id_response(out, self, version)
-
-
-def _read_init_producer_id_response(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdResponse, int]:
-    throttle_time_ms, error_code, producer_id = _I32_I16_I64.unpack_from(buf, pos)
-    pos += 14
-    (producer_epoch,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    ongoing_txn_producer_id: int = -1
-    ongoing_txn_producer_epoch: int = -1
-    if version == 6:
-        ongoing_txn_producer_id, ongoing_txn_producer_epoch = _I64_I16.unpack_from(buf, pos)
-        pos += 10
-    if version >= 2:
-        pos = skip_tags(buf, pos)
-    result = InitProducerIdResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        ongoing_txn_producer_id=ongoing_txn_producer_id,
-        ongoing_txn_producer_epoch=ongoing_txn_producer_epoch,
-    )
-    return result, pos
-
-
-def _write_init_producer_id_response(out: bytearray, value: InitProducerIdResponse, version: int) -> None:
-    out += _I32_I16_I64.pack(value.throttle_time_ms, value.error_code, value.producer_id)
-    out += _I16.pack(value.producer_epoch)
-    if version == 6:
-        out += _I64_I16.pack(value.ongoing_txn_producer_id, value.ongoing_txn_producer_epoch)
-    else:
-        if value.ongoing_txn_producer_id != -1:
-            raise unsupported("InitProducerIdResponse", "ongoing_txn_producer_id", version)
-        if value.ongoing_txn_producer_epoch != -1:
-            raise unsupported("InitProducerIdResponse", "ongoing_txn_producer_epoch", version)
-    if version >= 2:
-        out.append(0)
+    API_KEY = 22
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_init_producer_id_response)

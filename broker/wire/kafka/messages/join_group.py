@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     present,
     read_bytes,
@@ -50,55 +47,6 @@ class JoinGroupRequestProtocol:
     """The protocol metadata"""
 
 
-@dataclass(slots=True, kw_only=True)
-class JoinGroupRequest:
-    group_id: str = ""
-    """The group identifier"""
-    session_timeout_ms: int = 0
-    """The coordinator considers the consumer dead if it receives no heartbeat after this timeout in milliseconds"""
-    rebalance_timeout_ms: int = -1
-    """The maximum time in milliseconds that the coordinator will wait for each member to rejoin when rebalancing the group (v1+)"""
-    member_id: str = ""
-    """The member id assigned by the group coordinator"""
-    group_instance_id: str | None = None
-    """The unique identifier of the consumer instance provided by end user (v5+)"""
-    protocol_type: str = ""
-    """The unique name the for class of protocols implemented by the group we want to join"""
-    protocols: list[JoinGroupRequestProtocol] = field(default_factory=list)
-    """The list of protocols that the member supports"""
-    reason: str | None = None
-    """The reason why the member (re-)joins the group (v8+)"""
-
-    API_KEY: ClassVar[int] = 11
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 9)
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupRequest, int]]:
-        """`decode` in steps."""
-        check_version("JoinGroupRequest", version, 0, 9)
-        try:
-            return (yield from _read_join_group_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("JoinGroupRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(JoinGroupRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("JoinGroupRequest", version, 0, 9)
-        yield from _write_join_group_request(out, self, version)
-
-
 def _read_join_group_request_protocol(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupRequestProtocol, int]:
     name: str
     if version >= 6:
@@ -117,19 +65,6 @@ def _read_join_group_request_protocol(buf: Buffer, pos: int, version: int) -> tu
         metadata=metadata,
     )
     return result, pos
-
-
-def _write_join_group_request_protocol(out: bytearray, value: JoinGroupRequestProtocol, version: int) -> None:
-    if version >= 6:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    if version >= 6:
-        write_compact_bytes(out, value.metadata)
-    else:
-        write_bytes(out, value.metadata)
-    if version >= 6:
-        out.append(0)
 
 
 def _read_join_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupRequest, int]]:
@@ -188,41 +123,29 @@ def _read_join_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple
     return result, pos
 
 
-def _write_join_group_request(out: bytearray, value: JoinGroupRequest, version: int) -> Steps[None]:
-    if version >= 6:
-        write_compact_string(out, value.group_id)
-    else:
-        write_string(out, value.group_id)
-    out += _I32.pack(value.session_timeout_ms)
-    if version >= 1:
-        out += _I32.pack(value.rebalance_timeout_ms)
-    if version >= 6:
-        write_compact_string(out, value.member_id)
-    else:
-        write_string(out, value.member_id)
-    if version >= 5:
-        if version >= 6:
-            write_compact_nullable_string(out, value.group_instance_id)
-        else:
-            write_nullable_string(out, value.group_instance_id)
-    elif value.group_instance_id is not None:
-        raise unsupported("JoinGroupRequest", "group_instance_id", version)
-    if version >= 6:
-        write_compact_string(out, value.protocol_type)
-    else:
-        write_string(out, value.protocol_type)
-    if version >= 6:
-        write_compact_count(out, len(value.protocols))
-    else:
-        write_count(out, len(value.protocols))
-    for some_protocols in portions(value.protocols):
-        yield len(some_protocols)
-        for join_group_request_protocol in some_protocols:
-            _write_join_group_request_protocol(out, join_group_request_protocol, version)
-    if version >= 8:
-        write_compact_nullable_string(out, value.reason)
-    if version >= 6:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class JoinGroupRequest(Message):
+    group_id: str = ""
+    """The group identifier"""
+    session_timeout_ms: int = 0
+    """The coordinator considers the consumer dead if it receives no heartbeat after this timeout in milliseconds"""
+    rebalance_timeout_ms: int = -1
+    """The maximum time in milliseconds that the coordinator will wait for each member to rejoin when rebalancing the group (v1+)"""
+    member_id: str = ""
+    """The member id assigned by the group coordinator"""
+    group_instance_id: str | None = None
+    """The unique identifier of the consumer instance provided by end user (v5+)"""
+    protocol_type: str = ""
+    """The unique name the for class of protocols implemented by the group we want to join"""
+    protocols: list[JoinGroupRequestProtocol] = field(default_factory=list)
+    """The list of protocols that the member supports"""
+    reason: str | None = None
+    """The reason why the member (re-)joins the group (v8+)"""
+
+    API_KEY = 11
+    VERSIONS = (0, 9)
+    FLEXIBLE_FROM = 6
+    _read = staticmethod(_read_join_group_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,86 +158,6 @@ class JoinGroupResponseMember:
     """The unique identifier of the consumer instance provided by end user (v5+)"""
     metadata: bytes = b""
     """The group member metadata"""
-
-
-@dataclass(slots=True, kw_only=True)
-class JoinGroupResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v2+)
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    generation_id: int = -1
-    """The generation ID of the group"""
-    protocol_type: str | None = None
-    """The group protocol name (v7+)"""
-    protocol_name: str | None = ""
-    """The group protocol selected by the coordinator"""
-    leader: str = ""
-    """The leader of the group"""
-    skip_assignment: bool = False
-    """True if the leader must skip running the assignment (v9)"""
-    member_id: str = ""
-    """The member ID assigned by the group coordinator"""
-    members: list[JoinGroupResponseMember] = field(default_factory=list)
-    """The group members"""
-
-    API_KEY: ClassVar[int] = 11
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 9)
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupResponse, int]]:
-        """`decode` in steps."""
-        check_version("JoinGroupResponse", version, 0, 9)
-        try:
-            return (yield from _read_join_group_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("JoinGroupResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(JoinGroupResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("JoinGroupResponse", version, 0, 9)
-        yield from _write_join_group_response(out, self, version)
-
-
-def _read_join_group_response_member(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupResponseMember, int]:
-    member_id: str
-    if version >= 6:
-        member_id, pos = read_compact_string(buf, pos)
-    else:
-        member_id, pos = read_string(buf, pos)
-    group_instance_id: str | None = None
-    if version >= 5:
-        if version >= 6:
-            group_instance_id, pos = read_compact_nullable_string(buf, pos)
-        else:
-            group_instance_id, pos = read_nullable_string(buf, pos)
-    metadata: bytes
-    if version >= 6:
-        metadata, pos = read_compact_bytes(buf, pos)
-    else:
-        metadata, pos = read_bytes(buf, pos)
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = JoinGroupResponseMember(
-        member_id=member_id,
-        group_instance_id=group_instance_id,
-        metadata=metadata,
-    )
-    return result, pos
 
 
 def _write_join_group_response_member(out: bytearray, value: JoinGroupResponseMember, version: int) -> None:
@@ -333,63 +176,6 @@ def _write_join_group_response_member(out: bytearray, value: JoinGroupResponseMe
         write_bytes(out, value.metadata)
     if version >= 6:
         out.append(0)
-
-
-def _read_join_group_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 2:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    error_code, generation_id = _I16_I32.unpack_from(buf, pos)
-    pos += 6
-    protocol_type: str | None = None
-    if version >= 7:
-        protocol_type, pos = read_compact_nullable_string(buf, pos)
-    protocol_name: str | None
-    if version >= 7:
-        protocol_name, pos = read_compact_nullable_string(buf, pos)
-    elif version >= 6:
-        protocol_name, pos = read_compact_string(buf, pos)
-    else:
-        protocol_name, pos = read_string(buf, pos)
-    leader: str
-    if version >= 6:
-        leader, pos = read_compact_string(buf, pos)
-    else:
-        leader, pos = read_string(buf, pos)
-    skip_assignment: bool = False
-    if version == 9:
-        (skip_assignment,) = _BOOL.unpack_from(buf, pos)
-        pos += 1
-    member_id: str
-    if version >= 6:
-        member_id, pos = read_compact_string(buf, pos)
-    else:
-        member_id, pos = read_string(buf, pos)
-    if version >= 6:
-        length, pos = read_compact_count(buf, pos, 4)
-    else:
-        length, pos = read_count(buf, pos, 4)
-    members: list[JoinGroupResponseMember] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            join_group_response_member, pos = _read_join_group_response_member(buf, pos, version)
-            members.append(join_group_response_member)
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = JoinGroupResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        generation_id=generation_id,
-        protocol_type=protocol_type,
-        protocol_name=protocol_name,
-        leader=leader,
-        skip_assignment=skip_assignment,
-        member_id=member_id,
-        members=members,
-    )
-    return result, pos
 
 
 def _write_join_group_response(out: bytearray, value: JoinGroupResponse, version: int) -> Steps[None]:
@@ -426,3 +212,32 @@ def _write_join_group_response(out: bytearray, value: JoinGroupResponse, version
             _write_join_group_response_member(out, join_group_response_member, version)
     if version >= 6:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinGroupResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v2+)
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    generation_id: int = -1
+    """The generation ID of the group"""
+    protocol_type: str | None = None
+    """The group protocol name (v7+)"""
+    protocol_name: str | None = ""
+    """The group protocol selected by the coordinator"""
+    leader: str = ""
+    """The leader of the group"""
+    skip_assignment: bool = False
+    """True if the leader must skip running the assignment (v9)"""
+    member_id: str = ""
+    """The member ID assigned by the group coordinator"""
+    members: list[JoinGroupResponseMember] = field(default_factory=list)
+    """The group members"""
+
+    API_KEY = 11
+    VERSIONS = (0, 9)
+    FLEXIBLE_FROM = 6
+    _write = staticmethod(_write_join_group_response)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
@@ -46,45 +43,6 @@ class MemberIdentity:
     """The reason why the member left the group (v5)"""
 
 
-@dataclass(slots=True, kw_only=True)
-class LeaveGroupRequest:
-    group_id: str = ""
-    """The ID of the group to leave"""
-    member_id: str = ""
-    """The member ID to remove from the group (v0-v2)"""
-    members: list[MemberIdentity] = field(default_factory=list)
-    """List of leaving member identities (v3+)"""
-
-    API_KEY: ClassVar[int] = 13
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupRequest, int]]:
-        """`decode` in steps."""
-        check_version("LeaveGroupRequest", version, 0, 5)
-        try:
-            return (yield from _read_leave_group_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("LeaveGroupRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(LeaveGroupRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("LeaveGroupRequest", version, 0, 5)
-        yield from _write_leave_group_request(out, self, version)
-
-
 def _read_member_identity(buf: Buffer, pos: int, version: int) -> tuple[MemberIdentity, int]:
     member_id: str
     if version >= 4:
@@ -107,21 +65,6 @@ def _read_member_identity(buf: Buffer, pos: int, version: int) -> tuple[MemberId
         reason=reason,
     )
     return result, pos
-
-
-def _write_member_identity(out: bytearray, value: MemberIdentity, version: int) -> None:
-    if version >= 4:
-        write_compact_string(out, value.member_id)
-    else:
-        write_string(out, value.member_id)
-    if version >= 4:
-        write_compact_nullable_string(out, value.group_instance_id)
-    else:
-        write_nullable_string(out, value.group_instance_id)
-    if version == 5:
-        write_compact_nullable_string(out, value.reason)
-    if version >= 4:
-        out.append(0)
 
 
 def _read_leave_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupRequest, int]]:
@@ -155,28 +98,19 @@ def _read_leave_group_request(buf: Buffer, pos: int, version: int) -> Steps[tupl
     return result, pos
 
 
-def _write_leave_group_request(out: bytearray, value: LeaveGroupRequest, version: int) -> Steps[None]:
-    if version >= 4:
-        write_compact_string(out, value.group_id)
-    else:
-        write_string(out, value.group_id)
-    if version <= 2:
-        write_string(out, value.member_id)
-    elif value.member_id:
-        raise unsupported("LeaveGroupRequest", "member_id", version)
-    if version >= 3:
-        if version >= 4:
-            write_compact_count(out, len(value.members))
-        else:
-            write_count(out, len(value.members))
-        for some_members in portions(value.members):
-            yield len(some_members)
-            for member_identity in some_members:
-                _write_member_identity(out, member_identity, version)
-    elif value.members:
-        raise unsupported("LeaveGroupRequest", "members", version)
-    if version >= 4:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class LeaveGroupRequest(Message):
+    group_id: str = ""
+    """The ID of the group to leave"""
+    member_id: str = ""
+    """The member ID to remove from the group (v0-v2)"""
+    members: list[MemberIdentity] = field(default_factory=list)
+    """List of leaving member identities (v3+)"""
+
+    API_KEY = 13
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 4
+    _read = staticmethod(_read_leave_group_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,70 +125,6 @@ class MemberResponse:
     """The error code, or 0 if there was no error"""
 
 
-@dataclass(slots=True, kw_only=True)
-class LeaveGroupResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v1+)
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    members: list[MemberResponse] = field(default_factory=list)
-    """List of leaving member responses (v3+)"""
-
-    API_KEY: ClassVar[int] = 13
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupResponse, int]]:
-        """`decode` in steps."""
-        check_version("LeaveGroupResponse", version, 0, 5)
-        try:
-            return (yield from _read_leave_group_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("LeaveGroupResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(LeaveGroupResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("LeaveGroupResponse", version, 0, 5)
-        yield from _write_leave_group_response(out, self, version)
-
-
-def _read_member_response(buf: Buffer, pos: int, version: int) -> tuple[MemberResponse, int]:
-    member_id: str
-    if version >= 4:
-        member_id, pos = read_compact_string(buf, pos)
-    else:
-        member_id, pos = read_string(buf, pos)
-    group_instance_id: str | None
-    if version >= 4:
-        group_instance_id, pos = read_compact_nullable_string(buf, pos)
-    else:
-        group_instance_id, pos = read_nullable_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    if version >= 4:
-        pos = skip_tags(buf, pos)
-    result = MemberResponse(
-        member_id=member_id,
-        group_instance_id=group_instance_id,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_member_response(out: bytearray, value: MemberResponse, version: int) -> None:
     if version >= 4:
         write_compact_string(out, value.member_id)
@@ -267,35 +137,6 @@ def _write_member_response(out: bytearray, value: MemberResponse, version: int) 
     out += _I16.pack(value.error_code)
     if version >= 4:
         out.append(0)
-
-
-def _read_leave_group_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 1:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    members: list[MemberResponse] = []
-    if version >= 3:
-        if version >= 4:
-            length, pos = read_compact_count(buf, pos, 5)
-        else:
-            length, pos = read_count(buf, pos, 5)
-        members = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                member_response, pos = _read_member_response(buf, pos, version)
-                members.append(member_response)
-    if version >= 4:
-        pos = skip_tags(buf, pos)
-    result = LeaveGroupResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        members=members,
-    )
-    return result, pos
 
 
 def _write_leave_group_response(out: bytearray, value: LeaveGroupResponse, version: int) -> Steps[None]:
@@ -315,3 +156,20 @@ def _write_leave_group_response(out: bytearray, value: LeaveGroupResponse, versi
         raise unsupported("LeaveGroupResponse", "members", version)
     if version >= 4:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaveGroupResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v1+)
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    members: list[MemberResponse] = field(default_factory=list)
+    """List of leaving member responses (v3+)"""
+
+    API_KEY = 13
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 4
+    _write = staticmethod(_write_leave_group_response)

@@ -4,63 +4,22 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
-    read_compact_string,
     read_int8s,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_string,
-    write_int8s,
 )
 
 _I32_I16 = struct.Struct(">ih")
 _I8 = struct.Struct(">b")
-
-
-@dataclass(slots=True, kw_only=True)
-class ListConfigResourcesRequest:
-    resource_types: list[int] = field(default_factory=list)
-    """The list of resource type. If the list is empty, it uses default supported config resource types (v1)"""
-
-    API_KEY: ClassVar[int] = 74
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListConfigResourcesRequest, int]]:
-        """`decode` in steps."""
-        check_version("ListConfigResourcesRequest", version, 0, 1)
-        try:
-            return (yield from _read_list_config_resources_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListConfigResourcesRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListConfigResourcesRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListConfigResourcesRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListConfigResourcesRequest", version, 0, 1)
-        yield from _write_list_config_resources_request(out, self, version)
 
 
 def _read_list_config_resources_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListConfigResourcesRequest, int]]:
@@ -79,15 +38,15 @@ def _read_list_config_resources_request(buf: Buffer, pos: int, version: int) -> 
     return result, pos
 
 
-def _write_list_config_resources_request(out: bytearray, value: ListConfigResourcesRequest, version: int) -> Steps[None]:
-    if version == 1:
-        write_compact_count(out, len(value.resource_types))
-        for some_resource_types in portions(value.resource_types):
-            yield len(some_resource_types)
-            write_int8s(out, some_resource_types)
-    elif value.resource_types:
-        raise unsupported("ListConfigResourcesRequest", "resource_types", version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ListConfigResourcesRequest(Message):
+    resource_types: list[int] = field(default_factory=list)
+    """The list of resource type. If the list is empty, it uses default supported config resource types (v1)"""
+
+    API_KEY = 74
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_list_config_resources_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,85 +59,11 @@ class ConfigResource:
     """The resource type (v1)"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ListConfigResourcesResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    config_resources: list[ConfigResource] = field(default_factory=list)
-    """Each config resource in the response"""
-
-    API_KEY: ClassVar[int] = 74
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListConfigResourcesResponse, int]]:
-        """`decode` in steps."""
-        check_version("ListConfigResourcesResponse", version, 0, 1)
-        try:
-            return (yield from _read_list_config_resources_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListConfigResourcesResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListConfigResourcesResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListConfigResourcesResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListConfigResourcesResponse", version, 0, 1)
-        yield from _write_list_config_resources_response(out, self, version)
-
-
-def _read_config_resource(buf: Buffer, pos: int, version: int) -> tuple[ConfigResource, int]:
-    resource_name, pos = read_compact_string(buf, pos)
-    resource_type: int = 16
-    if version == 1:
-        (resource_type,) = _I8.unpack_from(buf, pos)
-        pos += 1
-    pos = skip_tags(buf, pos)
-    result = ConfigResource(
-        resource_name=resource_name,
-        resource_type=resource_type,
-    )
-    return result, pos
-
-
 def _write_config_resource(out: bytearray, value: ConfigResource, version: int) -> None:
     write_compact_string(out, value.resource_name)
     if version == 1:
         out += _I8.pack(value.resource_type)
     out.append(0)
-
-
-def _read_list_config_resources_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListConfigResourcesResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    length, pos = read_compact_count(buf, pos, 2)
-    config_resources: list[ConfigResource] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            config_resource, pos = _read_config_resource(buf, pos, version)
-            config_resources.append(config_resource)
-    pos = skip_tags(buf, pos)
-    result = ListConfigResourcesResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        config_resources=config_resources,
-    )
-    return result, pos
 
 
 def _write_list_config_resources_response(out: bytearray, value: ListConfigResourcesResponse, version: int) -> Steps[None]:
@@ -189,3 +74,20 @@ def _write_list_config_resources_response(out: bytearray, value: ListConfigResou
         for config_resource in some_config_resources:
             _write_config_resource(out, config_resource, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListConfigResourcesResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    config_resources: list[ConfigResource] = field(default_factory=list)
+    """Each config resource in the response"""
+
+    API_KEY = 74
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_list_config_resources_response)

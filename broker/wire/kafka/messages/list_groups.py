@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
-    read_count,
-    read_string,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_string,
     write_count,
@@ -28,43 +22,6 @@ from headgate.broker.wire.kafka.primitives import (
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-
-
-@dataclass(slots=True, kw_only=True)
-class ListGroupsRequest:
-    states_filter: list[str] = field(default_factory=list)
-    """The states of the groups we want to list. If empty, all groups are returned with their state (v4+)"""
-    types_filter: list[str] = field(default_factory=list)
-    """The types of the groups we want to list. If empty, all groups are returned with their type (v5)"""
-
-    API_KEY: ClassVar[int] = 16
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsRequest, int]]:
-        """`decode` in steps."""
-        check_version("ListGroupsRequest", version, 0, 5)
-        try:
-            return (yield from _read_list_groups_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListGroupsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListGroupsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListGroupsRequest", version, 0, 5)
-        yield from _write_list_groups_request(out, self, version)
 
 
 def _read_list_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsRequest, int]]:
@@ -95,25 +52,17 @@ def _read_list_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tupl
     return result, pos
 
 
-def _write_list_groups_request(out: bytearray, value: ListGroupsRequest, version: int) -> Steps[None]:
-    if version >= 4:
-        write_compact_count(out, len(value.states_filter))
-        for some_states_filter in portions(value.states_filter):
-            yield len(some_states_filter)
-            for text in some_states_filter:
-                write_compact_string(out, text)
-    elif value.states_filter:
-        raise unsupported("ListGroupsRequest", "states_filter", version)
-    if version == 5:
-        write_compact_count(out, len(value.types_filter))
-        for some_types_filter in portions(value.types_filter):
-            yield len(some_types_filter)
-            for text in some_types_filter:
-                write_compact_string(out, text)
-    elif value.types_filter:
-        raise unsupported("ListGroupsRequest", "types_filter", version)
-    if version >= 3:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ListGroupsRequest(Message):
+    states_filter: list[str] = field(default_factory=list)
+    """The states of the groups we want to list. If empty, all groups are returned with their state (v4+)"""
+    types_filter: list[str] = field(default_factory=list)
+    """The types of the groups we want to list. If empty, all groups are returned with their type (v5)"""
+
+    API_KEY = 16
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _read = staticmethod(_read_list_groups_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,75 +77,6 @@ class ListedGroup:
     """The group state name (v4+)"""
     group_type: str = ""
     """The group type name (v5)"""
-
-
-@dataclass(slots=True, kw_only=True)
-class ListGroupsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v1+)
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    groups: list[ListedGroup] = field(default_factory=list)
-    """Each group in the response"""
-
-    API_KEY: ClassVar[int] = 16
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsResponse, int]]:
-        """`decode` in steps."""
-        check_version("ListGroupsResponse", version, 0, 5)
-        try:
-            return (yield from _read_list_groups_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListGroupsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListGroupsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListGroupsResponse", version, 0, 5)
-        yield from _write_list_groups_response(out, self, version)
-
-
-def _read_listed_group(buf: Buffer, pos: int, version: int) -> tuple[ListedGroup, int]:
-    group_id: str
-    if version >= 3:
-        group_id, pos = read_compact_string(buf, pos)
-    else:
-        group_id, pos = read_string(buf, pos)
-    protocol_type: str
-    if version >= 3:
-        protocol_type, pos = read_compact_string(buf, pos)
-    else:
-        protocol_type, pos = read_string(buf, pos)
-    group_state: str = ""
-    if version >= 4:
-        group_state, pos = read_compact_string(buf, pos)
-    group_type: str = ""
-    if version == 5:
-        group_type, pos = read_compact_string(buf, pos)
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = ListedGroup(
-        group_id=group_id,
-        protocol_type=protocol_type,
-        group_state=group_state,
-        group_type=group_type,
-    )
-    return result, pos
 
 
 def _write_listed_group(out: bytearray, value: ListedGroup, version: int) -> None:
@@ -216,33 +96,6 @@ def _write_listed_group(out: bytearray, value: ListedGroup, version: int) -> Non
         out.append(0)
 
 
-def _read_list_groups_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 1:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    if version >= 3:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    groups: list[ListedGroup] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            listed_group, pos = _read_listed_group(buf, pos, version)
-            groups.append(listed_group)
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = ListGroupsResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        groups=groups,
-    )
-    return result, pos
-
-
 def _write_list_groups_response(out: bytearray, value: ListGroupsResponse, version: int) -> Steps[None]:
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
@@ -257,3 +110,20 @@ def _write_list_groups_response(out: bytearray, value: ListGroupsResponse, versi
             _write_listed_group(out, listed_group, version)
     if version >= 3:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListGroupsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v1+)
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    groups: list[ListedGroup] = field(default_factory=list)
+    """Each group in the response"""
+
+    API_KEY = 16
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 3
+    _write = staticmethod(_write_list_groups_response)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
@@ -54,54 +51,6 @@ class ListOffsetsTopic:
     """Each partition in the request"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsRequest:
-    replica_id: int = 0
-    """The broker ID of the requester, or -1 if this request is being made by a normal consumer"""
-    isolation_level: int = 0
-    """This setting controls the visibility of transactional records. Using READ_UNCOMMITTED (isolation_level = 0) makes all
-    records visible. With READ_COMMITTED (isolation_level = 1), non-transactional and COMMITTED transactional records are
-    visible. To be more concrete, READ_COMMITTED returns all data from offsets smaller than the current LSO (last stable
-    offset), and enables the inclusion of the list of aborted transactions in the result, which allows consumers to discard
-    ABORTED transactional records (v2+)
-    """
-    topics: list[ListOffsetsTopic] = field(default_factory=list)
-    """Each topic in the request"""
-    timeout_ms: int = 0
-    """The timeout to await a response in milliseconds for requests that require reading from remote storage for topics enabled
-    with tiered storage (v10+)
-    """
-
-    API_KEY: ClassVar[int] = 2
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 11)
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsRequest, int]]:
-        """`decode` in steps."""
-        check_version("ListOffsetsRequest", version, 1, 11)
-        try:
-            return (yield from _read_list_offsets_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListOffsetsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListOffsetsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListOffsetsRequest", version, 1, 11)
-        yield from _write_list_offsets_request(out, self, version)
-
-
 def _read_list_offsets_partition(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsPartition, int]:
     (partition_index,) = _I32.unpack_from(buf, pos)
     pos += 4
@@ -119,15 +68,6 @@ def _read_list_offsets_partition(buf: Buffer, pos: int, version: int) -> tuple[L
         timestamp=timestamp,
     )
     return result, pos
-
-
-def _write_list_offsets_partition(out: bytearray, value: ListOffsetsPartition, version: int) -> None:
-    out += _I32.pack(value.partition_index)
-    if version >= 4:
-        out += _I32.pack(value.current_leader_epoch)
-    out += _I64.pack(value.timestamp)
-    if version >= 6:
-        out.append(0)
 
 
 def _read_list_offsets_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsTopic, int]]:
@@ -153,23 +93,6 @@ def _read_list_offsets_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_list_offsets_topic(out: bytearray, value: ListOffsetsTopic, version: int) -> Steps[None]:
-    if version >= 6:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    if version >= 6:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for list_offsets_partition in some_partitions:
-            _write_list_offsets_partition(out, list_offsets_partition, version)
-    if version >= 6:
-        out.append(0)
 
 
 def _read_list_offsets_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsRequest, int]]:
@@ -204,24 +127,28 @@ def _read_list_offsets_request(buf: Buffer, pos: int, version: int) -> Steps[tup
     return result, pos
 
 
-def _write_list_offsets_request(out: bytearray, value: ListOffsetsRequest, version: int) -> Steps[None]:
-    out += _I32.pack(value.replica_id)
-    if version >= 2:
-        out += _I8.pack(value.isolation_level)
-    elif value.isolation_level:
-        raise unsupported("ListOffsetsRequest", "isolation_level", version)
-    if version >= 6:
-        write_compact_count(out, len(value.topics))
-    else:
-        write_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for list_offsets_topic in some_topics:
-            yield from _write_list_offsets_topic(out, list_offsets_topic, version)
-    if version >= 10:
-        out += _I32.pack(value.timeout_ms)
-    if version >= 6:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsRequest(Message):
+    replica_id: int = 0
+    """The broker ID of the requester, or -1 if this request is being made by a normal consumer"""
+    isolation_level: int = 0
+    """This setting controls the visibility of transactional records. Using READ_UNCOMMITTED (isolation_level = 0) makes all
+    records visible. With READ_COMMITTED (isolation_level = 1), non-transactional and COMMITTED transactional records are
+    visible. To be more concrete, READ_COMMITTED returns all data from offsets smaller than the current LSO (last stable
+    offset), and enables the inclusion of the list of aborted transactions in the result, which allows consumers to discard
+    ABORTED transactional records (v2+)
+    """
+    topics: list[ListOffsetsTopic] = field(default_factory=list)
+    """Each topic in the request"""
+    timeout_ms: int = 0
+    """The timeout to await a response in milliseconds for requests that require reading from remote storage for topics enabled
+    with tiered storage (v10+)
+    """
+
+    API_KEY = 2
+    VERSIONS = (1, 11)
+    FLEXIBLE_FROM = 6
+    _read = staticmethod(_read_list_offsets_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -250,64 +177,6 @@ class ListOffsetsTopicResponse:
     """Each partition in the response"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v2+)
-    """
-    topics: list[ListOffsetsTopicResponse] = field(default_factory=list)
-    """Each topic in the response"""
-
-    API_KEY: ClassVar[int] = 2
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 11)
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsResponse, int]]:
-        """`decode` in steps."""
-        check_version("ListOffsetsResponse", version, 1, 11)
-        try:
-            return (yield from _read_list_offsets_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListOffsetsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListOffsetsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListOffsetsResponse", version, 1, 11)
-        yield from _write_list_offsets_response(out, self, version)
-
-
-def _read_list_offsets_partition_response(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsPartitionResponse, int]:
-    partition_index, error_code, timestamp, offset = _I32_I16_I64_I64.unpack_from(buf, pos)
-    pos += 22
-    leader_epoch: int = -1
-    if version >= 4:
-        (leader_epoch,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = ListOffsetsPartitionResponse(
-        partition_index=partition_index,
-        error_code=error_code,
-        timestamp=timestamp,
-        offset=offset,
-        leader_epoch=leader_epoch,
-    )
-    return result, pos
-
-
 def _write_list_offsets_partition_response(out: bytearray, value: ListOffsetsPartitionResponse, version: int) -> None:
     out += _I32_I16_I64_I64.pack(value.partition_index, value.error_code, value.timestamp, value.offset)
     if version >= 4:
@@ -316,31 +185,6 @@ def _write_list_offsets_partition_response(out: bytearray, value: ListOffsetsPar
         raise unsupported("ListOffsetsPartitionResponse", "leader_epoch", version)
     if version >= 6:
         out.append(0)
-
-
-def _read_list_offsets_topic_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsTopicResponse, int]]:
-    name: str
-    if version >= 6:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    if version >= 6:
-        length, pos = read_compact_count(buf, pos, 22)
-    else:
-        length, pos = read_count(buf, pos, 22)
-    partitions: list[ListOffsetsPartitionResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            list_offsets_partition_response, pos = _read_list_offsets_partition_response(buf, pos, version)
-            partitions.append(list_offsets_partition_response)
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = ListOffsetsTopicResponse(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_list_offsets_topic_response(out: bytearray, value: ListOffsetsTopicResponse, version: int) -> Steps[None]:
@@ -360,30 +204,6 @@ def _write_list_offsets_topic_response(out: bytearray, value: ListOffsetsTopicRe
         out.append(0)
 
 
-def _read_list_offsets_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 2:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 6:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    topics: list[ListOffsetsTopicResponse] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            list_offsets_topic_response, pos = yield from _read_list_offsets_topic_response(buf, pos, version)
-            topics.append(list_offsets_topic_response)
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = ListOffsetsResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_list_offsets_response(out: bytearray, value: ListOffsetsResponse, version: int) -> Steps[None]:
     if version >= 2:
         out += _I32.pack(value.throttle_time_ms)
@@ -397,3 +217,18 @@ def _write_list_offsets_response(out: bytearray, value: ListOffsetsResponse, ver
             yield from _write_list_offsets_topic_response(out, list_offsets_topic_response, version)
     if version >= 6:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v2+)
+    """
+    topics: list[ListOffsetsTopicResponse] = field(default_factory=list)
+    """Each topic in the response"""
+
+    API_KEY = 2
+    VERSIONS = (1, 11)
+    FLEXIBLE_FROM = 6
+    _write = staticmethod(_write_list_offsets_response)

@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_count,
-    read_compact_nullable_string,
     read_compact_string,
     read_int32s,
     skip_tags,
@@ -41,43 +37,6 @@ class ListPartitionReassignmentsTopics:
     """The partitions to list partition reassignments for"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsRequest:
-    timeout_ms: int = 60000
-    """The time in ms to wait for the request to complete"""
-    topics: list[ListPartitionReassignmentsTopics] | None = None
-    """The topics to list partition reassignments for, or null to list everything"""
-
-    API_KEY: ClassVar[int] = 46
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListPartitionReassignmentsRequest, int]]:
-        """`decode` in steps."""
-        check_version("ListPartitionReassignmentsRequest", version, 0, 0)
-        try:
-            return (yield from _read_list_partition_reassignments_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListPartitionReassignmentsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListPartitionReassignmentsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListPartitionReassignmentsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListPartitionReassignmentsRequest", version, 0, 0)
-        yield from _write_list_partition_reassignments_request(out, self, version)
-
-
 def _read_list_partition_reassignments_topics(
     buf: Buffer, pos: int, version: int
 ) -> Steps[tuple[ListPartitionReassignmentsTopics, int]]:
@@ -94,17 +53,6 @@ def _read_list_partition_reassignments_topics(
         partition_indexes=partition_indexes,
     )
     return result, pos
-
-
-def _write_list_partition_reassignments_topics(
-    out: bytearray, value: ListPartitionReassignmentsTopics, version: int
-) -> Steps[None]:
-    write_compact_string(out, value.name)
-    write_compact_count(out, len(value.partition_indexes))
-    for some_partition_indexes in portions(value.partition_indexes):
-        yield len(some_partition_indexes)
-        write_int32s(out, some_partition_indexes)
-    out.append(0)
 
 
 def _read_list_partition_reassignments_request(
@@ -129,19 +77,17 @@ def _read_list_partition_reassignments_request(
     return result, pos
 
 
-def _write_list_partition_reassignments_request(
-    out: bytearray, value: ListPartitionReassignmentsRequest, version: int
-) -> Steps[None]:
-    out += _I32.pack(value.timeout_ms)
-    if value.topics is None:
-        write_compact_count(out, -1)
-    else:
-        write_compact_count(out, len(value.topics))
-        for some_topics in portions(value.topics):
-            yield len(some_topics)
-            for reassignments_topics in some_topics:
-                yield from _write_list_partition_reassignments_topics(out, reassignments_topics, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ListPartitionReassignmentsRequest(Message):
+    timeout_ms: int = 60000
+    """The time in ms to wait for the request to complete"""
+    topics: list[ListPartitionReassignmentsTopics] | None = None
+    """The topics to list partition reassignments for, or null to list everything"""
+
+    API_KEY = 46
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_list_partition_reassignments_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,80 +114,6 @@ class OngoingTopicReassignment:
     """The ongoing reassignments for each partition"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The top-level error code, or 0 if there was no error"""
-    error_message: str | None = ""
-    """The top-level error message, or null if there was no error"""
-    topics: list[OngoingTopicReassignment] = field(default_factory=list)
-    """The ongoing reassignments for each topic"""
-
-    API_KEY: ClassVar[int] = 46
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListPartitionReassignmentsResponse, int]]:
-        """`decode` in steps."""
-        check_version("ListPartitionReassignmentsResponse", version, 0, 0)
-        try:
-            return (yield from _read_list_partition_reassignments_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListPartitionReassignmentsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListPartitionReassignmentsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListPartitionReassignmentsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListPartitionReassignmentsResponse", version, 0, 0)
-        yield from _write_list_partition_reassignments_response(out, self, version)
-
-
-def _read_ongoing_partition_reassignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[OngoingPartitionReassignment, int]]:
-    (partition_index,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    length, pos = read_compact_count(buf, pos, 4)
-    replicas: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        replicas += portion
-    length, pos = read_compact_count(buf, pos, 4)
-    adding_replicas: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        adding_replicas += portion
-    length, pos = read_compact_count(buf, pos, 4)
-    removing_replicas: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        removing_replicas += portion
-    pos = skip_tags(buf, pos)
-    result = OngoingPartitionReassignment(
-        partition_index=partition_index,
-        replicas=replicas,
-        adding_replicas=adding_replicas,
-        removing_replicas=removing_replicas,
-    )
-    return result, pos
-
-
 def _write_ongoing_partition_reassignment(out: bytearray, value: OngoingPartitionReassignment, version: int) -> Steps[None]:
     out += _I32.pack(value.partition_index)
     write_compact_count(out, len(value.replicas))
@@ -259,23 +131,6 @@ def _write_ongoing_partition_reassignment(out: bytearray, value: OngoingPartitio
     out.append(0)
 
 
-def _read_ongoing_topic_reassignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[OngoingTopicReassignment, int]]:
-    name, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 8)
-    partitions: list[OngoingPartitionReassignment] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            ongoing_partition_reassignment, pos = yield from _read_ongoing_partition_reassignment(buf, pos, version)
-            partitions.append(ongoing_partition_reassignment)
-    pos = skip_tags(buf, pos)
-    result = OngoingTopicReassignment(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
-
-
 def _write_ongoing_topic_reassignment(out: bytearray, value: OngoingTopicReassignment, version: int) -> Steps[None]:
     write_compact_string(out, value.name)
     write_compact_count(out, len(value.partitions))
@@ -284,29 +139,6 @@ def _write_ongoing_topic_reassignment(out: bytearray, value: OngoingTopicReassig
         for ongoing_partition_reassignment in some_partitions:
             yield from _write_ongoing_partition_reassignment(out, ongoing_partition_reassignment, version)
     out.append(0)
-
-
-def _read_list_partition_reassignments_response(
-    buf: Buffer, pos: int, version: int
-) -> Steps[tuple[ListPartitionReassignmentsResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 3)
-    topics: list[OngoingTopicReassignment] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            ongoing_topic_reassignment, pos = yield from _read_ongoing_topic_reassignment(buf, pos, version)
-            topics.append(ongoing_topic_reassignment)
-    pos = skip_tags(buf, pos)
-    result = ListPartitionReassignmentsResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        topics=topics,
-    )
-    return result, pos
 
 
 def _write_list_partition_reassignments_response(
@@ -320,3 +152,22 @@ def _write_list_partition_reassignments_response(
         for ongoing_topic_reassignment in some_topics:
             yield from _write_ongoing_topic_reassignment(out, ongoing_topic_reassignment, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListPartitionReassignmentsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The top-level error code, or 0 if there was no error"""
+    error_message: str | None = ""
+    """The top-level error message, or null if there was no error"""
+    topics: list[OngoingTopicReassignment] = field(default_factory=list)
+    """The ongoing reassignments for each topic"""
+
+    API_KEY = 46
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_list_partition_reassignments_response)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
@@ -19,64 +16,12 @@ from headgate.broker.wire.kafka.primitives import (
     read_int64s,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
-    write_compact_nullable_string,
     write_compact_string,
-    write_int64s,
 )
 
 _I32_I16 = struct.Struct(">ih")
 _I64 = struct.Struct(">q")
-
-
-@dataclass(slots=True, kw_only=True)
-class ListTransactionsRequest:
-    state_filters: list[str] = field(default_factory=list)
-    """The transaction states to filter by: if empty, all transactions are returned; if non-empty, then only transactions
-    matching one of the filtered states will be returned
-    """
-    producer_id_filters: list[int] = field(default_factory=list)
-    """The producerIds to filter by: if empty, all transactions will be returned; if non-empty, only transactions which match one
-    of the filtered producerIds will be returned
-    """
-    duration_filter: int = -1
-    """Duration (in millis) to filter by: if < 0, all transactions will be returned; otherwise, only transactions running longer
-    than this duration will be returned (v1+)
-    """
-    transactional_id_pattern: str | None = None
-    """The transactional ID regular expression pattern to filter by: if it is empty or null, all transactions are returned;
-    Otherwise then only the transactions matching the given regular expression will be returned (v2)
-    """
-
-    API_KEY: ClassVar[int] = 66
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListTransactionsRequest, int]]:
-        """`decode` in steps."""
-        check_version("ListTransactionsRequest", version, 0, 2)
-        try:
-            return (yield from _read_list_transactions_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListTransactionsRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListTransactionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListTransactionsRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListTransactionsRequest", version, 0, 2)
-        yield from _write_list_transactions_request(out, self, version)
 
 
 def _read_list_transactions_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListTransactionsRequest, int]]:
@@ -110,25 +55,29 @@ def _read_list_transactions_request(buf: Buffer, pos: int, version: int) -> Step
     return result, pos
 
 
-def _write_list_transactions_request(out: bytearray, value: ListTransactionsRequest, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.state_filters))
-    for some_state_filters in portions(value.state_filters):
-        yield len(some_state_filters)
-        for text in some_state_filters:
-            write_compact_string(out, text)
-    write_compact_count(out, len(value.producer_id_filters))
-    for some_producer_id_filters in portions(value.producer_id_filters):
-        yield len(some_producer_id_filters)
-        write_int64s(out, some_producer_id_filters)
-    if version >= 1:
-        out += _I64.pack(value.duration_filter)
-    elif value.duration_filter != -1:
-        raise unsupported("ListTransactionsRequest", "duration_filter", version)
-    if version == 2:
-        write_compact_nullable_string(out, value.transactional_id_pattern)
-    elif value.transactional_id_pattern is not None:
-        raise unsupported("ListTransactionsRequest", "transactional_id_pattern", version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class ListTransactionsRequest(Message):
+    state_filters: list[str] = field(default_factory=list)
+    """The transaction states to filter by: if empty, all transactions are returned; if non-empty, then only transactions
+    matching one of the filtered states will be returned
+    """
+    producer_id_filters: list[int] = field(default_factory=list)
+    """The producerIds to filter by: if empty, all transactions will be returned; if non-empty, only transactions which match one
+    of the filtered producerIds will be returned
+    """
+    duration_filter: int = -1
+    """Duration (in millis) to filter by: if < 0, all transactions will be returned; otherwise, only transactions running longer
+    than this duration will be returned (v1+)
+    """
+    transactional_id_pattern: str | None = None
+    """The transactional ID regular expression pattern to filter by: if it is empty or null, all transactions are returned;
+    Otherwise then only the transactions matching the given regular expression will be returned (v2)
+    """
+
+    API_KEY = 66
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_list_transactions_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,95 +92,11 @@ class TransactionState:
     """The current transaction state of the producer"""
 
 
-@dataclass(slots=True, kw_only=True)
-class ListTransactionsResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    unknown_state_filters: list[str] = field(default_factory=list)
-    """Set of state filters provided in the request which were unknown to the transaction coordinator"""
-    transaction_states: list[TransactionState] = field(default_factory=list)
-    """The current state of the transaction for the transactional id"""
-
-    API_KEY: ClassVar[int] = 66
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListTransactionsResponse, int]]:
-        """`decode` in steps."""
-        check_version("ListTransactionsResponse", version, 0, 2)
-        try:
-            return (yield from _read_list_transactions_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("ListTransactionsResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListTransactionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(ListTransactionsResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("ListTransactionsResponse", version, 0, 2)
-        yield from _write_list_transactions_response(out, self, version)
-
-
-def _read_transaction_state(buf: Buffer, pos: int, version: int) -> tuple[TransactionState, int]:
-    transactional_id, pos = read_compact_string(buf, pos)
-    (producer_id,) = _I64.unpack_from(buf, pos)
-    pos += 8
-    transaction_state, pos = read_compact_string(buf, pos)
-    pos = skip_tags(buf, pos)
-    result = TransactionState(
-        transactional_id=transactional_id,
-        producer_id=producer_id,
-        transaction_state=transaction_state,
-    )
-    return result, pos
-
-
 def _write_transaction_state(out: bytearray, value: TransactionState, version: int) -> None:
     write_compact_string(out, value.transactional_id)
     out += _I64.pack(value.producer_id)
     write_compact_string(out, value.transaction_state)
     out.append(0)
-
-
-def _read_list_transactions_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListTransactionsResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    length, pos = read_compact_count(buf, pos, 1)
-    unknown_state_filters: list[str] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            text, pos = read_compact_string(buf, pos)
-            unknown_state_filters.append(text)
-    length, pos = read_compact_count(buf, pos, 11)
-    transaction_states: list[TransactionState] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            transaction_state, pos = _read_transaction_state(buf, pos, version)
-            transaction_states.append(transaction_state)
-    pos = skip_tags(buf, pos)
-    result = ListTransactionsResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        unknown_state_filters=unknown_state_filters,
-        transaction_states=transaction_states,
-    )
-    return result, pos
 
 
 def _write_list_transactions_response(out: bytearray, value: ListTransactionsResponse, version: int) -> Steps[None]:
@@ -247,3 +112,22 @@ def _write_list_transactions_response(out: bytearray, value: ListTransactionsRes
         for transaction_state in some_transaction_states:
             _write_transaction_state(out, transaction_state, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ListTransactionsResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    unknown_state_filters: list[str] = field(default_factory=list)
+    """Set of state filters provided in the request which were unknown to the transaction coordinator"""
+    transaction_states: list[TransactionState] = field(default_factory=list)
+    """The current state of the transaction for the transactional id"""
+
+    API_KEY = 66
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_list_transactions_response)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     present,
-    read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
     read_compact_string,
     read_count,
-    read_int32s,
     read_nullable_count,
-    read_nullable_string,
     read_string,
     read_uuid,
     skip_tags,
@@ -54,49 +48,6 @@ class MetadataRequestTopic:
     """The topic name"""
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataRequest:
-    topics: list[MetadataRequestTopic] | None = field(default_factory=list)
-    """The topics to fetch metadata for"""
-    allow_auto_topic_creation: bool = True
-    """If this is true, the broker may auto-create topics that we requested which do not already exist, if it is configured to do
-    so (v4+)
-    """
-    include_cluster_authorized_operations: bool = False
-    """Whether to include cluster authorized operations (v8-v10)"""
-    include_topic_authorized_operations: bool = False
-    """Whether to include topic authorized operations (v8+)"""
-
-    API_KEY: ClassVar[int] = 3
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 13)
-    FLEXIBLE_FROM: ClassVar[int | None] = 9
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataRequest, int]]:
-        """`decode` in steps."""
-        check_version("MetadataRequest", version, 0, 13)
-        try:
-            return (yield from _read_metadata_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("MetadataRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[MetadataRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(MetadataRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("MetadataRequest", version, 0, 13)
-        yield from _write_metadata_request(out, self, version)
-
-
 def _read_metadata_request_topic(buf: Buffer, pos: int, version: int) -> tuple[MetadataRequestTopic, int]:
     topic_id: UUID = ZERO_UUID
     if version >= 10:
@@ -115,19 +66,6 @@ def _read_metadata_request_topic(buf: Buffer, pos: int, version: int) -> tuple[M
         name=name,
     )
     return result, pos
-
-
-def _write_metadata_request_topic(out: bytearray, value: MetadataRequestTopic, version: int) -> None:
-    if version >= 10:
-        out += value.topic_id.bytes
-    if version >= 10:
-        write_compact_nullable_string(out, value.name)
-    elif version >= 9:
-        write_compact_string(out, present(value.name))
-    else:
-        write_string(out, present(value.name))
-    if version >= 9:
-        out.append(0)
 
 
 def _read_metadata_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataRequest, int]]:
@@ -168,38 +106,23 @@ def _read_metadata_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[M
     return result, pos
 
 
-def _write_metadata_request(out: bytearray, value: MetadataRequest, version: int) -> Steps[None]:
-    topics = value.topics
-    if topics is None and version < 1:
-        topics = present(topics)
-    if topics is None:
-        if version >= 9:
-            write_compact_count(out, -1)
-        else:
-            write_count(out, -1)
-    else:
-        if version >= 9:
-            write_compact_count(out, len(topics))
-        else:
-            write_count(out, len(topics))
-        for some_topics in portions(topics):
-            yield len(some_topics)
-            for metadata_request_topic in some_topics:
-                _write_metadata_request_topic(out, metadata_request_topic, version)
-    if version >= 4:
-        out += _BOOL.pack(value.allow_auto_topic_creation)
-    elif not value.allow_auto_topic_creation:
-        raise unsupported("MetadataRequest", "allow_auto_topic_creation", version)
-    if 8 <= version <= 10:
-        out += _BOOL.pack(value.include_cluster_authorized_operations)
-    elif value.include_cluster_authorized_operations:
-        raise unsupported("MetadataRequest", "include_cluster_authorized_operations", version)
-    if version >= 8:
-        out += _BOOL.pack(value.include_topic_authorized_operations)
-    elif value.include_topic_authorized_operations:
-        raise unsupported("MetadataRequest", "include_topic_authorized_operations", version)
-    if version >= 9:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class MetadataRequest(Message):
+    topics: list[MetadataRequestTopic] | None = field(default_factory=list)
+    """The topics to fetch metadata for"""
+    allow_auto_topic_creation: bool = True
+    """If this is true, the broker may auto-create topics that we requested which do not already exist, if it is configured to do
+    so (v4+)
+    """
+    include_cluster_authorized_operations: bool = False
+    """Whether to include cluster authorized operations (v8-v10)"""
+    include_topic_authorized_operations: bool = False
+    """Whether to include topic authorized operations (v8+)"""
+
+    API_KEY = 3
+    VERSIONS = (0, 13)
+    FLEXIBLE_FROM = 9
+    _read = staticmethod(_read_metadata_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,82 +181,6 @@ class MetadataResponseTopic:
     """32-bit bitfield to represent authorized operations for this topic (v8+)"""
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v3+)
-    """
-    brokers: list[MetadataResponseBroker] = field(default_factory=list)
-    """A list of brokers present in the cluster"""
-    cluster_id: str | None = None
-    """The cluster ID that responding broker belongs to (v2+)"""
-    controller_id: int = -1
-    """The ID of the controller broker (v1+)"""
-    topics: list[MetadataResponseTopic] = field(default_factory=list)
-    """Each topic in the response"""
-    cluster_authorized_operations: int = -2147483648
-    """32-bit bitfield to represent authorized operations for this cluster (v8-v10)"""
-    error_code: int = 0
-    """The top-level error code, or 0 if there was no error (v13)"""
-
-    API_KEY: ClassVar[int] = 3
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 13)
-    FLEXIBLE_FROM: ClassVar[int | None] = 9
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponse, int]]:
-        """`decode` in steps."""
-        check_version("MetadataResponse", version, 0, 13)
-        try:
-            return (yield from _read_metadata_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("MetadataResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(MetadataResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("MetadataResponse", version, 0, 13)
-        yield from _write_metadata_response(out, self, version)
-
-
-def _read_metadata_response_broker(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponseBroker, int]:
-    (node_id,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    host: str
-    if version >= 9:
-        host, pos = read_compact_string(buf, pos)
-    else:
-        host, pos = read_string(buf, pos)
-    (port,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    rack: str | None = None
-    if version >= 1:
-        if version >= 9:
-            rack, pos = read_compact_nullable_string(buf, pos)
-        else:
-            rack, pos = read_nullable_string(buf, pos)
-    if version >= 9:
-        pos = skip_tags(buf, pos)
-    result = MetadataResponseBroker(
-        node_id=node_id,
-        host=host,
-        port=port,
-        rack=rack,
-    )
-    return result, pos
-
-
 def _write_metadata_response_broker(out: bytearray, value: MetadataResponseBroker, version: int) -> None:
     out += _I32.pack(value.node_id)
     if version >= 9:
@@ -348,56 +195,6 @@ def _write_metadata_response_broker(out: bytearray, value: MetadataResponseBroke
             write_nullable_string(out, value.rack)
     if version >= 9:
         out.append(0)
-
-
-def _read_metadata_response_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponsePartition, int]]:
-    error_code, partition_index, leader_id = _I16_I32_I32.unpack_from(buf, pos)
-    pos += 10
-    leader_epoch: int = -1
-    if version >= 7:
-        (leader_epoch,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 9:
-        length, pos = read_compact_count(buf, pos, 4)
-    else:
-        length, pos = read_count(buf, pos, 4)
-    replica_nodes: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        replica_nodes += portion
-    if version >= 9:
-        length, pos = read_compact_count(buf, pos, 4)
-    else:
-        length, pos = read_count(buf, pos, 4)
-    isr_nodes: list[int] = []
-    for step in steps(length):
-        yield step
-        portion, pos = read_int32s(buf, pos, step)
-        isr_nodes += portion
-    offline_replicas: list[int] = []
-    if version >= 5:
-        if version >= 9:
-            length, pos = read_compact_count(buf, pos, 4)
-        else:
-            length, pos = read_count(buf, pos, 4)
-        offline_replicas = []
-        for step in steps(length):
-            yield step
-            portion, pos = read_int32s(buf, pos, step)
-            offline_replicas += portion
-    if version >= 9:
-        pos = skip_tags(buf, pos)
-    result = MetadataResponsePartition(
-        error_code=error_code,
-        partition_index=partition_index,
-        leader_id=leader_id,
-        leader_epoch=leader_epoch,
-        replica_nodes=replica_nodes,
-        isr_nodes=isr_nodes,
-        offline_replicas=offline_replicas,
-    )
-    return result, pos
 
 
 def _write_metadata_response_partition(out: bytearray, value: MetadataResponsePartition, version: int) -> Steps[None]:
@@ -430,50 +227,6 @@ def _write_metadata_response_partition(out: bytearray, value: MetadataResponsePa
         out.append(0)
 
 
-def _read_metadata_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponseTopic, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    name: str | None
-    if version >= 12:
-        name, pos = read_compact_nullable_string(buf, pos)
-    elif version >= 9:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    topic_id: UUID = ZERO_UUID
-    if version >= 10:
-        topic_id, pos = read_uuid(buf, pos)
-    is_internal: bool = False
-    if version >= 1:
-        (is_internal,) = _BOOL.unpack_from(buf, pos)
-        pos += 1
-    if version >= 9:
-        length, pos = read_compact_count(buf, pos, 18)
-    else:
-        length, pos = read_count(buf, pos, 18)
-    partitions: list[MetadataResponsePartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            metadata_response_partition, pos = yield from _read_metadata_response_partition(buf, pos, version)
-            partitions.append(metadata_response_partition)
-    topic_authorized_operations: int = -2147483648
-    if version >= 8:
-        (topic_authorized_operations,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 9:
-        pos = skip_tags(buf, pos)
-    result = MetadataResponseTopic(
-        error_code=error_code,
-        name=name,
-        topic_id=topic_id,
-        is_internal=is_internal,
-        partitions=partitions,
-        topic_authorized_operations=topic_authorized_operations,
-    )
-    return result, pos
-
-
 def _write_metadata_response_topic(out: bytearray, value: MetadataResponseTopic, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version >= 12:
@@ -500,63 +253,6 @@ def _write_metadata_response_topic(out: bytearray, value: MetadataResponseTopic,
         raise unsupported("MetadataResponseTopic", "topic_authorized_operations", version)
     if version >= 9:
         out.append(0)
-
-
-def _read_metadata_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 3:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 9:
-        length, pos = read_compact_count(buf, pos, 10)
-    else:
-        length, pos = read_count(buf, pos, 10)
-    brokers: list[MetadataResponseBroker] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            metadata_response_broker, pos = _read_metadata_response_broker(buf, pos, version)
-            brokers.append(metadata_response_broker)
-    cluster_id: str | None = None
-    if version >= 2:
-        if version >= 9:
-            cluster_id, pos = read_compact_nullable_string(buf, pos)
-        else:
-            cluster_id, pos = read_nullable_string(buf, pos)
-    controller_id: int = -1
-    if version >= 1:
-        (controller_id,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 9:
-        length, pos = read_compact_count(buf, pos, 8)
-    else:
-        length, pos = read_count(buf, pos, 8)
-    topics: list[MetadataResponseTopic] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            metadata_response_topic, pos = yield from _read_metadata_response_topic(buf, pos, version)
-            topics.append(metadata_response_topic)
-    cluster_authorized_operations: int = -2147483648
-    if 8 <= version <= 10:
-        (cluster_authorized_operations,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    error_code: int = 0
-    if version == 13:
-        (error_code,) = _I16.unpack_from(buf, pos)
-        pos += 2
-    if version >= 9:
-        pos = skip_tags(buf, pos)
-    result = MetadataResponse(
-        throttle_time_ms=throttle_time_ms,
-        brokers=brokers,
-        cluster_id=cluster_id,
-        controller_id=controller_id,
-        topics=topics,
-        cluster_authorized_operations=cluster_authorized_operations,
-        error_code=error_code,
-    )
-    return result, pos
 
 
 def _write_metadata_response(out: bytearray, value: MetadataResponse, version: int) -> Steps[None]:
@@ -593,3 +289,28 @@ def _write_metadata_response(out: bytearray, value: MetadataResponse, version: i
         out += _I16.pack(value.error_code)
     if version >= 9:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v3+)
+    """
+    brokers: list[MetadataResponseBroker] = field(default_factory=list)
+    """A list of brokers present in the cluster"""
+    cluster_id: str | None = None
+    """The cluster ID that responding broker belongs to (v2+)"""
+    controller_id: int = -1
+    """The ID of the controller broker (v1+)"""
+    topics: list[MetadataResponseTopic] = field(default_factory=list)
+    """Each topic in the response"""
+    cluster_authorized_operations: int = -2147483648
+    """32-bit bitfield to represent authorized operations for this cluster (v8-v10)"""
+    error_code: int = 0
+    """The top-level error code, or 0 if there was no error (v13)"""
+
+    API_KEY = 3
+    VERSIONS = (0, 13)
+    FLEXIBLE_FROM = 9
+    _write = staticmethod(_write_metadata_response)

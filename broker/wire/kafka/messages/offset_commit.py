@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
@@ -24,12 +21,10 @@ from headgate.broker.wire.kafka.primitives import (
     read_uuid,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
     write_count,
-    write_nullable_string,
     write_string,
 )
 
@@ -65,51 +60,6 @@ class OffsetCommitRequestTopic:
     """Each partition to commit offsets for"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitRequest:
-    group_id: str = ""
-    """The unique group identifier"""
-    generation_id_or_member_epoch: int = -1
-    """The generation of the group if using the classic group protocol or the member epoch if using the consumer protocol"""
-    member_id: str = ""
-    """The member ID assigned by the group coordinator"""
-    group_instance_id: str | None = None
-    """The unique identifier of the consumer instance provided by end user (v7+)"""
-    retention_time_ms: int = -1
-    """The time period in ms to retain the offset (v2-v4)"""
-    topics: list[OffsetCommitRequestTopic] = field(default_factory=list)
-    """The topics to commit offsets for"""
-
-    API_KEY: ClassVar[int] = 8
-    VERSIONS: ClassVar[tuple[int, int]] = (2, 10)
-    FLEXIBLE_FROM: ClassVar[int | None] = 8
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitRequest, int]]:
-        """`decode` in steps."""
-        check_version("OffsetCommitRequest", version, 2, 10)
-        try:
-            return (yield from _read_offset_commit_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetCommitRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetCommitRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetCommitRequest", version, 2, 10)
-        yield from _write_offset_commit_request(out, self, version)
-
-
 def _read_offset_commit_request_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitRequestPartition, int]:
     partition_index, committed_offset = _I32_I64.unpack_from(buf, pos)
     pos += 12
@@ -131,18 +81,6 @@ def _read_offset_commit_request_partition(buf: Buffer, pos: int, version: int) -
         committed_metadata=committed_metadata,
     )
     return result, pos
-
-
-def _write_offset_commit_request_partition(out: bytearray, value: OffsetCommitRequestPartition, version: int) -> None:
-    out += _I32_I64.pack(value.partition_index, value.committed_offset)
-    if version >= 6:
-        out += _I32.pack(value.committed_leader_epoch)
-    if version >= 8:
-        write_compact_nullable_string(out, value.committed_metadata)
-    else:
-        write_nullable_string(out, value.committed_metadata)
-    if version >= 8:
-        out.append(0)
 
 
 def _read_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitRequestTopic, int]]:
@@ -173,26 +111,6 @@ def _read_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> St
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_offset_commit_request_topic(out: bytearray, value: OffsetCommitRequestTopic, version: int) -> Steps[None]:
-    if version <= 9:
-        if version >= 8:
-            write_compact_string(out, value.name)
-        else:
-            write_string(out, value.name)
-    if version == 10:
-        out += value.topic_id.bytes
-    if version >= 8:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for offset_commit_request_partition in some_partitions:
-            _write_offset_commit_request_partition(out, offset_commit_request_partition, version)
-    if version >= 8:
-        out.append(0)
 
 
 def _read_offset_commit_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitRequest, int]]:
@@ -241,35 +159,57 @@ def _read_offset_commit_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
-def _write_offset_commit_request(out: bytearray, value: OffsetCommitRequest, version: int) -> Steps[None]:
-    if version >= 8:
-        write_compact_string(out, value.group_id)
-    else:
-        write_string(out, value.group_id)
+def _write_offset_commit_request_partition_carried(out: bytearray, value: OffsetCommitRequestPartition, version: int) -> None:
+    out += _I32_I64.pack(value.partition_index, value.committed_offset)
+    out += _I32.pack(value.committed_leader_epoch)
+    write_compact_nullable_string(out, value.committed_metadata)
+    out.append(0)
+
+
+def _write_offset_commit_request_topic_carried(out: bytearray, value: OffsetCommitRequestTopic, version: int) -> Steps[None]:
+    write_compact_string(out, value.name)
+    write_compact_count(out, len(value.partitions))
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_commit_request_partition in some_partitions:
+            _write_offset_commit_request_partition_carried(out, offset_commit_request_partition, version)
+    out.append(0)
+
+
+def _write_offset_commit_request_carried(out: bytearray, value: OffsetCommitRequest, version: int) -> Steps[None]:
+    write_compact_string(out, value.group_id)
     out += _I32.pack(value.generation_id_or_member_epoch)
-    if version >= 8:
-        write_compact_string(out, value.member_id)
-    else:
-        write_string(out, value.member_id)
-    if version >= 7:
-        if version >= 8:
-            write_compact_nullable_string(out, value.group_instance_id)
-        else:
-            write_nullable_string(out, value.group_instance_id)
-    elif value.group_instance_id is not None:
-        raise unsupported("OffsetCommitRequest", "group_instance_id", version)
-    if version <= 4:
-        out += _I64.pack(value.retention_time_ms)
-    if version >= 8:
-        write_compact_count(out, len(value.topics))
-    else:
-        write_count(out, len(value.topics))
+    write_compact_string(out, value.member_id)
+    write_compact_nullable_string(out, value.group_instance_id)
+    write_compact_count(out, len(value.topics))
     for some_topics in portions(value.topics):
         yield len(some_topics)
         for offset_commit_request_topic in some_topics:
-            yield from _write_offset_commit_request_topic(out, offset_commit_request_topic, version)
-    if version >= 8:
-        out.append(0)
+            yield from _write_offset_commit_request_topic_carried(out, offset_commit_request_topic, version)
+    out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetCommitRequest(Message):
+    group_id: str = ""
+    """The unique group identifier"""
+    generation_id_or_member_epoch: int = -1
+    """The generation of the group if using the classic group protocol or the member epoch if using the consumer protocol"""
+    member_id: str = ""
+    """The member ID assigned by the group coordinator"""
+    group_instance_id: str | None = None
+    """The unique identifier of the consumer instance provided by end user (v7+)"""
+    retention_time_ms: int = -1
+    """The time period in ms to retain the offset (v2-v4)"""
+    topics: list[OffsetCommitRequestTopic] = field(default_factory=list)
+    """The topics to commit offsets for"""
+
+    API_KEY = 8
+    VERSIONS = (2, 10)
+    FLEXIBLE_FROM = 8
+    _read = staticmethod(_read_offset_commit_request)
+    CARRIED = 9
+    _write_carried = staticmethod(_write_offset_commit_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -294,91 +234,10 @@ class OffsetCommitResponseTopic:
     """The responses for each partition in the topic"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v3+)
-    """
-    topics: list[OffsetCommitResponseTopic] = field(default_factory=list)
-    """The responses for each topic"""
-
-    API_KEY: ClassVar[int] = 8
-    VERSIONS: ClassVar[tuple[int, int]] = (2, 10)
-    FLEXIBLE_FROM: ClassVar[int | None] = 8
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponse, int]]:
-        """`decode` in steps."""
-        check_version("OffsetCommitResponse", version, 2, 10)
-        try:
-            return (yield from _read_offset_commit_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetCommitResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetCommitResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetCommitResponse", version, 2, 10)
-        yield from _write_offset_commit_response(out, self, version)
-
-
-def _read_offset_commit_response_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitResponsePartition, int]:
-    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    if version >= 8:
-        pos = skip_tags(buf, pos)
-    result = OffsetCommitResponsePartition(
-        partition_index=partition_index,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_offset_commit_response_partition(out: bytearray, value: OffsetCommitResponsePartition, version: int) -> None:
     out += _I32_I16.pack(value.partition_index, value.error_code)
     if version >= 8:
         out.append(0)
-
-
-def _read_offset_commit_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponseTopic, int]]:
-    name: str = ""
-    if version <= 9:
-        if version >= 8:
-            name, pos = read_compact_string(buf, pos)
-        else:
-            name, pos = read_string(buf, pos)
-    topic_id: UUID = ZERO_UUID
-    if version == 10:
-        topic_id, pos = read_uuid(buf, pos)
-    if version >= 8:
-        length, pos = read_compact_count(buf, pos, 6)
-    else:
-        length, pos = read_count(buf, pos, 6)
-    partitions: list[OffsetCommitResponsePartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_commit_response_partition, pos = _read_offset_commit_response_partition(buf, pos, version)
-            partitions.append(offset_commit_response_partition)
-    if version >= 8:
-        pos = skip_tags(buf, pos)
-    result = OffsetCommitResponseTopic(
-        name=name,
-        topic_id=topic_id,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_offset_commit_response_topic(out: bytearray, value: OffsetCommitResponseTopic, version: int) -> Steps[None]:
@@ -401,30 +260,6 @@ def _write_offset_commit_response_topic(out: bytearray, value: OffsetCommitRespo
         out.append(0)
 
 
-def _read_offset_commit_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 3:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    if version >= 8:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    topics: list[OffsetCommitResponseTopic] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_commit_response_topic, pos = yield from _read_offset_commit_response_topic(buf, pos, version)
-            topics.append(offset_commit_response_topic)
-    if version >= 8:
-        pos = skip_tags(buf, pos)
-    result = OffsetCommitResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_offset_commit_response(out: bytearray, value: OffsetCommitResponse, version: int) -> Steps[None]:
     if version >= 3:
         out += _I32.pack(value.throttle_time_ms)
@@ -438,3 +273,68 @@ def _write_offset_commit_response(out: bytearray, value: OffsetCommitResponse, v
             yield from _write_offset_commit_response_topic(out, offset_commit_response_topic, version)
     if version >= 8:
         out.append(0)
+
+
+def _read_offset_commit_response_partition_carried(
+    buf: Buffer, pos: int, version: int
+) -> tuple[OffsetCommitResponsePartition, int]:
+    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
+    pos += 6
+    pos = skip_tags(buf, pos)
+    result = OffsetCommitResponsePartition(
+        partition_index=partition_index,
+        error_code=error_code,
+    )
+    return result, pos
+
+
+def _read_offset_commit_response_topic_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponseTopic, int]]:
+    name, pos = read_compact_string(buf, pos)
+    length, pos = read_compact_count(buf, pos, 7)
+    partitions: list[OffsetCommitResponsePartition] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_commit_response_partition, pos = _read_offset_commit_response_partition_carried(buf, pos, version)
+            partitions.append(offset_commit_response_partition)
+    pos = skip_tags(buf, pos)
+    result = OffsetCommitResponseTopic(
+        name=name,
+        partitions=partitions,
+    )
+    return result, pos
+
+
+def _read_offset_commit_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponse, int]]:
+    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
+    pos += 4
+    length, pos = read_compact_count(buf, pos, 3)
+    topics: list[OffsetCommitResponseTopic] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_commit_response_topic, pos = yield from _read_offset_commit_response_topic_carried(buf, pos, version)
+            topics.append(offset_commit_response_topic)
+    pos = skip_tags(buf, pos)
+    result = OffsetCommitResponse(
+        throttle_time_ms=throttle_time_ms,
+        topics=topics,
+    )
+    return result, pos
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetCommitResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v3+)
+    """
+    topics: list[OffsetCommitResponseTopic] = field(default_factory=list)
+    """The responses for each topic"""
+
+    API_KEY = 8
+    VERSIONS = (2, 10)
+    FLEXIBLE_FROM = 8
+    _write = staticmethod(_write_offset_commit_response)
+    CARRIED = 9
+    _read_carried = staticmethod(_read_offset_commit_response_carried)

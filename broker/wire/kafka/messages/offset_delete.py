@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_count,
     read_string,
@@ -43,43 +40,6 @@ class OffsetDeleteRequestTopic:
     """Each partition to delete offsets for"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteRequest:
-    group_id: str = ""
-    """The unique group identifier"""
-    topics: list[OffsetDeleteRequestTopic] = field(default_factory=list)
-    """The topics to delete offsets for"""
-
-    API_KEY: ClassVar[int] = 47
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = None
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteRequest, int]]:
-        """`decode` in steps."""
-        check_version("OffsetDeleteRequest", version, 0, 0)
-        try:
-            return (yield from _read_offset_delete_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetDeleteRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetDeleteRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetDeleteRequest", version, 0, 0)
-        yield from _write_offset_delete_request(out, self, version)
-
-
 def _read_offset_delete_request_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteRequestPartition, int]:
     (partition_index,) = _I32.unpack_from(buf, pos)
     pos += 4
@@ -87,10 +47,6 @@ def _read_offset_delete_request_partition(buf: Buffer, pos: int, version: int) -
         partition_index=partition_index,
     )
     return result, pos
-
-
-def _write_offset_delete_request_partition(out: bytearray, value: OffsetDeleteRequestPartition, version: int) -> None:
-    out += _I32.pack(value.partition_index)
 
 
 def _read_offset_delete_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteRequestTopic, int]]:
@@ -109,15 +65,6 @@ def _read_offset_delete_request_topic(buf: Buffer, pos: int, version: int) -> St
     return result, pos
 
 
-def _write_offset_delete_request_topic(out: bytearray, value: OffsetDeleteRequestTopic, version: int) -> Steps[None]:
-    write_string(out, value.name)
-    write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for offset_delete_request_partition in some_partitions:
-            _write_offset_delete_request_partition(out, offset_delete_request_partition, version)
-
-
 def _read_offset_delete_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteRequest, int]]:
     group_id, pos = read_string(buf, pos)
     length, pos = read_count(buf, pos, 6)
@@ -134,13 +81,16 @@ def _read_offset_delete_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
-def _write_offset_delete_request(out: bytearray, value: OffsetDeleteRequest, version: int) -> Steps[None]:
-    write_string(out, value.group_id)
-    write_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for offset_delete_request_topic in some_topics:
-            yield from _write_offset_delete_request_topic(out, offset_delete_request_topic, version)
+@dataclass(slots=True, kw_only=True)
+class OffsetDeleteRequest(Message):
+    group_id: str = ""
+    """The unique group identifier"""
+    topics: list[OffsetDeleteRequestTopic] = field(default_factory=list)
+    """The topics to delete offsets for"""
+
+    API_KEY = 47
+    VERSIONS = (0, 0)
+    _read = staticmethod(_read_offset_delete_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,75 +113,8 @@ class OffsetDeleteResponseTopic:
     """The responses for each partition in the topic"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponse:
-    error_code: int = 0
-    """The top-level error code, or 0 if there was no error"""
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    topics: list[OffsetDeleteResponseTopic] = field(default_factory=list)
-    """The responses for each topic"""
-
-    API_KEY: ClassVar[int] = 47
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
-    FLEXIBLE_FROM: ClassVar[int | None] = None
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponse, int]]:
-        """`decode` in steps."""
-        check_version("OffsetDeleteResponse", version, 0, 0)
-        try:
-            return (yield from _read_offset_delete_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetDeleteResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetDeleteResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetDeleteResponse", version, 0, 0)
-        yield from _write_offset_delete_response(out, self, version)
-
-
-def _read_offset_delete_response_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteResponsePartition, int]:
-    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    result = OffsetDeleteResponsePartition(
-        partition_index=partition_index,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_offset_delete_response_partition(out: bytearray, value: OffsetDeleteResponsePartition, version: int) -> None:
     out += _I32_I16.pack(value.partition_index, value.error_code)
-
-
-def _read_offset_delete_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponseTopic, int]]:
-    name, pos = read_string(buf, pos)
-    length, pos = read_count(buf, pos, 6)
-    partitions: list[OffsetDeleteResponsePartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_delete_response_partition, pos = _read_offset_delete_response_partition(buf, pos, version)
-            partitions.append(offset_delete_response_partition)
-    result = OffsetDeleteResponseTopic(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_offset_delete_response_topic(out: bytearray, value: OffsetDeleteResponseTopic, version: int) -> Steps[None]:
@@ -243,24 +126,6 @@ def _write_offset_delete_response_topic(out: bytearray, value: OffsetDeleteRespo
             _write_offset_delete_response_partition(out, offset_delete_response_partition, version)
 
 
-def _read_offset_delete_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponse, int]]:
-    error_code, throttle_time_ms = _I16_I32.unpack_from(buf, pos)
-    pos += 6
-    length, pos = read_count(buf, pos, 6)
-    topics: list[OffsetDeleteResponseTopic] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_delete_response_topic, pos = yield from _read_offset_delete_response_topic(buf, pos, version)
-            topics.append(offset_delete_response_topic)
-    result = OffsetDeleteResponse(
-        error_code=error_code,
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_offset_delete_response(out: bytearray, value: OffsetDeleteResponse, version: int) -> Steps[None]:
     out += _I16_I32.pack(value.error_code, value.throttle_time_ms)
     write_count(out, len(value.topics))
@@ -268,3 +133,19 @@ def _write_offset_delete_response(out: bytearray, value: OffsetDeleteResponse, v
         yield len(some_topics)
         for offset_delete_response_topic in some_topics:
             yield from _write_offset_delete_response_topic(out, offset_delete_response_topic, version)
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetDeleteResponse(Message):
+    error_code: int = 0
+    """The top-level error code, or 0 if there was no error"""
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    topics: list[OffsetDeleteResponseTopic] = field(default_factory=list)
+    """The responses for each topic"""
+
+    API_KEY = 47
+    VERSIONS = (0, 0)
+    _write = staticmethod(_write_offset_delete_response)

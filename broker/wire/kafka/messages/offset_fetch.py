@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
-    present,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
@@ -23,7 +19,6 @@ from headgate.broker.wire.kafka.primitives import (
     read_count,
     read_int32s,
     read_nullable_count,
-    read_nullable_string,
     read_string,
     read_uuid,
     skip_tags,
@@ -33,7 +28,6 @@ from headgate.broker.wire.kafka.primitives import (
     write_compact_nullable_string,
     write_compact_string,
     write_count,
-    write_int32s,
     write_nullable_string,
     write_string,
 )
@@ -42,7 +36,6 @@ _BOOL = struct.Struct(">?")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I32_I64 = struct.Struct(">iq")
-_I32_I64_I32 = struct.Struct(">iqi")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,47 +74,6 @@ class OffsetFetchRequestGroup:
     """Each topic we would like to fetch offsets for, or null to fetch offsets for all topics"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchRequest:
-    group_id: str = ""
-    """The group to fetch offsets for (v1-v7)"""
-    topics: list[OffsetFetchRequestTopic] | None = field(default_factory=list)
-    """Each topic we would like to fetch offsets for, or null to fetch offsets for all topics (v1-v7)"""
-    groups: list[OffsetFetchRequestGroup] = field(default_factory=list)
-    """Each group we would like to fetch offsets for (v8+)"""
-    require_stable: bool = False
-    """Whether broker should hold on returning unstable offsets but set a retriable error code for the partitions (v7+)"""
-
-    API_KEY: ClassVar[int] = 9
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 10)
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequest, int]]:
-        """`decode` in steps."""
-        check_version("OffsetFetchRequest", version, 1, 10)
-        try:
-            return (yield from _read_offset_fetch_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetFetchRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetFetchRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetFetchRequest", version, 1, 10)
-        yield from _write_offset_fetch_request(out, self, version)
-
-
 def _read_offset_fetch_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequestTopic, int]]:
     name: str
     if version >= 6:
@@ -146,22 +98,6 @@ def _read_offset_fetch_request_topic(buf: Buffer, pos: int, version: int) -> Ste
     return result, pos
 
 
-def _write_offset_fetch_request_topic(out: bytearray, value: OffsetFetchRequestTopic, version: int) -> Steps[None]:
-    if version >= 6:
-        write_compact_string(out, value.name)
-    else:
-        write_string(out, value.name)
-    if version >= 6:
-        write_compact_count(out, len(value.partition_indexes))
-    else:
-        write_count(out, len(value.partition_indexes))
-    for some_partition_indexes in portions(value.partition_indexes):
-        yield len(some_partition_indexes)
-        write_int32s(out, some_partition_indexes)
-    if version >= 6:
-        out.append(0)
-
-
 def _read_offset_fetch_request_topics(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequestTopics, int]]:
     name: str = ""
     if version <= 9:
@@ -182,18 +118,6 @@ def _read_offset_fetch_request_topics(buf: Buffer, pos: int, version: int) -> St
         partition_indexes=partition_indexes,
     )
     return result, pos
-
-
-def _write_offset_fetch_request_topics(out: bytearray, value: OffsetFetchRequestTopics, version: int) -> Steps[None]:
-    if version <= 9:
-        write_compact_string(out, value.name)
-    if version == 10:
-        out += value.topic_id.bytes
-    write_compact_count(out, len(value.partition_indexes))
-    for some_partition_indexes in portions(value.partition_indexes):
-        yield len(some_partition_indexes)
-        write_int32s(out, some_partition_indexes)
-    out.append(0)
 
 
 def _read_offset_fetch_request_group(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequestGroup, int]]:
@@ -222,23 +146,6 @@ def _read_offset_fetch_request_group(buf: Buffer, pos: int, version: int) -> Ste
         topics=topics,
     )
     return result, pos
-
-
-def _write_offset_fetch_request_group(out: bytearray, value: OffsetFetchRequestGroup, version: int) -> Steps[None]:
-    write_compact_string(out, value.group_id)
-    if version >= 9:
-        write_compact_nullable_string(out, value.member_id)
-    if version >= 9:
-        out += _I32.pack(value.member_epoch)
-    if value.topics is None:
-        write_compact_count(out, -1)
-    else:
-        write_compact_count(out, len(value.topics))
-        for some_topics in portions(value.topics):
-            yield len(some_topics)
-            for offset_fetch_request_topics in some_topics:
-                yield from _write_offset_fetch_request_topics(out, offset_fetch_request_topics, version)
-    out.append(0)
 
 
 def _read_offset_fetch_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequest, int]]:
@@ -288,48 +195,21 @@ def _read_offset_fetch_request(buf: Buffer, pos: int, version: int) -> Steps[tup
     return result, pos
 
 
-def _write_offset_fetch_request(out: bytearray, value: OffsetFetchRequest, version: int) -> Steps[None]:
-    if version <= 7:
-        if version >= 6:
-            write_compact_string(out, value.group_id)
-        else:
-            write_string(out, value.group_id)
-    elif value.group_id:
-        raise unsupported("OffsetFetchRequest", "group_id", version)
-    if version <= 7:
-        topics = value.topics
-        if topics is None and version < 2:
-            topics = present(topics)
-        if topics is None:
-            if version >= 6:
-                write_compact_count(out, -1)
-            else:
-                write_count(out, -1)
-        else:
-            if version >= 6:
-                write_compact_count(out, len(topics))
-            else:
-                write_count(out, len(topics))
-            for some_topics in portions(topics):
-                yield len(some_topics)
-                for offset_fetch_request_topic in some_topics:
-                    yield from _write_offset_fetch_request_topic(out, offset_fetch_request_topic, version)
-    elif value.topics != []:
-        raise unsupported("OffsetFetchRequest", "topics", version)
-    if version >= 8:
-        write_compact_count(out, len(value.groups))
-        for some_groups in portions(value.groups):
-            yield len(some_groups)
-            for offset_fetch_request_group in some_groups:
-                yield from _write_offset_fetch_request_group(out, offset_fetch_request_group, version)
-    elif value.groups:
-        raise unsupported("OffsetFetchRequest", "groups", version)
-    if version >= 7:
-        out += _BOOL.pack(value.require_stable)
-    elif value.require_stable:
-        raise unsupported("OffsetFetchRequest", "require_stable", version)
-    if version >= 6:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class OffsetFetchRequest(Message):
+    group_id: str = ""
+    """The group to fetch offsets for (v1-v7)"""
+    topics: list[OffsetFetchRequestTopic] | None = field(default_factory=list)
+    """Each topic we would like to fetch offsets for, or null to fetch offsets for all topics (v1-v7)"""
+    groups: list[OffsetFetchRequestGroup] = field(default_factory=list)
+    """Each group we would like to fetch offsets for (v8+)"""
+    require_stable: bool = False
+    """Whether broker should hold on returning unstable offsets but set a retriable error code for the partitions (v7+)"""
+
+    API_KEY = 9
+    VERSIONS = (1, 10)
+    FLEXIBLE_FROM = 6
+    _read = staticmethod(_read_offset_fetch_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -398,75 +278,6 @@ class OffsetFetchResponseGroup:
     """The group-level error code, or 0 if there was no error"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v3+)
-    """
-    topics: list[OffsetFetchResponseTopic] = field(default_factory=list)
-    """The responses per topic (v1-v7)"""
-    error_code: int = 0
-    """The top-level error code, or 0 if there was no error (v2-v7)"""
-    groups: list[OffsetFetchResponseGroup] = field(default_factory=list)
-    """The responses per group id (v8+)"""
-
-    API_KEY: ClassVar[int] = 9
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 10)
-    FLEXIBLE_FROM: ClassVar[int | None] = 6
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponse, int]]:
-        """`decode` in steps."""
-        check_version("OffsetFetchResponse", version, 1, 10)
-        try:
-            return (yield from _read_offset_fetch_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetFetchResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetFetchResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetFetchResponse", version, 1, 10)
-        yield from _write_offset_fetch_response(out, self, version)
-
-
-def _read_offset_fetch_response_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponsePartition, int]:
-    partition_index, committed_offset = _I32_I64.unpack_from(buf, pos)
-    pos += 12
-    committed_leader_epoch: int = -1
-    if version >= 5:
-        (committed_leader_epoch,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    metadata: str | None
-    if version >= 6:
-        metadata, pos = read_compact_nullable_string(buf, pos)
-    else:
-        metadata, pos = read_nullable_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = OffsetFetchResponsePartition(
-        partition_index=partition_index,
-        committed_offset=committed_offset,
-        committed_leader_epoch=committed_leader_epoch,
-        metadata=metadata,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_offset_fetch_response_partition(out: bytearray, value: OffsetFetchResponsePartition, version: int) -> None:
     out += _I32_I64.pack(value.partition_index, value.committed_offset)
     if version >= 5:
@@ -478,31 +289,6 @@ def _write_offset_fetch_response_partition(out: bytearray, value: OffsetFetchRes
     out += _I16.pack(value.error_code)
     if version >= 6:
         out.append(0)
-
-
-def _read_offset_fetch_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponseTopic, int]]:
-    name: str
-    if version >= 6:
-        name, pos = read_compact_string(buf, pos)
-    else:
-        name, pos = read_string(buf, pos)
-    if version >= 6:
-        length, pos = read_compact_count(buf, pos, 16)
-    else:
-        length, pos = read_count(buf, pos, 16)
-    partitions: list[OffsetFetchResponsePartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_fetch_response_partition, pos = _read_offset_fetch_response_partition(buf, pos, version)
-            partitions.append(offset_fetch_response_partition)
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = OffsetFetchResponseTopic(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_offset_fetch_response_topic(out: bytearray, value: OffsetFetchResponseTopic, version: int) -> Steps[None]:
@@ -522,52 +308,12 @@ def _write_offset_fetch_response_topic(out: bytearray, value: OffsetFetchRespons
         out.append(0)
 
 
-def _read_offset_fetch_response_partitions(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponsePartitions, int]:
-    partition_index, committed_offset, committed_leader_epoch = _I32_I64_I32.unpack_from(buf, pos)
-    pos += 16
-    metadata, pos = read_compact_nullable_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    pos = skip_tags(buf, pos)
-    result = OffsetFetchResponsePartitions(
-        partition_index=partition_index,
-        committed_offset=committed_offset,
-        committed_leader_epoch=committed_leader_epoch,
-        metadata=metadata,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_offset_fetch_response_partitions(out: bytearray, value: OffsetFetchResponsePartitions, version: int) -> None:
     out += _I32_I64.pack(value.partition_index, value.committed_offset)
     out += _I32.pack(value.committed_leader_epoch)
     write_compact_nullable_string(out, value.metadata)
     out += _I16.pack(value.error_code)
     out.append(0)
-
-
-def _read_offset_fetch_response_topics(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponseTopics, int]]:
-    name: str = ""
-    if version <= 9:
-        name, pos = read_compact_string(buf, pos)
-    topic_id: UUID = ZERO_UUID
-    if version == 10:
-        topic_id, pos = read_uuid(buf, pos)
-    length, pos = read_compact_count(buf, pos, 20)
-    partitions: list[OffsetFetchResponsePartitions] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_fetch_response_partitions, pos = _read_offset_fetch_response_partitions(buf, pos, version)
-            partitions.append(offset_fetch_response_partitions)
-    pos = skip_tags(buf, pos)
-    result = OffsetFetchResponseTopics(
-        name=name,
-        topic_id=topic_id,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_offset_fetch_response_topics(out: bytearray, value: OffsetFetchResponseTopics, version: int) -> Steps[None]:
@@ -583,26 +329,6 @@ def _write_offset_fetch_response_topics(out: bytearray, value: OffsetFetchRespon
     out.append(0)
 
 
-def _read_offset_fetch_response_group(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponseGroup, int]]:
-    group_id, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 3)
-    topics: list[OffsetFetchResponseTopics] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_fetch_response_topics, pos = yield from _read_offset_fetch_response_topics(buf, pos, version)
-            topics.append(offset_fetch_response_topics)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    pos = skip_tags(buf, pos)
-    result = OffsetFetchResponseGroup(
-        group_id=group_id,
-        topics=topics,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_offset_fetch_response_group(out: bytearray, value: OffsetFetchResponseGroup, version: int) -> Steps[None]:
     write_compact_string(out, value.group_id)
     write_compact_count(out, len(value.topics))
@@ -612,47 +338,6 @@ def _write_offset_fetch_response_group(out: bytearray, value: OffsetFetchRespons
             yield from _write_offset_fetch_response_topics(out, offset_fetch_response_topics, version)
     out += _I16.pack(value.error_code)
     out.append(0)
-
-
-def _read_offset_fetch_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponse, int]]:
-    throttle_time_ms: int = 0
-    if version >= 3:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    topics: list[OffsetFetchResponseTopic] = []
-    if version <= 7:
-        if version >= 6:
-            length, pos = read_compact_count(buf, pos, 3)
-        else:
-            length, pos = read_count(buf, pos, 3)
-        topics = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                offset_fetch_response_topic, pos = yield from _read_offset_fetch_response_topic(buf, pos, version)
-                topics.append(offset_fetch_response_topic)
-    error_code: int = 0
-    if 2 <= version <= 7:
-        (error_code,) = _I16.unpack_from(buf, pos)
-        pos += 2
-    groups: list[OffsetFetchResponseGroup] = []
-    if version >= 8:
-        length, pos = read_compact_count(buf, pos, 5)
-        groups = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                offset_fetch_response_group, pos = yield from _read_offset_fetch_response_group(buf, pos, version)
-                groups.append(offset_fetch_response_group)
-    if version >= 6:
-        pos = skip_tags(buf, pos)
-    result = OffsetFetchResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-        error_code=error_code,
-        groups=groups,
-    )
-    return result, pos
 
 
 def _write_offset_fetch_response(out: bytearray, value: OffsetFetchResponse, version: int) -> Steps[None]:
@@ -681,3 +366,22 @@ def _write_offset_fetch_response(out: bytearray, value: OffsetFetchResponse, ver
         raise unsupported("OffsetFetchResponse", "groups", version)
     if version >= 6:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetFetchResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v3+)
+    """
+    topics: list[OffsetFetchResponseTopic] = field(default_factory=list)
+    """The responses per topic (v1-v7)"""
+    error_code: int = 0
+    """The top-level error code, or 0 if there was no error (v2-v7)"""
+    groups: list[OffsetFetchResponseGroup] = field(default_factory=list)
+    """The responses per group id (v8+)"""
+
+    API_KEY = 9
+    VERSIONS = (1, 10)
+    FLEXIBLE_FROM = 6
+    _write = staticmethod(_write_offset_fetch_response)

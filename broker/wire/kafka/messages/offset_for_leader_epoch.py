@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
@@ -26,7 +23,6 @@ from headgate.broker.wire.kafka.primitives import (
 )
 
 _I16_I32_I32 = struct.Struct(">hii")
-_I16_I32_I32_I64 = struct.Struct(">hiiq")
 _I32 = struct.Struct(">i")
 _I32_I32_I32 = struct.Struct(">iii")
 _I64 = struct.Struct(">q")
@@ -57,43 +53,6 @@ class OffsetForLeaderTopic:
     """Each partition to get offsets for"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderEpochRequest:
-    replica_id: int = -2
-    """The broker ID of the follower, of -1 if this request is from a consumer (v3+)"""
-    topics: list[OffsetForLeaderTopic] = field(default_factory=list)
-    """Each topic to get offsets for"""
-
-    API_KEY: ClassVar[int] = 23
-    VERSIONS: ClassVar[tuple[int, int]] = (2, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochRequest, int]]:
-        """`decode` in steps."""
-        check_version("OffsetForLeaderEpochRequest", version, 2, 4)
-        try:
-            return (yield from _read_offset_for_leader_epoch_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetForLeaderEpochRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetForLeaderEpochRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetForLeaderEpochRequest", version, 2, 4)
-        yield from _write_offset_for_leader_epoch_request(out, self, version)
-
-
 def _read_offset_for_leader_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderPartition, int]:
     partition, current_leader_epoch, leader_epoch = _I32_I32_I32.unpack_from(buf, pos)
     pos += 12
@@ -105,12 +64,6 @@ def _read_offset_for_leader_partition(buf: Buffer, pos: int, version: int) -> tu
         leader_epoch=leader_epoch,
     )
     return result, pos
-
-
-def _write_offset_for_leader_partition(out: bytearray, value: OffsetForLeaderPartition, version: int) -> None:
-    out += _I32_I32_I32.pack(value.partition, value.current_leader_epoch, value.leader_epoch)
-    if version == 4:
-        out.append(0)
 
 
 def _read_offset_for_leader_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderTopic, int]]:
@@ -138,23 +91,6 @@ def _read_offset_for_leader_topic(buf: Buffer, pos: int, version: int) -> Steps[
     return result, pos
 
 
-def _write_offset_for_leader_topic(out: bytearray, value: OffsetForLeaderTopic, version: int) -> Steps[None]:
-    if version >= 4:
-        write_compact_string(out, value.topic)
-    else:
-        write_string(out, value.topic)
-    if version >= 4:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for offset_for_leader_partition in some_partitions:
-            _write_offset_for_leader_partition(out, offset_for_leader_partition, version)
-    if version == 4:
-        out.append(0)
-
-
 def _read_offset_for_leader_epoch_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochRequest, int]]:
     replica_id: int = -2
     if version >= 3:
@@ -179,19 +115,17 @@ def _read_offset_for_leader_epoch_request(buf: Buffer, pos: int, version: int) -
     return result, pos
 
 
-def _write_offset_for_leader_epoch_request(out: bytearray, value: OffsetForLeaderEpochRequest, version: int) -> Steps[None]:
-    if version >= 3:
-        out += _I32.pack(value.replica_id)
-    if version >= 4:
-        write_compact_count(out, len(value.topics))
-    else:
-        write_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for offset_for_leader_topic in some_topics:
-            yield from _write_offset_for_leader_topic(out, offset_for_leader_topic, version)
-    if version == 4:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class OffsetForLeaderEpochRequest(Message):
+    replica_id: int = -2
+    """The broker ID of the follower, of -1 if this request is from a consumer (v3+)"""
+    topics: list[OffsetForLeaderTopic] = field(default_factory=list)
+    """Each topic to get offsets for"""
+
+    API_KEY = 23
+    VERSIONS = (2, 4)
+    FLEXIBLE_FROM = 4
+    _read = staticmethod(_read_offset_for_leader_epoch_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,89 +152,11 @@ class OffsetForLeaderTopicResult:
     """Each partition in the topic we fetched offsets for"""
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderEpochResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    topics: list[OffsetForLeaderTopicResult] = field(default_factory=list)
-    """Each topic we fetched offsets for"""
-
-    API_KEY: ClassVar[int] = 23
-    VERSIONS: ClassVar[tuple[int, int]] = (2, 4)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochResponse, int]]:
-        """`decode` in steps."""
-        check_version("OffsetForLeaderEpochResponse", version, 2, 4)
-        try:
-            return (yield from _read_offset_for_leader_epoch_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("OffsetForLeaderEpochResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(OffsetForLeaderEpochResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("OffsetForLeaderEpochResponse", version, 2, 4)
-        yield from _write_offset_for_leader_epoch_response(out, self, version)
-
-
-def _read_epoch_end_offset(buf: Buffer, pos: int, version: int) -> tuple[EpochEndOffset, int]:
-    error_code, partition, leader_epoch, end_offset = _I16_I32_I32_I64.unpack_from(buf, pos)
-    pos += 18
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = EpochEndOffset(
-        error_code=error_code,
-        partition=partition,
-        leader_epoch=leader_epoch,
-        end_offset=end_offset,
-    )
-    return result, pos
-
-
 def _write_epoch_end_offset(out: bytearray, value: EpochEndOffset, version: int) -> None:
     out += _I16_I32_I32.pack(value.error_code, value.partition, value.leader_epoch)
     out += _I64.pack(value.end_offset)
     if version == 4:
         out.append(0)
-
-
-def _read_offset_for_leader_topic_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderTopicResult, int]]:
-    topic: str
-    if version >= 4:
-        topic, pos = read_compact_string(buf, pos)
-    else:
-        topic, pos = read_string(buf, pos)
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 18)
-    else:
-        length, pos = read_count(buf, pos, 18)
-    partitions: list[EpochEndOffset] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            epoch_end_offset, pos = _read_epoch_end_offset(buf, pos, version)
-            partitions.append(epoch_end_offset)
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = OffsetForLeaderTopicResult(
-        topic=topic,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_offset_for_leader_topic_result(out: bytearray, value: OffsetForLeaderTopicResult, version: int) -> Steps[None]:
@@ -320,28 +176,6 @@ def _write_offset_for_leader_topic_result(out: bytearray, value: OffsetForLeader
         out.append(0)
 
 
-def _read_offset_for_leader_epoch_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 4:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    topics: list[OffsetForLeaderTopicResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            offset_for_leader_topic_result, pos = yield from _read_offset_for_leader_topic_result(buf, pos, version)
-            topics.append(offset_for_leader_topic_result)
-    if version == 4:
-        pos = skip_tags(buf, pos)
-    result = OffsetForLeaderEpochResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_offset_for_leader_epoch_response(out: bytearray, value: OffsetForLeaderEpochResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 4:
@@ -354,3 +188,18 @@ def _write_offset_for_leader_epoch_response(out: bytearray, value: OffsetForLead
             yield from _write_offset_for_leader_topic_result(out, offset_for_leader_topic_result, version)
     if version == 4:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetForLeaderEpochResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    topics: list[OffsetForLeaderTopicResult] = field(default_factory=list)
+    """Each topic we fetched offsets for"""
+
+    API_KEY = 23
+    VERSIONS = (2, 4)
+    FLEXIBLE_FROM = 4
+    _write = staticmethod(_write_offset_for_leader_epoch_response)

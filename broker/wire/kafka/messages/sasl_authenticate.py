@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     read_bytes,
     read_compact_bytes,
-    read_compact_nullable_string,
-    read_nullable_string,
     skip_tags,
     write_bytes,
     write_compact_bytes,
@@ -27,44 +22,8 @@ _I16 = struct.Struct(">h")
 _I64 = struct.Struct(">q")
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslAuthenticateRequest:
-    auth_bytes: bytes = b""
-    """The SASL authentication bytes from the client, as defined by the SASL mechanism"""
-
-    API_KEY: ClassVar[int] = 36
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslAuthenticateRequest, int]]:
-        """`decode` in steps."""
-        check_version("SaslAuthenticateRequest", version, 0, 2)
-        try:
-            yield 1
-            return _read_sasl_authenticate_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("SaslAuthenticateRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslAuthenticateRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(SaslAuthenticateRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("SaslAuthenticateRequest", version, 0, 2)
-        yield 1
-        _write_sasl_authenticate_request(out, self, version)
-
-
-def _read_sasl_authenticate_request(buf: Buffer, pos: int, version: int) -> tuple[SaslAuthenticateRequest, int]:
+def _read_sasl_authenticate_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslAuthenticateRequest, int]]:
+    yield 1
     auth_bytes: bytes
     if version >= 2:
         auth_bytes, pos = read_compact_bytes(buf, pos)
@@ -78,89 +37,19 @@ def _read_sasl_authenticate_request(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_sasl_authenticate_request(out: bytearray, value: SaslAuthenticateRequest, version: int) -> None:
-    if version >= 2:
-        write_compact_bytes(out, value.auth_bytes)
-    else:
-        write_bytes(out, value.auth_bytes)
-    if version == 2:
-        out.append(0)
-
-
 @dataclass(slots=True, kw_only=True)
-class SaslAuthenticateResponse:
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    error_message: str | None = ""
-    """The error message, or null if there was no error"""
+class SaslAuthenticateRequest(Message):
     auth_bytes: bytes = b""
-    """The SASL authentication bytes from the server, as defined by the SASL mechanism"""
-    session_lifetime_ms: int = 0
-    """Number of milliseconds after which only re-authentication over the existing connection to create a new session can occur
-    (v1+)
-    """
+    """The SASL authentication bytes from the client, as defined by the SASL mechanism"""
 
-    API_KEY: ClassVar[int] = 36
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 2
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslAuthenticateResponse, int]]:
-        """`decode` in steps."""
-        check_version("SaslAuthenticateResponse", version, 0, 2)
-        try:
-            yield 1
-            return _read_sasl_authenticate_response(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("SaslAuthenticateResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslAuthenticateResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(SaslAuthenticateResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("SaslAuthenticateResponse", version, 0, 2)
-        yield 1
-        _write_sasl_authenticate_response(out, self, version)
+    API_KEY = 36
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _read = staticmethod(_read_sasl_authenticate_request)
 
 
-def _read_sasl_authenticate_response(buf: Buffer, pos: int, version: int) -> tuple[SaslAuthenticateResponse, int]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message: str | None
-    if version >= 2:
-        error_message, pos = read_compact_nullable_string(buf, pos)
-    else:
-        error_message, pos = read_nullable_string(buf, pos)
-    auth_bytes: bytes
-    if version >= 2:
-        auth_bytes, pos = read_compact_bytes(buf, pos)
-    else:
-        auth_bytes, pos = read_bytes(buf, pos)
-    session_lifetime_ms: int = 0
-    if version >= 1:
-        (session_lifetime_ms,) = _I64.unpack_from(buf, pos)
-        pos += 8
-    if version == 2:
-        pos = skip_tags(buf, pos)
-    result = SaslAuthenticateResponse(
-        error_code=error_code,
-        error_message=error_message,
-        auth_bytes=auth_bytes,
-        session_lifetime_ms=session_lifetime_ms,
-    )
-    return result, pos
-
-
-def _write_sasl_authenticate_response(out: bytearray, value: SaslAuthenticateResponse, version: int) -> None:
+def _write_sasl_authenticate_response(out: bytearray, value: SaslAuthenticateResponse, version: int) -> Steps[None]:
+    yield 1
     out += _I16.pack(value.error_code)
     if version >= 2:
         write_compact_nullable_string(out, value.error_message)
@@ -174,3 +63,22 @@ def _write_sasl_authenticate_response(out: bytearray, value: SaslAuthenticateRes
         out += _I64.pack(value.session_lifetime_ms)
     if version == 2:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateResponse(Message):
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    error_message: str | None = ""
+    """The error message, or null if there was no error"""
+    auth_bytes: bytes = b""
+    """The SASL authentication bytes from the server, as defined by the SASL mechanism"""
+    session_lifetime_ms: int = 0
+    """Number of milliseconds after which only re-authentication over the existing connection to create a new session can occur
+    (v1+)
+    """
+
+    API_KEY = 36
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 2
+    _write = staticmethod(_write_sasl_authenticate_response)

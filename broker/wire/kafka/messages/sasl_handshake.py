@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
-    read_count,
     read_string,
-    steps,
     write_count,
     write_string,
 )
@@ -23,44 +18,8 @@ from headgate.broker.wire.kafka.primitives import (
 _I16 = struct.Struct(">h")
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslHandshakeRequest:
-    mechanism: str = ""
-    """The SASL mechanism chosen by the client"""
-
-    API_KEY: ClassVar[int] = 17
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = None
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslHandshakeRequest, int]]:
-        """`decode` in steps."""
-        check_version("SaslHandshakeRequest", version, 0, 1)
-        try:
-            yield 1
-            return _read_sasl_handshake_request(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("SaslHandshakeRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(SaslHandshakeRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("SaslHandshakeRequest", version, 0, 1)
-        yield 1
-        _write_sasl_handshake_request(out, self, version)
-
-
-def _read_sasl_handshake_request(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeRequest, int]:
+def _read_sasl_handshake_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslHandshakeRequest, int]]:
+    yield 1
     mechanism, pos = read_string(buf, pos)
     result = SaslHandshakeRequest(
         mechanism=mechanism,
@@ -68,62 +27,14 @@ def _read_sasl_handshake_request(buf: Buffer, pos: int, version: int) -> tuple[S
     return result, pos
 
 
-def _write_sasl_handshake_request(out: bytearray, value: SaslHandshakeRequest, version: int) -> None:
-    write_string(out, value.mechanism)
-
-
 @dataclass(slots=True, kw_only=True)
-class SaslHandshakeResponse:
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
-    mechanisms: list[str] = field(default_factory=list)
-    """The mechanisms enabled in the server"""
+class SaslHandshakeRequest(Message):
+    mechanism: str = ""
+    """The SASL mechanism chosen by the client"""
 
-    API_KEY: ClassVar[int] = 17
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int | None] = None
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslHandshakeResponse, int]]:
-        """`decode` in steps."""
-        check_version("SaslHandshakeResponse", version, 0, 1)
-        try:
-            return (yield from _read_sasl_handshake_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("SaslHandshakeResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(SaslHandshakeResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("SaslHandshakeResponse", version, 0, 1)
-        yield from _write_sasl_handshake_response(out, self, version)
-
-
-def _read_sasl_handshake_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslHandshakeResponse, int]]:
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    length, pos = read_count(buf, pos, 1)
-    mechanisms: list[str] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            text, pos = read_string(buf, pos)
-            mechanisms.append(text)
-    result = SaslHandshakeResponse(
-        error_code=error_code,
-        mechanisms=mechanisms,
-    )
-    return result, pos
+    API_KEY = 17
+    VERSIONS = (0, 1)
+    _read = staticmethod(_read_sasl_handshake_request)
 
 
 def _write_sasl_handshake_response(out: bytearray, value: SaslHandshakeResponse, version: int) -> Steps[None]:
@@ -133,3 +44,15 @@ def _write_sasl_handshake_response(out: bytearray, value: SaslHandshakeResponse,
         yield len(some_mechanisms)
         for text in some_mechanisms:
             write_string(out, text)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeResponse(Message):
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    mechanisms: list[str] = field(default_factory=list)
+    """The mechanisms enabled in the server"""
+
+    API_KEY = 17
+    VERSIONS = (0, 1)
+    _write = staticmethod(_write_sasl_handshake_response)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
-    portions,
     read_bytes,
     read_compact_bytes,
     read_compact_count,
@@ -23,15 +19,9 @@ from headgate.broker.wire.kafka.primitives import (
     read_string,
     skip_tags,
     steps,
-    unsupported,
     write_bytes,
     write_compact_bytes,
-    write_compact_count,
     write_compact_nullable_string,
-    write_compact_string,
-    write_count,
-    write_nullable_string,
-    write_string,
 )
 
 _I16 = struct.Struct(">h")
@@ -46,53 +36,6 @@ class SyncGroupRequestAssignment:
     """The ID of the member to assign"""
     assignment: bytes = b""
     """The member assignment"""
-
-
-@dataclass(slots=True, kw_only=True)
-class SyncGroupRequest:
-    group_id: str = ""
-    """The unique group identifier"""
-    generation_id: int = 0
-    """The generation of the group"""
-    member_id: str = ""
-    """The member ID assigned by the group"""
-    group_instance_id: str | None = None
-    """The unique identifier of the consumer instance provided by end user (v3+)"""
-    protocol_type: str | None = None
-    """The group protocol type (v5)"""
-    protocol_name: str | None = None
-    """The group protocol name (v5)"""
-    assignments: list[SyncGroupRequestAssignment] = field(default_factory=list)
-    """Each assignment"""
-
-    API_KEY: ClassVar[int] = 14
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SyncGroupRequest, int]]:
-        """`decode` in steps."""
-        check_version("SyncGroupRequest", version, 0, 5)
-        try:
-            return (yield from _read_sync_group_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("SyncGroupRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(SyncGroupRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("SyncGroupRequest", version, 0, 5)
-        yield from _write_sync_group_request(out, self, version)
 
 
 def _read_sync_group_request_assignment(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupRequestAssignment, int]:
@@ -113,19 +56,6 @@ def _read_sync_group_request_assignment(buf: Buffer, pos: int, version: int) -> 
         assignment=assignment,
     )
     return result, pos
-
-
-def _write_sync_group_request_assignment(out: bytearray, value: SyncGroupRequestAssignment, version: int) -> None:
-    if version >= 4:
-        write_compact_string(out, value.member_id)
-    else:
-        write_string(out, value.member_id)
-    if version >= 4:
-        write_compact_bytes(out, value.assignment)
-    else:
-        write_bytes(out, value.assignment)
-    if version >= 4:
-        out.append(0)
 
 
 def _read_sync_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[SyncGroupRequest, int]]:
@@ -177,117 +107,31 @@ def _read_sync_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple
     return result, pos
 
 
-def _write_sync_group_request(out: bytearray, value: SyncGroupRequest, version: int) -> Steps[None]:
-    if version >= 4:
-        write_compact_string(out, value.group_id)
-    else:
-        write_string(out, value.group_id)
-    out += _I32.pack(value.generation_id)
-    if version >= 4:
-        write_compact_string(out, value.member_id)
-    else:
-        write_string(out, value.member_id)
-    if version >= 3:
-        if version >= 4:
-            write_compact_nullable_string(out, value.group_instance_id)
-        else:
-            write_nullable_string(out, value.group_instance_id)
-    elif value.group_instance_id is not None:
-        raise unsupported("SyncGroupRequest", "group_instance_id", version)
-    if version == 5:
-        write_compact_nullable_string(out, value.protocol_type)
-    if version == 5:
-        write_compact_nullable_string(out, value.protocol_name)
-    if version >= 4:
-        write_compact_count(out, len(value.assignments))
-    else:
-        write_count(out, len(value.assignments))
-    for some_assignments in portions(value.assignments):
-        yield len(some_assignments)
-        for sync_group_request_assignment in some_assignments:
-            _write_sync_group_request_assignment(out, sync_group_request_assignment, version)
-    if version >= 4:
-        out.append(0)
-
-
 @dataclass(slots=True, kw_only=True)
-class SyncGroupResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota (v1+)
-    """
-    error_code: int = 0
-    """The error code, or 0 if there was no error"""
+class SyncGroupRequest(Message):
+    group_id: str = ""
+    """The unique group identifier"""
+    generation_id: int = 0
+    """The generation of the group"""
+    member_id: str = ""
+    """The member ID assigned by the group"""
+    group_instance_id: str | None = None
+    """The unique identifier of the consumer instance provided by end user (v3+)"""
     protocol_type: str | None = None
     """The group protocol type (v5)"""
     protocol_name: str | None = None
     """The group protocol name (v5)"""
-    assignment: bytes = b""
-    """The member assignment"""
+    assignments: list[SyncGroupRequestAssignment] = field(default_factory=list)
+    """Each assignment"""
 
-    API_KEY: ClassVar[int] = 14
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 5)
-    FLEXIBLE_FROM: ClassVar[int | None] = 4
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SyncGroupResponse, int]]:
-        """`decode` in steps."""
-        check_version("SyncGroupResponse", version, 0, 5)
-        try:
-            yield 1
-            return _read_sync_group_response(buf, pos, version)
-        except PARSE_ERRORS as error:
-            raise malformed("SyncGroupResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(SyncGroupResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("SyncGroupResponse", version, 0, 5)
-        yield 1
-        _write_sync_group_response(out, self, version)
+    API_KEY = 14
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 4
+    _read = staticmethod(_read_sync_group_request)
 
 
-def _read_sync_group_response(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupResponse, int]:
-    throttle_time_ms: int = 0
-    if version >= 1:
-        (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-        pos += 4
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    protocol_type: str | None = None
-    if version == 5:
-        protocol_type, pos = read_compact_nullable_string(buf, pos)
-    protocol_name: str | None = None
-    if version == 5:
-        protocol_name, pos = read_compact_nullable_string(buf, pos)
-    assignment: bytes
-    if version >= 4:
-        assignment, pos = read_compact_bytes(buf, pos)
-    else:
-        assignment, pos = read_bytes(buf, pos)
-    if version >= 4:
-        pos = skip_tags(buf, pos)
-    result = SyncGroupResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        protocol_type=protocol_type,
-        protocol_name=protocol_name,
-        assignment=assignment,
-    )
-    return result, pos
-
-
-def _write_sync_group_response(out: bytearray, value: SyncGroupResponse, version: int) -> None:
+def _write_sync_group_response(out: bytearray, value: SyncGroupResponse, version: int) -> Steps[None]:
+    yield 1
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
     out += _I16.pack(value.error_code)
@@ -301,3 +145,24 @@ def _write_sync_group_response(out: bytearray, value: SyncGroupResponse, version
         write_bytes(out, value.assignment)
     if version >= 4:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class SyncGroupResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota (v1+)
+    """
+    error_code: int = 0
+    """The error code, or 0 if there was no error"""
+    protocol_type: str | None = None
+    """The group protocol type (v5)"""
+    protocol_name: str | None = None
+    """The group protocol name (v5)"""
+    assignment: bytes = b""
+    """The member assignment"""
+
+    API_KEY = 14
+    VERSIONS = (0, 5)
+    FLEXIBLE_FROM = 4
+    _write = staticmethod(_write_sync_group_response)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 from uuid import UUID
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_nullable_string,
@@ -24,12 +21,9 @@ from headgate.broker.wire.kafka.primitives import (
     read_uuid,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
-    write_compact_nullable_string,
     write_compact_string,
     write_count,
-    write_nullable_string,
     write_string,
 )
 
@@ -65,55 +59,6 @@ class TxnOffsetCommitRequestTopic:
     """The positions, by partition"""
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitRequest:
-    transactional_id: str = ""
-    """The transactional id"""
-    group_id: str = ""
-    """The group"""
-    producer_id: int = 0
-    """The producer of the transaction"""
-    producer_epoch: int = 0
-    """The epoch of that producer"""
-    generation_id: int = -1
-    """The generation, or the epoch of a member (KIP-848), or -1 (v3+)"""
-    member_id: str = ""
-    """The member, or empty (v3+)"""
-    group_instance_id: str | None = None
-    """The static member's own name, or null (v3+)"""
-    topics: list[TxnOffsetCommitRequestTopic] = field(default_factory=list)
-    """The positions, by topic"""
-
-    API_KEY: ClassVar[int] = 28
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitRequest, int]]:
-        """`decode` in steps."""
-        check_version("TxnOffsetCommitRequest", version, 0, 6)
-        try:
-            return (yield from _read_txn_offset_commit_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("TxnOffsetCommitRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[TxnOffsetCommitRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(TxnOffsetCommitRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("TxnOffsetCommitRequest", version, 0, 6)
-        yield from _write_txn_offset_commit_request(out, self, version)
-
-
 def _read_txn_offset_commit_request_partition(buf: Buffer, pos: int, version: int) -> tuple[TxnOffsetCommitRequestPartition, int]:
     partition_index, committed_offset = _I32_I64.unpack_from(buf, pos)
     pos += 12
@@ -135,18 +80,6 @@ def _read_txn_offset_commit_request_partition(buf: Buffer, pos: int, version: in
         committed_metadata=committed_metadata,
     )
     return result, pos
-
-
-def _write_txn_offset_commit_request_partition(out: bytearray, value: TxnOffsetCommitRequestPartition, version: int) -> None:
-    out += _I32_I64.pack(value.partition_index, value.committed_offset)
-    if version >= 2:
-        out += _I32.pack(value.committed_leader_epoch)
-    if version >= 3:
-        write_compact_nullable_string(out, value.committed_metadata)
-    else:
-        write_nullable_string(out, value.committed_metadata)
-    if version >= 3:
-        out.append(0)
 
 
 def _read_txn_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitRequestTopic, int]]:
@@ -177,26 +110,6 @@ def _read_txn_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -
         partitions=partitions,
     )
     return result, pos
-
-
-def _write_txn_offset_commit_request_topic(out: bytearray, value: TxnOffsetCommitRequestTopic, version: int) -> Steps[None]:
-    if version <= 5:
-        if version >= 3:
-            write_compact_string(out, value.name)
-        else:
-            write_string(out, value.name)
-    if version == 6:
-        out += value.topic_id.bytes
-    if version >= 3:
-        write_compact_count(out, len(value.partitions))
-    else:
-        write_count(out, len(value.partitions))
-    for some_partitions in portions(value.partitions):
-        yield len(some_partitions)
-        for request_partition in some_partitions:
-            _write_txn_offset_commit_request_partition(out, request_partition, version)
-    if version >= 3:
-        out.append(0)
 
 
 def _read_txn_offset_commit_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitRequest, int]]:
@@ -247,38 +160,29 @@ def _read_txn_offset_commit_request(buf: Buffer, pos: int, version: int) -> Step
     return result, pos
 
 
-def _write_txn_offset_commit_request(out: bytearray, value: TxnOffsetCommitRequest, version: int) -> Steps[None]:
-    if version >= 3:
-        write_compact_string(out, value.transactional_id)
-    else:
-        write_string(out, value.transactional_id)
-    if version >= 3:
-        write_compact_string(out, value.group_id)
-    else:
-        write_string(out, value.group_id)
-    out += _I64_I16.pack(value.producer_id, value.producer_epoch)
-    if version >= 3:
-        out += _I32.pack(value.generation_id)
-    elif value.generation_id != -1:
-        raise unsupported("TxnOffsetCommitRequest", "generation_id", version)
-    if version >= 3:
-        write_compact_string(out, value.member_id)
-    elif value.member_id:
-        raise unsupported("TxnOffsetCommitRequest", "member_id", version)
-    if version >= 3:
-        write_compact_nullable_string(out, value.group_instance_id)
-    elif value.group_instance_id is not None:
-        raise unsupported("TxnOffsetCommitRequest", "group_instance_id", version)
-    if version >= 3:
-        write_compact_count(out, len(value.topics))
-    else:
-        write_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for txn_offset_commit_request_topic in some_topics:
-            yield from _write_txn_offset_commit_request_topic(out, txn_offset_commit_request_topic, version)
-    if version >= 3:
-        out.append(0)
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitRequest(Message):
+    transactional_id: str = ""
+    """The transactional id"""
+    group_id: str = ""
+    """The group"""
+    producer_id: int = 0
+    """The producer of the transaction"""
+    producer_epoch: int = 0
+    """The epoch of that producer"""
+    generation_id: int = -1
+    """The generation, or the epoch of a member (KIP-848), or -1 (v3+)"""
+    member_id: str = ""
+    """The member, or empty (v3+)"""
+    group_instance_id: str | None = None
+    """The static member's own name, or null (v3+)"""
+    topics: list[TxnOffsetCommitRequestTopic] = field(default_factory=list)
+    """The positions, by topic"""
+
+    API_KEY = 28
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 3
+    _read = staticmethod(_read_txn_offset_commit_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -303,89 +207,10 @@ class TxnOffsetCommitResponseTopic:
     """The results, by partition"""
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitResponse:
-    throttle_time_ms: int = 0
-    """Time for which the client must pause because of a quota, ms"""
-    topics: list[TxnOffsetCommitResponseTopic] = field(default_factory=list)
-    """The results, by topic"""
-
-    API_KEY: ClassVar[int] = 28
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 6)
-    FLEXIBLE_FROM: ClassVar[int | None] = 3
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitResponse, int]]:
-        """`decode` in steps."""
-        check_version("TxnOffsetCommitResponse", version, 0, 6)
-        try:
-            return (yield from _read_txn_offset_commit_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("TxnOffsetCommitResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[TxnOffsetCommitResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(TxnOffsetCommitResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("TxnOffsetCommitResponse", version, 0, 6)
-        yield from _write_txn_offset_commit_response(out, self, version)
-
-
-def _read_txn_offset_commit_response_partition(buf: Buffer, pos: int, version: int) -> tuple[TxnOffsetCommitResponsePartition, int]:
-    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = TxnOffsetCommitResponsePartition(
-        partition_index=partition_index,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_txn_offset_commit_response_partition(out: bytearray, value: TxnOffsetCommitResponsePartition, version: int) -> None:
     out += _I32_I16.pack(value.partition_index, value.error_code)
     if version >= 3:
         out.append(0)
-
-
-def _read_txn_offset_commit_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitResponseTopic, int]]:
-    name: str = ""
-    if version <= 5:
-        if version >= 3:
-            name, pos = read_compact_string(buf, pos)
-        else:
-            name, pos = read_string(buf, pos)
-    topic_id: UUID = ZERO_UUID
-    if version == 6:
-        topic_id, pos = read_uuid(buf, pos)
-    if version >= 3:
-        length, pos = read_compact_count(buf, pos, 6)
-    else:
-        length, pos = read_count(buf, pos, 6)
-    partitions: list[TxnOffsetCommitResponsePartition] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            response_partition, pos = _read_txn_offset_commit_response_partition(buf, pos, version)
-            partitions.append(response_partition)
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = TxnOffsetCommitResponseTopic(
-        name=name,
-        topic_id=topic_id,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_txn_offset_commit_response_topic(out: bytearray, value: TxnOffsetCommitResponseTopic, version: int) -> Steps[None]:
@@ -408,28 +233,6 @@ def _write_txn_offset_commit_response_topic(out: bytearray, value: TxnOffsetComm
         out.append(0)
 
 
-def _read_txn_offset_commit_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[TxnOffsetCommitResponse, int]]:
-    (throttle_time_ms,) = _I32.unpack_from(buf, pos)
-    pos += 4
-    if version >= 3:
-        length, pos = read_compact_count(buf, pos, 3)
-    else:
-        length, pos = read_count(buf, pos, 3)
-    topics: list[TxnOffsetCommitResponseTopic] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            txn_offset_commit_response_topic, pos = yield from _read_txn_offset_commit_response_topic(buf, pos, version)
-            topics.append(txn_offset_commit_response_topic)
-    if version >= 3:
-        pos = skip_tags(buf, pos)
-    result = TxnOffsetCommitResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_txn_offset_commit_response(out: bytearray, value: TxnOffsetCommitResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 3:
@@ -442,3 +245,16 @@ def _write_txn_offset_commit_response(out: bytearray, value: TxnOffsetCommitResp
             yield from _write_txn_offset_commit_response_topic(out, txn_offset_commit_response_topic, version)
     if version >= 3:
         out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitResponse(Message):
+    throttle_time_ms: int = 0
+    """Time for which the client must pause because of a quota, ms"""
+    topics: list[TxnOffsetCommitResponseTopic] = field(default_factory=list)
+    """The results, by topic"""
+
+    API_KEY = 28
+    VERSIONS = (0, 6)
+    FLEXIBLE_FROM = 3
+    _write = staticmethod(_write_txn_offset_commit_response)

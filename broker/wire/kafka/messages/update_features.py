@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
-    read_compact_nullable_string,
     read_compact_string,
     skip_tags,
     steps,
-    unsupported,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -52,45 +47,6 @@ class FeatureUpdateKey:
     """
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdateFeaturesRequest:
-    timeout_ms: int = 60000
-    """How long to wait in milliseconds before timing out the request"""
-    feature_updates: list[FeatureUpdateKey] = field(default_factory=list)
-    """The list of updates to finalized features"""
-    validate_only: bool = False
-    """True if we should validate the request, but not perform the upgrade or downgrade (v1+)"""
-
-    API_KEY: ClassVar[int] = 57
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[UpdateFeaturesRequest, int]]:
-        """`decode` in steps."""
-        check_version("UpdateFeaturesRequest", version, 0, 2)
-        try:
-            return (yield from _read_update_features_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("UpdateFeaturesRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[UpdateFeaturesRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(UpdateFeaturesRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("UpdateFeaturesRequest", version, 0, 2)
-        yield from _write_update_features_request(out, self, version)
-
-
 def _read_feature_update_key(buf: Buffer, pos: int, version: int) -> tuple[FeatureUpdateKey, int]:
     feature, pos = read_compact_string(buf, pos)
     (max_version_level,) = _I16.unpack_from(buf, pos)
@@ -111,20 +67,6 @@ def _read_feature_update_key(buf: Buffer, pos: int, version: int) -> tuple[Featu
         upgrade_type=upgrade_type,
     )
     return result, pos
-
-
-def _write_feature_update_key(out: bytearray, value: FeatureUpdateKey, version: int) -> None:
-    write_compact_string(out, value.feature)
-    out += _I16.pack(value.max_version_level)
-    if version == 0:
-        out += _BOOL.pack(value.allow_downgrade)
-    elif value.allow_downgrade:
-        raise unsupported("FeatureUpdateKey", "allow_downgrade", version)
-    if version >= 1:
-        out += _I8.pack(value.upgrade_type)
-    elif value.upgrade_type != 1:
-        raise unsupported("FeatureUpdateKey", "upgrade_type", version)
-    out.append(0)
 
 
 def _read_update_features_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[UpdateFeaturesRequest, int]]:
@@ -150,18 +92,19 @@ def _read_update_features_request(buf: Buffer, pos: int, version: int) -> Steps[
     return result, pos
 
 
-def _write_update_features_request(out: bytearray, value: UpdateFeaturesRequest, version: int) -> Steps[None]:
-    out += _I32.pack(value.timeout_ms)
-    write_compact_count(out, len(value.feature_updates))
-    for some_feature_updates in portions(value.feature_updates):
-        yield len(some_feature_updates)
-        for feature_update_key in some_feature_updates:
-            _write_feature_update_key(out, feature_update_key, version)
-    if version >= 1:
-        out += _BOOL.pack(value.validate_only)
-    elif value.validate_only:
-        raise unsupported("UpdateFeaturesRequest", "validate_only", version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class UpdateFeaturesRequest(Message):
+    timeout_ms: int = 60000
+    """How long to wait in milliseconds before timing out the request"""
+    feature_updates: list[FeatureUpdateKey] = field(default_factory=list)
+    """The list of updates to finalized features"""
+    validate_only: bool = False
+    """True if we should validate the request, but not perform the upgrade or downgrade (v1+)"""
+
+    API_KEY = 57
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _read = staticmethod(_read_update_features_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,91 +119,11 @@ class UpdatableFeatureResult:
     """The feature update error, or `null` if the feature update succeeded"""
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdateFeaturesResponse:
-    throttle_time_ms: int = 0
-    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
-    violate any quota
-    """
-    error_code: int = 0
-    """The top-level error code, or `0` if there was no top-level error"""
-    error_message: str | None = ""
-    """The top-level error message, or `null` if there was no top-level error"""
-    results: list[UpdatableFeatureResult] = field(default_factory=list)
-    """Results for each feature update (v0-v1)"""
-
-    API_KEY: ClassVar[int] = 57
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 0
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[UpdateFeaturesResponse, int]]:
-        """`decode` in steps."""
-        check_version("UpdateFeaturesResponse", version, 0, 2)
-        try:
-            return (yield from _read_update_features_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("UpdateFeaturesResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[UpdateFeaturesResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(UpdateFeaturesResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("UpdateFeaturesResponse", version, 0, 2)
-        yield from _write_update_features_response(out, self, version)
-
-
-def _read_updatable_feature_result(buf: Buffer, pos: int, version: int) -> tuple[UpdatableFeatureResult, int]:
-    feature, pos = read_compact_string(buf, pos)
-    (error_code,) = _I16.unpack_from(buf, pos)
-    pos += 2
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    pos = skip_tags(buf, pos)
-    result = UpdatableFeatureResult(
-        feature=feature,
-        error_code=error_code,
-        error_message=error_message,
-    )
-    return result, pos
-
-
 def _write_updatable_feature_result(out: bytearray, value: UpdatableFeatureResult, version: int) -> None:
     write_compact_string(out, value.feature)
     out += _I16.pack(value.error_code)
     write_compact_nullable_string(out, value.error_message)
     out.append(0)
-
-
-def _read_update_features_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[UpdateFeaturesResponse, int]]:
-    throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    error_message, pos = read_compact_nullable_string(buf, pos)
-    results: list[UpdatableFeatureResult] = []
-    if version <= 1:
-        length, pos = read_compact_count(buf, pos, 5)
-        results = []
-        for step in steps(length):
-            yield step
-            for _ in range(step):
-                updatable_feature_result, pos = _read_updatable_feature_result(buf, pos, version)
-                results.append(updatable_feature_result)
-    pos = skip_tags(buf, pos)
-    result = UpdateFeaturesResponse(
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        error_message=error_message,
-        results=results,
-    )
-    return result, pos
 
 
 def _write_update_features_response(out: bytearray, value: UpdateFeaturesResponse, version: int) -> Steps[None]:
@@ -273,3 +136,22 @@ def _write_update_features_response(out: bytearray, value: UpdateFeaturesRespons
             for updatable_feature_result in some_results:
                 _write_updatable_feature_result(out, updatable_feature_result, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdateFeaturesResponse(Message):
+    throttle_time_ms: int = 0
+    """The duration in milliseconds for which the request was throttled due to a quota violation, or zero if the request did not
+    violate any quota
+    """
+    error_code: int = 0
+    """The top-level error code, or `0` if there was no top-level error"""
+    error_message: str | None = ""
+    """The top-level error message, or `null` if there was no top-level error"""
+    results: list[UpdatableFeatureResult] = field(default_factory=list)
+    """Results for each feature update (v0-v1)"""
+
+    API_KEY = 57
+    VERSIONS = (0, 2)
+    FLEXIBLE_FROM = 0
+    _write = staticmethod(_write_update_features_response)

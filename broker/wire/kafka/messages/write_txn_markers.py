@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.wire.kafka.message import Message
 from headgate.broker.wire.kafka.primitives import (
-    PARSE_ERRORS,
     Buffer,
-    check_version,
-    malformed,
     portions,
     read_compact_count,
     read_compact_string,
@@ -20,7 +17,6 @@ from headgate.broker.wire.kafka.primitives import (
     steps,
     write_compact_count,
     write_compact_string,
-    write_int32s,
 )
 
 _I32 = struct.Struct(">i")
@@ -58,41 +54,6 @@ class WritableTxnMarker:
     """Transaction version of the marker. Ex: 0/1 = legacy (TV0/TV1), 2 = TV2 etc (v2)"""
 
 
-@dataclass(slots=True, kw_only=True)
-class WriteTxnMarkersRequest:
-    markers: list[WritableTxnMarker] = field(default_factory=list)
-    """The transaction markers to be written"""
-
-    API_KEY: ClassVar[int] = 27
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[WriteTxnMarkersRequest, int]]:
-        """`decode` in steps."""
-        check_version("WriteTxnMarkersRequest", version, 1, 2)
-        try:
-            return (yield from _read_write_txn_markers_request(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("WriteTxnMarkersRequest", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[WriteTxnMarkersRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(WriteTxnMarkersRequest.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("WriteTxnMarkersRequest", version, 1, 2)
-        yield from _write_write_txn_markers_request(out, self, version)
-
-
 def _read_writable_txn_marker_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[WritableTxnMarkerTopic, int]]:
     name, pos = read_compact_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 4)
@@ -107,15 +68,6 @@ def _read_writable_txn_marker_topic(buf: Buffer, pos: int, version: int) -> Step
         partition_indexes=partition_indexes,
     )
     return result, pos
-
-
-def _write_writable_txn_marker_topic(out: bytearray, value: WritableTxnMarkerTopic, version: int) -> Steps[None]:
-    write_compact_string(out, value.name)
-    write_compact_count(out, len(value.partition_indexes))
-    for some_partition_indexes in portions(value.partition_indexes):
-        yield len(some_partition_indexes)
-        write_int32s(out, some_partition_indexes)
-    out.append(0)
 
 
 def _read_writable_txn_marker(buf: Buffer, pos: int, version: int) -> Steps[tuple[WritableTxnMarker, int]]:
@@ -146,19 +98,6 @@ def _read_writable_txn_marker(buf: Buffer, pos: int, version: int) -> Steps[tupl
     return result, pos
 
 
-def _write_writable_txn_marker(out: bytearray, value: WritableTxnMarker, version: int) -> Steps[None]:
-    out += _I64_I16_BOOL.pack(value.producer_id, value.producer_epoch, value.transaction_result)
-    write_compact_count(out, len(value.topics))
-    for some_topics in portions(value.topics):
-        yield len(some_topics)
-        for writable_txn_marker_topic in some_topics:
-            yield from _write_writable_txn_marker_topic(out, writable_txn_marker_topic, version)
-    out += _I32.pack(value.coordinator_epoch)
-    if version == 2:
-        out += _I8.pack(value.transaction_version)
-    out.append(0)
-
-
 def _read_write_txn_markers_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[WriteTxnMarkersRequest, int]]:
     length, pos = read_compact_count(buf, pos, 17)
     markers: list[WritableTxnMarker] = []
@@ -174,13 +113,15 @@ def _read_write_txn_markers_request(buf: Buffer, pos: int, version: int) -> Step
     return result, pos
 
 
-def _write_write_txn_markers_request(out: bytearray, value: WriteTxnMarkersRequest, version: int) -> Steps[None]:
-    write_compact_count(out, len(value.markers))
-    for some_markers in portions(value.markers):
-        yield len(some_markers)
-        for writable_txn_marker in some_markers:
-            yield from _write_writable_txn_marker(out, writable_txn_marker, version)
-    out.append(0)
+@dataclass(slots=True, kw_only=True)
+class WriteTxnMarkersRequest(Message):
+    markers: list[WritableTxnMarker] = field(default_factory=list)
+    """The transaction markers to be written"""
+
+    API_KEY = 27
+    VERSIONS = (1, 2)
+    FLEXIBLE_FROM = 1
+    _read = staticmethod(_read_write_txn_markers_request)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,72 +154,9 @@ class WritableTxnMarkerResult:
     """The results by topic"""
 
 
-@dataclass(slots=True, kw_only=True)
-class WriteTxnMarkersResponse:
-    markers: list[WritableTxnMarkerResult] = field(default_factory=list)
-    """The results for writing makers"""
-
-    API_KEY: ClassVar[int] = 27
-    VERSIONS: ClassVar[tuple[int, int]] = (1, 2)
-    FLEXIBLE_FROM: ClassVar[int | None] = 1
-
-    @staticmethod
-    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[WriteTxnMarkersResponse, int]]:
-        """`decode` in steps."""
-        check_version("WriteTxnMarkersResponse", version, 1, 2)
-        try:
-            return (yield from _read_write_txn_markers_response(buf, pos, version))
-        except PARSE_ERRORS as error:
-            raise malformed("WriteTxnMarkersResponse", version, error) from error
-
-    @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[WriteTxnMarkersResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
-        return finish(WriteTxnMarkersResponse.decoding(buf, pos, version))
-
-    def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises ValueError where that version cannot carry it."""
-        out = bytearray()
-        finish(self.encoding(out, version))
-        return bytes(out)
-
-    def encoding(self, out: bytearray, version: int) -> Steps[None]:
-        """`encode` in steps, behind what `out` holds already."""
-        check_version("WriteTxnMarkersResponse", version, 1, 2)
-        yield from _write_write_txn_markers_response(out, self, version)
-
-
-def _read_writable_txn_marker_partition_result(buf: Buffer, pos: int, version: int) -> tuple[WritableTxnMarkerPartitionResult, int]:
-    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
-    pos += 6
-    pos = skip_tags(buf, pos)
-    result = WritableTxnMarkerPartitionResult(
-        partition_index=partition_index,
-        error_code=error_code,
-    )
-    return result, pos
-
-
 def _write_writable_txn_marker_partition_result(out: bytearray, value: WritableTxnMarkerPartitionResult, version: int) -> None:
     out += _I32_I16.pack(value.partition_index, value.error_code)
     out.append(0)
-
-
-def _read_writable_txn_marker_topic_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[WritableTxnMarkerTopicResult, int]]:
-    name, pos = read_compact_string(buf, pos)
-    length, pos = read_compact_count(buf, pos, 7)
-    partitions: list[WritableTxnMarkerPartitionResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            partition_result, pos = _read_writable_txn_marker_partition_result(buf, pos, version)
-            partitions.append(partition_result)
-    pos = skip_tags(buf, pos)
-    result = WritableTxnMarkerTopicResult(
-        name=name,
-        partitions=partitions,
-    )
-    return result, pos
 
 
 def _write_writable_txn_marker_topic_result(out: bytearray, value: WritableTxnMarkerTopicResult, version: int) -> Steps[None]:
@@ -291,24 +169,6 @@ def _write_writable_txn_marker_topic_result(out: bytearray, value: WritableTxnMa
     out.append(0)
 
 
-def _read_writable_txn_marker_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[WritableTxnMarkerResult, int]]:
-    (producer_id,) = _I64.unpack_from(buf, pos)
-    pos += 8
-    length, pos = read_compact_count(buf, pos, 3)
-    topics: list[WritableTxnMarkerTopicResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            writable_txn_marker_topic_result, pos = yield from _read_writable_txn_marker_topic_result(buf, pos, version)
-            topics.append(writable_txn_marker_topic_result)
-    pos = skip_tags(buf, pos)
-    result = WritableTxnMarkerResult(
-        producer_id=producer_id,
-        topics=topics,
-    )
-    return result, pos
-
-
 def _write_writable_txn_marker_result(out: bytearray, value: WritableTxnMarkerResult, version: int) -> Steps[None]:
     out += _I64.pack(value.producer_id)
     write_compact_count(out, len(value.topics))
@@ -319,21 +179,6 @@ def _write_writable_txn_marker_result(out: bytearray, value: WritableTxnMarkerRe
     out.append(0)
 
 
-def _read_write_txn_markers_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[WriteTxnMarkersResponse, int]]:
-    length, pos = read_compact_count(buf, pos, 10)
-    markers: list[WritableTxnMarkerResult] = []
-    for step in steps(length):
-        yield step
-        for _ in range(step):
-            writable_txn_marker_result, pos = yield from _read_writable_txn_marker_result(buf, pos, version)
-            markers.append(writable_txn_marker_result)
-    pos = skip_tags(buf, pos)
-    result = WriteTxnMarkersResponse(
-        markers=markers,
-    )
-    return result, pos
-
-
 def _write_write_txn_markers_response(out: bytearray, value: WriteTxnMarkersResponse, version: int) -> Steps[None]:
     write_compact_count(out, len(value.markers))
     for some_markers in portions(value.markers):
@@ -341,3 +186,14 @@ def _write_write_txn_markers_response(out: bytearray, value: WriteTxnMarkersResp
         for writable_txn_marker_result in some_markers:
             yield from _write_writable_txn_marker_result(out, writable_txn_marker_result, version)
     out.append(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class WriteTxnMarkersResponse(Message):
+    markers: list[WritableTxnMarkerResult] = field(default_factory=list)
+    """The results for writing makers"""
+
+    API_KEY = 27
+    VERSIONS = (1, 2)
+    FLEXIBLE_FROM = 1
+    _write = staticmethod(_write_write_txn_markers_response)

@@ -23,15 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headgate/v1/access.proto\x12\x0bheadgate.v1\"g\n\x08Verifier\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x12\n\niterations\x18\x02 \x01(\r\x12\x0c\n\x04salt\x18\x03 \x01(\x0c\x12\x12\n\nstored_key\x18\x04 \x01(\x0c\x12\x12\n\nserver_key\x18\x05 \x01(\x0c\"^\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\tverifiers\x18\x02 \x03(\x0b\x32\x15.headgate.v1.Verifier\x12\x11\n\tsuperuser\x18\x03 \x01(\x08\"\x14\n\x12\x43reateUserResponse\"L\n\x12SetPasswordRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\tverifiers\x18\x02 \x03(\x0b\x32\x15.headgate.v1.Verifier\"\x15\n\x13SetPasswordResponse\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"\x12\n\x10ListUsersRequest\"5\n\x11ListUsersResponse\x12 \n\x05users\x18\x01 \x03(\x0b\x32\x11.headgate.v1.User\"O\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tsuperuser\x18\x02 \x01(\x08\x12\x12\n\nmechanisms\x18\x03 \x03(\t\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\"~\n\x03\x41\x63l\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07pattern\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x11\n\toperation\x18\x06 \x01(\t\x12\x12\n\npermission\x18\x07 \x01(\t\"0\n\x0e\x41\x64\x64\x41\x63lsRequest\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.headgate.v1.Acl\"\x11\n\x0f\x41\x64\x64\x41\x63lsResponse\"5\n\x11RemoveAclsRequest\x12 \n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x10.headgate.v1.Acl\"4\n\x12RemoveAclsResponse\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.headgate.v1.Acl\"3\n\x0fListAclsRequest\x12 \n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x10.headgate.v1.Acl\"2\n\x10ListAclsResponse\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.headgate.v1.Acl\"\xcc\x01\n\x0bQuotaEntity\x12\x11\n\x04user\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tclient_id\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x02ip\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x34\n\x06values\x18\x04 \x03(\x0b\x32$.headgate.v1.QuotaEntity.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_userB\x0c\n\n_client_idB\x05\n\x03_ip\"e\n\x12\x41lterQuotasRequest\x12%\n\x03set\x18\x01 \x03(\x0b\x32\x18.headgate.v1.QuotaEntity\x12(\n\x06remove\x18\x02 \x03(\x0b\x32\x18.headgate.v1.QuotaEntity\"\x15\n\x13\x41lterQuotasResponse\"\x13\n\x11ListQuotasRequest\"@\n\x12ListQuotasResponse\x12*\n\x08\x65ntities\x18\x01 \x03(\x0b\x32\x18.headgate.v1.QuotaEntity2\xc3\x05\n\x06\x41\x63\x63\x65ss\x12M\n\nCreateUser\x12\x1e.headgate.v1.CreateUserRequest\x1a\x1f.headgate.v1.CreateUserResponse\x12P\n\x0bSetPassword\x12\x1f.headgate.v1.SetPasswordRequest\x1a .headgate.v1.SetPasswordResponse\x12M\n\nDeleteUser\x12\x1e.headgate.v1.DeleteUserRequest\x1a\x1f.headgate.v1.DeleteUserResponse\x12J\n\tListUsers\x12\x1d.headgate.v1.ListUsersRequest\x1a\x1e.headgate.v1.ListUsersResponse\x12\x44\n\x07\x41\x64\x64\x41\x63ls\x12\x1b.headgate.v1.AddAclsRequest\x1a\x1c.headgate.v1.AddAclsResponse\x12M\n\nRemoveAcls\x12\x1e.headgate.v1.RemoveAclsRequest\x1a\x1f.headgate.v1.RemoveAclsResponse\x12G\n\x08ListAcls\x12\x1c.headgate.v1.ListAclsRequest\x1a\x1d.headgate.v1.ListAclsResponse\x12P\n\x0b\x41lterQuotas\x12\x1f.headgate.v1.AlterQuotasRequest\x1a .headgate.v1.AlterQuotasResponse\x12M\n\nListQuotas\x12\x1e.headgate.v1.ListQuotasRequest\x1a\x1f.headgate.v1.ListQuotasResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headgate/v1/access.proto\x12\x0bheadgate.v1\"g\n\x08Verifier\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x12\n\niterations\x18\x02 \x01(\r\x12\x0c\n\x04salt\x18\x03 \x01(\x0c\x12\x12\n\nstored_key\x18\x04 \x01(\x0c\x12\x12\n\nserver_key\x18\x05 \x01(\x0c\"^\n\x11\x43reateUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\tverifiers\x18\x02 \x03(\x0b\x32\x15.headgate.v1.Verifier\x12\x11\n\tsuperuser\x18\x03 \x01(\x08\"\x14\n\x12\x43reateUserResponse\"L\n\x12SetPasswordRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\tverifiers\x18\x02 \x03(\x0b\x32\x15.headgate.v1.Verifier\"\x15\n\x13SetPasswordResponse\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"\x12\n\x10ListUsersRequest\"5\n\x11ListUsersResponse\x12 \n\x05users\x18\x01 \x03(\x0b\x32\x11.headgate.v1.User\"O\n\x04User\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tsuperuser\x18\x02 \x01(\x08\x12\x12\n\nmechanisms\x18\x03 \x03(\t\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x32\xc4\x02\n\x06\x41\x63\x63\x65ss\x12M\n\nCreateUser\x12\x1e.headgate.v1.CreateUserRequest\x1a\x1f.headgate.v1.CreateUserResponse\x12P\n\x0bSetPassword\x12\x1f.headgate.v1.SetPasswordRequest\x1a .headgate.v1.SetPasswordResponse\x12M\n\nDeleteUser\x12\x1e.headgate.v1.DeleteUserRequest\x1a\x1f.headgate.v1.DeleteUserResponse\x12J\n\tListUsers\x12\x1d.headgate.v1.ListUsersRequest\x1a\x1e.headgate.v1.ListUsersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headgate.broker.wire.grpc.headgate.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_QUOTAENTITY_VALUESENTRY']._loaded_options = None
-  _globals['_QUOTAENTITY_VALUESENTRY']._serialized_options = b'8\001'
   _globals['_VERIFIER']._serialized_start=41
   _globals['_VERIFIER']._serialized_end=144
   _globals['_CREATEUSERREQUEST']._serialized_start=146
@@ -52,32 +50,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTUSERSRESPONSE']._serialized_end=495
   _globals['_USER']._serialized_start=497
   _globals['_USER']._serialized_end=576
-  _globals['_ACL']._serialized_start=578
-  _globals['_ACL']._serialized_end=704
-  _globals['_ADDACLSREQUEST']._serialized_start=706
-  _globals['_ADDACLSREQUEST']._serialized_end=754
-  _globals['_ADDACLSRESPONSE']._serialized_start=756
-  _globals['_ADDACLSRESPONSE']._serialized_end=773
-  _globals['_REMOVEACLSREQUEST']._serialized_start=775
-  _globals['_REMOVEACLSREQUEST']._serialized_end=828
-  _globals['_REMOVEACLSRESPONSE']._serialized_start=830
-  _globals['_REMOVEACLSRESPONSE']._serialized_end=882
-  _globals['_LISTACLSREQUEST']._serialized_start=884
-  _globals['_LISTACLSREQUEST']._serialized_end=935
-  _globals['_LISTACLSRESPONSE']._serialized_start=937
-  _globals['_LISTACLSRESPONSE']._serialized_end=987
-  _globals['_QUOTAENTITY']._serialized_start=990
-  _globals['_QUOTAENTITY']._serialized_end=1194
-  _globals['_QUOTAENTITY_VALUESENTRY']._serialized_start=1119
-  _globals['_QUOTAENTITY_VALUESENTRY']._serialized_end=1164
-  _globals['_ALTERQUOTASREQUEST']._serialized_start=1196
-  _globals['_ALTERQUOTASREQUEST']._serialized_end=1297
-  _globals['_ALTERQUOTASRESPONSE']._serialized_start=1299
-  _globals['_ALTERQUOTASRESPONSE']._serialized_end=1320
-  _globals['_LISTQUOTASREQUEST']._serialized_start=1322
-  _globals['_LISTQUOTASREQUEST']._serialized_end=1341
-  _globals['_LISTQUOTASRESPONSE']._serialized_start=1343
-  _globals['_LISTQUOTASRESPONSE']._serialized_end=1407
-  _globals['_ACCESS']._serialized_start=1410
-  _globals['_ACCESS']._serialized_end=2117
+  _globals['_ACCESS']._serialized_start=579
+  _globals['_ACCESS']._serialized_end=903
 # @@protoc_insertion_point(module_scope)

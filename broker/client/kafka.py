@@ -1,0 +1,130 @@
+"""Kafka's own requests over the address and the login of gRPC: how topics, groups, rules and quotas are administered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from headgate.broker.client.cluster import Cluster
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.wire.grpc.headgate.v1 import kafka_pb2
+from headgate.broker.wire.grpc.methods import methods
+from headgate.broker.wire.kafka.header import request_header, response_header
+from headgate.broker.wire.kafka.message import Message
+
+ASK = methods(kafka_pb2.DESCRIPTOR.services_by_name["Kafka"])["Ask"]
+TIMEOUT_MS = 30_000
+"""Time that a broker may take for a change; clients stop waiting earlier."""
+
+REASONS: dict[int, Reason] = {
+    -1: Reason.INTERNAL,
+    1: Reason.OFFSET_OUT_OF_RANGE,
+    3: Reason.UNKNOWN_TOPIC,
+    5: Reason.NOT_READY,
+    6: Reason.NOT_LEADER,
+    7: Reason.TIMED_OUT,
+    10: Reason.MESSAGE_TOO_LARGE,
+    12: Reason.OFFSET_METADATA_TOO_LARGE,
+    14: Reason.COORDINATOR_LOADING,
+    15: Reason.COORDINATOR_NOT_AVAILABLE,
+    16: Reason.NOT_COORDINATOR,
+    17: Reason.INVALID_TOPIC,
+    24: Reason.INVALID_GROUP_ID,
+    25: Reason.UNKNOWN_MEMBER_ID,
+    29: Reason.NOT_AUTHORIZED,
+    30: Reason.NOT_AUTHORIZED,
+    31: Reason.NOT_AUTHORIZED,
+    35: Reason.UNSUPPORTED,
+    36: Reason.TOPIC_EXISTS,
+    37: Reason.INVALID_PARTITIONS,
+    38: Reason.INVALID_REPLICATION_FACTOR,
+    40: Reason.INVALID_CONFIG,
+    42: Reason.INVALID_REQUEST,
+    44: Reason.POLICY_VIOLATION,
+    56: Reason.STORE_UNAVAILABLE,
+    68: Reason.NON_EMPTY_GROUP,
+    69: Reason.GROUP_ID_NOT_FOUND,
+    91: Reason.UNKNOWN_USER,
+}
+"""By the error codes in answers to these requests. A code that the table does not have is INTERNAL."""
+AGAIN = frozenset(
+    (
+        Reason.NOT_READY,
+        Reason.NOT_LEADER,
+        Reason.TIMED_OUT,
+        Reason.COORDINATOR_LOADING,
+        Reason.COORDINATOR_NOT_AVAILABLE,
+        Reason.NOT_COORDINATOR,
+        Reason.STORE_UNAVAILABLE,
+    )
+)
+"""Reasons after which the same request may succeed."""
+SENTENCES = {
+    Reason.OFFSET_OUT_OF_RANGE: "offset is out of range",
+    Reason.UNKNOWN_TOPIC: "topic or partition does not exist",
+    Reason.NOT_LEADER: "the partition's lead does not answer",
+    Reason.NOT_AUTHORIZED: "no permission",
+    Reason.POLICY_VIOLATION: "the settings of the topic do not allow it",
+    Reason.NON_EMPTY_GROUP: "group has members: stop them first",
+    Reason.GROUP_ID_NOT_FOUND: "group does not exist",
+}
+"""For answers that have codes alone."""
+
+_A = TypeVar("_A", bound=Message)
+_T = TypeVar("_T")
+
+
+def check(code: int, message: str | None, where: str) -> None:
+    """Raise the HeadgateError of an error code.
+
+    Args:
+        message: the broker's sentence, if the answer has one.
+        where: what the request was about, such as ``topic=`clicks```.
+    """
+    if not code:
+        return
+    reason = REASONS.get(code, Reason.INTERNAL)
+    if reason is Reason.NOT_AUTHORIZED or not message:
+        message = f"{SENTENCES.get(reason, reason.value.replace('_', ' '))}. {where}"
+    error: type[HeadgateError] = RetryError if reason in AGAIN else InvalidError
+    raise error(reason, message)
+
+
+async def ask(cluster: Cluster, request: Message, kind: type[_A], read: Callable[[_A], _T]) -> _T:
+    """What the answer to a question says.
+
+    Args:
+        kind: the class of the answer.
+        read: returns what the answer says, or raises its error (`check`). A RetryError is repeated.
+    """
+    found: _T = await cluster.call(ASK, _asked(request), retry=True, read=partial(_read, kind, read))
+    return found
+
+
+async def change(
+    cluster: Cluster, request: Message, kind: type[_A], read: Callable[[_A], _T], *, already: Reason | None = None
+) -> _T | None:
+    """`ask` for a change, repeated as `Cluster.change` does it: None when only `already` confirms it."""
+    found: _T | None = await cluster.change(ASK, _asked(request), already=already, read=partial(_read, kind, read))
+    return found
+
+
+async def ask_broker(cluster: Cluster, broker_id: int, request: Message, kind: type[_A], read: Callable[[_A], _T]) -> _T:
+    """One attempt to ask a certain broker. The broker that answered last passes the request on to it."""
+    found: _T = await cluster.once(ASK, _asked(request, broker_id), partial(_read, kind, read))
+    return found
+
+
+def _asked(request: Message, broker_id: int | None = None) -> kafka_pb2.KafkaRequest:
+    assert request.CARRIED is not None
+    head = request_header(request.API_KEY, request.CARRIED, _is_flexible(request))
+    return kafka_pb2.KafkaRequest(request=head + request.encode_carried(), broker_id=broker_id)
+
+
+def _read(kind: type[_A], read: Callable[[_A], _T], response: kafka_pb2.KafkaAnswer) -> _T:
+    return read(kind.decode_carried(response.answer, len(response_header(kind.API_KEY, 0, _is_flexible(kind)))))
+
+
+def _is_flexible(message: Message | type[Message]) -> bool:
+    return message.FLEXIBLE_FROM is not None and message.CARRIED is not None and message.CARRIED >= message.FLEXIBLE_FROM

@@ -1,0 +1,139 @@
+"""Kafka's requests over gRPC: what is let in, who may do what, what is noted and what it costs.
+
+Runs: a broker over real gRPC, with raw requests and with Headgate's clients. A mismatch means that a rule of the Kafka port does
+not hold here, or that a client reads an answer wrongly.
+"""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from headgate.broker.client.access_admin import AccessAdmin, Acl, Quota
+from headgate.broker.client.kafka import AGAIN, REASONS, check
+from headgate.broker.cluster import scram
+from headgate.broker.cluster.access import User
+from headgate.broker.cluster.edits.access import PutUser
+from headgate.broker.cluster.edits.quotas import AlterQuotas
+from headgate.broker.cluster.quotas import Entity
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.server.kafka.apis import APIS, request_bytes_max
+from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.wire.grpc.headgate.v1 import kafka_pb2
+from headgate.broker.wire.kafka.generate import CARRIED
+from headgate.broker.wire.kafka.header import request_header
+from headgate.broker.wire.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tests.support.carried import asked
+from tests.support.http2 import basic
+from tests.unit.grpc.conftest import PASSWORD, Served, Start, status_of
+
+ADMIN = basic("admin", PASSWORD)
+TOPIC = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=-1)])
+FETCH, SASL_AUTHENTICATE, CREATE_TOPICS, JOIN_GROUP = 1, 36, 19, 11
+
+
+async def refused(served: Served, message: kafka_pb2.KafkaRequest, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.call("Kafka.Ask", message, *metadata)
+    return status_of(caught.value)
+
+
+async def test_only_requests_of_headgates_own_clients_are_let_in(served: Served) -> None:
+    for key, version in ((FETCH, 12), (SASL_AUTHENTICATE, 2), (JOIN_GROUP, 9), (CREATE_TOPICS, 6), (9999, 0), (-1, -1)):
+        request = kafka_pb2.KafkaRequest(request=request_header(key, version, flexible=True) + bytes(50))
+        assert (await refused(served, request))[:2] == (grpc.StatusCode.UNIMPLEMENTED, "unsupported"), (key, version)
+    whole = asked(TOPIC).request
+    for request_bytes in (b"", whole[:3], whole[:-1], whole[:20] + b"\xff" * 30):
+        code, reason, _ = await refused(served, kafka_pb2.KafkaRequest(request=request_bytes))
+        assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
+    large = kafka_pb2.KafkaRequest(request=whole + bytes(request_bytes_max(CREATE_TOPICS) - len(whole) + 1))
+    assert "too large" in (await refused(served, large))[2]
+    elsewhere = asked(TOPIC, broker_id=7)
+    assert (await refused(served, elsewhere))[:2] == (grpc.StatusCode.UNAVAILABLE, "not_leader")
+    assert not served.engine.topics()
+    answer = await served.ask(TOPIC, CreateTopicsResponse, broker_id=1)
+    assert [(row.name, row.error_code, row.num_partitions) for row in answer.topics] == [("t", 0, 1)]
+
+
+def test_carried_requests_are_served_and_flexible() -> None:
+    """`tests/support/carried.py` and the client count on it."""
+    by_name = {api.name: api for api in APIS.values()}
+    for name, version in CARRIED.items():
+        api = by_name[name]
+        assert api.serves(version) and api.flexible(version) and version == api.load().request.CARRIED
+
+
+async def test_rules_and_the_audit_log_are_those_of_the_kafka_port(start: Start) -> None:
+    served: Served = await start(authorization="acl")
+    await served.engine.change_access(PutUser(User(name="alice", verifiers=scram.verifiers("a", bytes), created_ms=1), new=True))
+    stranger = await refused(served, asked(TOPIC))
+    assert stranger[:2] == (grpc.StatusCode.PERMISSION_DENIED, "not_authorized"), "nothing of its request is read"
+    alice = basic("alice", "a")
+    (row,) = (await served.ask(TOPIC, CreateTopicsResponse, alice)).topics
+    assert (row.error_code, row.error_message) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+    assert not served.engine.topics()
+    assert (await served.ask(TOPIC, CreateTopicsResponse, ADMIN)).topics[0].error_code == 0
+    noted = [
+        (line["outcome"], line["who"], line["door"], line["targets"]) for line in served.lines if line["act"] == "CreateTopics"
+    ]
+    assert noted == [("refused", "User:alice", "grpc", ["t"]), ("done", "User:admin", "grpc", ["t"])]
+
+
+async def test_rules_about_headgates_own_resources_are_set_before_they_are_in_force(served: Served) -> None:
+    """Kafka's clients see neither: `kafka_api/` has the refusals."""
+    wanted = Acl(
+        resource="gate", name="t", pattern="prefixed", principal="User:alice", host="*", operation="create", permission="allow"
+    )
+    async with AccessAdmin(served.address) as admin:
+        await admin.add_acls([wanted, Acl(resource="topic", name="t", principal="User:bob", operation="read")])
+        assert await admin.acls(Acl(principal="User:alice")) == [wanted]
+        assert [(one.principal, one.pattern, one.host, one.permission) for one in await admin.acls()] == [
+            ("User:bob", "literal", "*", "allow"),
+            ("User:alice", "prefixed", "*", "allow"),
+        ]
+        assert await admin.remove_acls(Acl(resource="gate")) == [wanted]
+        assert [one.principal for one in await admin.acls()] == ["User:bob"]
+        for wrong, text in (({"resource": "barn"}, "unknown word"), ({"operation": "idempotent_write"}, "idempotent_write")):
+            with pytest.raises(InvalidError, match=text) as caught:
+                await admin.add_acls(
+                    [Acl(**{"resource": "topic", "name": "t", "principal": "User:bob", "operation": "read", **wrong})]
+                )
+            assert caught.value.reason is Reason.INVALID_REQUEST
+
+
+async def test_quotas_are_set_and_listed(served: Served) -> None:
+    async with AccessAdmin(served.address) as admin:
+        await admin.set_quotas(Quota(user="", client_id="etl", values={"producer_byte_rate": 5.0, "consumer_byte_rate": 6.0}))
+        await admin.set_quotas(Quota(ip="10.0.0.1", values={"connection_creation_rate": 2.0}))
+        await admin.remove_quotas(Quota(user="", client_id="etl", values={"consumer_byte_rate": 0.0}))
+        assert sorted(await admin.quotas(), key=str) == sorted(
+            [
+                Quota(user="", client_id="etl", values={"producer_byte_rate": 5.0}),
+                Quota(ip="10.0.0.1", values={"connection_creation_rate": 2.0}),
+            ],
+            key=str,
+        )
+        with pytest.raises(InvalidError, match="no_such_rate") as caught:
+            await admin.set_quotas(Quota(user="alice", values={"no_such_rate": 1.0}))
+        assert caught.value.reason is Reason.INVALID_REQUEST
+
+
+async def test_a_quota_of_the_loops_time_holds(served: Served) -> None:
+    await served.engine.change_access(AlterQuotas(Entity(user=""), {"request_percentage": 0.001}))
+    await served.ask(TOPIC, CreateTopicsResponse)
+    meters = served.engine.meters
+    client = meters.client("ANONYMOUS", "")
+    assert client is not None and client.request is not None
+    before = client.request.waited_s
+    await served.ask(TOPIC, CreateTopicsResponse)
+    assert client.request.waited_s > before, "the second request waited for the time that the first one took"
+
+
+@pytest.mark.parametrize("code", sorted(REASONS))
+def test_a_code_becomes_the_reason_that_became_it(code: int) -> None:
+    reason = REASONS[code]
+    if reason is not Reason.NOT_AUTHORIZED:
+        assert error_code(HeadgateError(reason, "")) == code
+    with pytest.raises(RetryError if reason in AGAIN else InvalidError, match=r"\. topic=`t`$") as caught:
+        check(code, None, "topic=`t`")
+    assert caught.value.reason is reason
