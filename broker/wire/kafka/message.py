@@ -35,7 +35,8 @@ class Message:
         """`decode` in steps."""
         check_version(cls.__name__, version, *cls.VERSIONS)
         try:
-            return (yield from cls._read(buf, pos, version))
+            found: tuple[Self, int] = yield from cls._read(buf, pos, version)
+            return found
         except PARSE_ERRORS as error:
             raise malformed(cls.__name__, version, error) from error
 
