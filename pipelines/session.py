@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import FatalError, Reason
 from headgate.broker.runtime.extras import install_command
+from headgate.pipelines.launch import launch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,15 +117,15 @@ def session(
     builder = SparkSession.builder.master(patient(master)).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    try:
-        spark = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
-    except Exception as error:
-        # py4j passes on the JVM's exception in a class of its own.
-        if type(error).__module__.split(".")[0] != "py4j":
-            raise
-        raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
+    with launch() as ended:
+        try:
+            spark = builder.getOrCreate()
+        except Exception as error:
+            # py4j passes on the JVM's exception in a class of its own.
+            if not isinstance(error, PySparkException | OSError) and type(error).__module__.split(".")[0] != "py4j":
+                raise
+            message = f"spark does not start: {_first_line(error)}{ended()} master=`{master}`"
+            raise FatalError(Reason.UNSUPPORTED, message) from error
     spark.sparkContext.setLogLevel("ERROR")
     _end_quietly(spark)
     return spark

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.ports import free_port
 from tests.support.records import Record
+from tests.support.signals import python
 
 TIMEOUT_S = 60.0
 JUDGE = CLIENTS["confluent"]
@@ -255,10 +255,8 @@ def test_produce_that_is_interrupted_writes_what_it_has_read(broker: BrokerProce
     with (
         subprocess.Popen(["yes", "a line"], stdout=subprocess.PIPE) as source,
         subprocess.Popen(
-            [sys.executable, "-m", "headgate.broker.cli.main", "produce", topic],
+            python("-m", "headgate.broker.cli.main", "produce", topic, ignored=[signal.SIGINT] if ignored else []),
             stdin=source.stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(broker),
-            # The test's parent may ignore Ctrl-C (a shell does so for a background job), and a child inherits that.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL),
         ) as producer,
     ):  # fmt: skip
         try:

@@ -38,6 +38,7 @@ from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, as_json, events, expected, read_json, write
 from tests.support.records import Read, Record
+from tests.support.signals import python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -904,22 +905,23 @@ def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Po
     """A flood on the command line, in a process group of its own, that writes its rows slowly."""
     create(broker, topic)
     slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
-    command = [sys.executable, "-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source)]
+    command = python("-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source))
     return subprocess.Popen(
         [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
         cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        # Under nohup the tests ignore this signal, and their children would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )  # fmt: skip
 
 
 def read_until(process: subprocess.Popen[str], phase: str) -> None:
     """Wait until the command line says that a phase has begun."""
     assert process.stderr is not None
+    said = []
     for line in process.stderr:
+        said.append(line)
         if f": {phase}" in line:
             return
+    raise AssertionError(f"it ended with {process.wait()}: {said}")
 
 
 def wait_for_java(process: subprocess.Popen[str]) -> int:

@@ -1,4 +1,4 @@
-"""The choice of Java, and Kafka's partitioner in numpy. No Spark.
+"""The choice of Java, the launch of Spark's JVM, and Kafka's partitioner in numpy. No Spark.
 
 The partitioner is compared with `headgate.broker.log.partitioner`, which foreign clients judge. A mismatch would put records of
 one key into different partitions.
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from headgate.broker.log.partitioner import partition_for_key
 from headgate.pipelines.extents import by_partition
 from headgate.pipelines.java import java_home, java_version, shim
+from headgate.pipelines.launch import launch
 from headgate.pipelines.murmur2 import kafka_partitions
 from headgate.pipelines.session import patient
 
@@ -76,6 +77,33 @@ def test_the_shim_drops_one_argument_and_keeps_the_rest(tmp_path: Path) -> None:
     done = subprocess.run([made / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["<-a>", "<b c>", "<>", "<$HOME>"]
     assert not [name for name in os.listdir(made / "bin") if name != "java"]
+
+
+@pytest.mark.parametrize(("end", "told"), [("exit 3", " jvm=`exit code 3`"), ("kill -KILL $$", " jvm=`ended by SIGKILL`")])
+def test_spark_s_jvm_starts_without_a_fork_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, told: str
+) -> None:
+    """A fork beside gRPC's threads ends one of ten children before they are the JVM."""
+    from pyspark import java_gateway
+    from pyspark.errors import PySparkRuntimeError
+
+    forks: list[None] = []
+    os.register_at_fork(before=lambda: forks.append(None))
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(f"#!/bin/sh\nkill -INT $$\necho \"$@\" > '{tmp_path}/said'\n{end}\n")
+    submit.chmod(0o755)
+    monkeypatch.setattr(java_gateway, "_find_spark_home", lambda: str(tmp_path))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "'a b' pyspark-shell")
+    with launch() as ended:
+        assert ended() == ""
+        with pytest.raises(PySparkRuntimeError):
+            java_gateway.launch_gateway()
+        assert ended() == told
+    assert java_gateway.Popen is subprocess.Popen
+    assert (tmp_path / "said").read_text() == "a b pyspark-shell\n", "Ctrl-C does not reach it"
+    assert not forks
 
 
 @settings(deadline=None)
