@@ -77,7 +77,7 @@ from headgate.broker.control.timings import Timings
 from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.steps import Steps
+from headgate.broker.runtime.steps import Steps, finish
 
 if TYPE_CHECKING:
     from headgate.broker.control.load import LoadMeter
@@ -361,7 +361,7 @@ class Leader:
         self.quotas.tick()
         if self._meter is None:
             self._meter = LoadMeter(self._engine)
-        load = broker_load(self._mine, self._meter.report(self.journal.version, self._connections()))
+        load = finish(broker_load(self._mine, self._meter.report(self.journal.version, self._connections())))
         self.take(Measured(load, self.journal.commit_s))
 
     def _plan(self, steps: Steps[Plan]) -> None:

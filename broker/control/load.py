@@ -8,10 +8,13 @@ from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.steps import Steps
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
+STEP_PARTITIONS = 64
+"""Partitions of a report that one step converts."""
 
 WINDOW_S_MIN = 0.1
 """Shortest time, in seconds, over which rates are computed. Over a shorter time they mean nothing."""
@@ -75,9 +78,27 @@ def _counts(log: PartitionLog) -> tuple[int, int, int]:
     return log.traffic.counts()
 
 
-def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> BrokerLoad:
-    """Convert a report to rates, for the planner."""
+def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> Steps[BrokerLoad]:
+    """Convert a report to rates, for the planner. In steps: a broker may lead ten thousand partitions.
+
+    Raises InvalidError(INVALID_REQUEST): a segment's lists have different lengths.
+    """
     window_s = max(report.window_ms, 1) / 1000
+    segments: list[SegmentLoad] = []
+    for row in report.segments:
+        if not len(row.partitions) == len(row.bytes_in) == len(row.bytes_out) == len(row.requests):
+            raise InvalidError(Reason.INVALID_REQUEST, f"a report's lists differ in length. segment=`{row.segment_id}`")
+        partitions: dict[int, PartitionLoad] = {}
+        for number, bytes_in, bytes_out, requests in zip(row.partitions, row.bytes_in, row.bytes_out, row.requests, strict=True):
+            partitions[number] = PartitionLoad(
+                bytes_in_per_s=bytes_in / window_s,
+                bytes_out_per_s=bytes_out / window_s,
+                requests_per_s=requests / window_s,
+            )
+            if not len(partitions) % STEP_PARTITIONS:
+                yield STEP_PARTITIONS
+        segments.append(SegmentLoad(segment_id=row.segment_id, partitions=partitions))
+        yield 1
     return BrokerLoad(
         incarnation_id=incarnation.id,
         broker_id=incarnation.broker_id,
@@ -85,22 +106,7 @@ def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> Bro
         cpu_share=report.cpu_share,
         memory_bytes=report.memory_bytes,
         connections=report.connections,
-        segments=tuple(
-            SegmentLoad(
-                segment_id=row.segment_id,
-                partitions={
-                    number: PartitionLoad(
-                        bytes_in_per_s=bytes_in / window_s,
-                        bytes_out_per_s=bytes_out / window_s,
-                        requests_per_s=requests / window_s,
-                    )
-                    for number, bytes_in, bytes_out, requests in zip(
-                        row.partitions, row.bytes_in, row.bytes_out, row.requests, strict=True
-                    )
-                },
-            )
-            for row in report.segments
-        ),
+        segments=tuple(segments),
     )
 
 

@@ -12,6 +12,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -24,10 +25,12 @@ from headgate.broker.control.leader_gates import LeaderGates
 from headgate.broker.engine.engine import Engine
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
+from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.turns import SLICE_S
 from headgate.broker.server.grpc.admin_service import Addresses, AdminService
 from headgate.broker.server.grpc.bounds import NAMES_MAX
+from headgate.broker.server.grpc.control_service import ControlService, MemberSession
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.groups_service import IDS_MAX, GroupsService
@@ -36,7 +39,7 @@ from headgate.broker.server.grpc.log_service import QUERIES_MAX, LogService
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.grpc.subscribe import ELEMENTS_MAX, SUBSCRIPTIONS_MAX
 from headgate.broker.wire.grpc.bounded import decoding
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, gates_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2, gates_pb2, groups_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import Method as GrpcMethod
 from tests.support import costly_grpc
 from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
@@ -56,13 +59,13 @@ class NoContext:
         return ()
 
 
-class OneMessage:
-    """A stream of one message, whose client takes all answers."""
+class Messages:
+    """A stream of some messages, whose client takes all answers."""
 
     is_in_use = False
 
-    def __init__(self, message: Message) -> None:
-        self._left: list[Any] = [grpc.aio.EOF, message.SerializeToString()]
+    def __init__(self, *messages: Message) -> None:
+        self._left: list[Any] = [grpc.aio.EOF, *(one.SerializeToString() for one in reversed(messages))]
 
     async def read(self) -> Any:
         return self._left.pop()
@@ -133,7 +136,35 @@ class Calls:
         latest = log_pb2.Position(latest=True)
         add = [log_pb2.Subscription(subscription=one % SUBSCRIPTIONS_MAX, topic=KNOWN, position=latest) for one in range(count)]
         request = log_pb2.SubscribeRequest(add=add)
-        return self._broker.longest_turn_of_s(lambda: self._services["log"].subscribe(OneMessage(request)))
+        return self._broker.longest_turn_of_s(lambda: self._services["log"].subscribe(Messages(request)))
+
+    def longest_turn_of_report_s(self, partitions: int, quotas: int) -> float:
+        """Of a member's report to the leader."""
+        engine = self._broker.engine
+        each = list(range(partitions))
+        report = control_pb2.LoadReport(window_ms=500, quotas=[control_pb2.QuotaUse(user="u", kind="producer_byte_rate")] * quotas)
+        report.segments.add(segment_id=1, partitions=each, bytes_in=each, bytes_out=each, requests=each)
+        mine = engine.manifest.incarnations[engine.incarnation_id]
+        sessions = SimpleNamespace(used_quotas=lambda *_: None, reported=lambda *_: 0)
+        session = MemberSession(sessions, engine.clock, engine.turns, mine)  # type: ignore[arg-type]
+        return self._broker.longest_turn_of_s(lambda: session.serve(Messages(control_pb2.JoinRequest(report=report))))
+
+    def longest_turn_of_replicating_s(self, copies: int) -> float:
+        """Of a lead's copies at its follower."""
+        engine, data = self._broker.engine, encode_batch([Record(0, 0, None, b"v")])
+        hello = control_pb2.ReplicaHello(incarnation_id=engine.incarnation_id, stream=1)
+        sent = [control_pb2.Copy(number=number, stream_key=bytes(20), batch=data) for number in range(copies)]
+
+        async def act() -> None:
+            participant = SimpleNamespace(engine=engine)
+            service = ControlService(participant, None, None)  # type: ignore[arg-type]
+            await service.replicate(
+                Messages(control_pb2.ReplicateRequest(hello=hello), control_pb2.ReplicateRequest(copies=sent, durable=copies))
+            )
+            assert not engine.replicas.bytes, "all copies are durable"
+            engine.replicas.forget(engine.incarnation_id)
+
+        return self._broker.longest_turn_of_s(act)
 
     def longest_turn_of_decoding_s(self, method: GrpcMethod, data: bytes) -> float:
         """Decodes as the gate of the port does; Publish, which has batches and no lists, at once."""
@@ -262,6 +293,15 @@ def test_decoding_the_most_elements(calls: Calls, small_turn_s: float, name: str
 
 def test_the_most_subscriptions(calls: Calls, small_turn_s: float) -> None:
     check(lambda: calls.longest_turn_of_subscribing_s(ELEMENTS_MAX), small_turn_s)
+
+
+def test_the_largest_report(calls: Calls, small_turn_s: float) -> None:
+    check(lambda: calls.longest_turn_of_report_s(20_000, 0), small_turn_s, "partitions")
+    check(lambda: calls.longest_turn_of_report_s(0, 20_000), small_turn_s, "quotas")
+
+
+def test_the_most_copies_of_one_message(calls: Calls, small_turn_s: float) -> None:
+    check(lambda: calls.longest_turn_of_replicating_s(10_000), small_turn_s)
 
 
 LOOKS = [

@@ -24,14 +24,11 @@ from headgate.broker.wire.grpc.headgate.v1 import (
 from headgate.broker.wire.grpc.methods import Method, methods
 
 FILES = (access_pb2, admin_pb2, capacity_pb2, control_pb2, externalscaler_pb2, gates_pb2, groups_pb2, kafka_pb2, log_pb2)
-BROKERS_STREAMS = ("Control/Join", "Control/Replicate", "Control/Surrender")
-"""Streams between brokers: their messages are decoded at once."""
 METHODS = {
     method.short: method
     for file in FILES
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in methods(service).values()
-    if method.short not in BROKERS_STREAMS
 }
 LENGTH = 2
 FIXED = {
@@ -50,7 +47,9 @@ Path = tuple[FieldDescriptor, ...]
 
 def elements_max(method: Method) -> int:
     """Most elements of one message."""
-    streams = {"Log/Subscribe": subscribe.ELEMENTS_MAX, "Log/Publish": MESSAGE_ELEMENTS_MAX}
+    streams = {"Log/Subscribe": subscribe.ELEMENTS_MAX} | dict.fromkeys(
+        ("Log/Publish", "Control/Join", "Control/Replicate", "Control/Surrender"), MESSAGE_ELEMENTS_MAX
+    )
     return streams.get(method.short, grpc_rules.METHODS[method.short].elements_max)
 
 

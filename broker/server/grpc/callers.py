@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -72,7 +73,7 @@ class Callers:
     # -- before the request
 
     def begin(self, method: Method, context: Context) -> OpenCall:
-        """A call has begun. Raises RetryError(OVERLOADED)."""
+        """A call has begun."""
         call = OpenCall(self.calls, method, METHODS[method.short], context)
         self.calls.begin(call)
         context.add_done_callback(lambda _: self.calls.end(call))  # type: ignore[arg-type]  # the stub asks for a class
@@ -80,7 +81,9 @@ class Callers:
 
     async def admit(self, call: OpenCall) -> None:
         """Find out who makes a call, and whether it may make such a call at all. Raises InvalidError, RetryError."""
-        client = await self._client(call)
+        # Only a password or a token takes time to judge.
+        with self.calls.asking() if _has_login(call.context) else nullcontext():
+            client = await self._client(call)
         self.calls.know(call, client)
         _CLIENT.set(client)
         _GATE.set(self)
@@ -241,6 +244,10 @@ def is_forwarded(context: Context) -> bool:
         or client.is_broker
         or client.rights.may(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     )
+
+
+def _has_login(context: Context) -> bool:
+    return any(key == "authorization" for key, _ in context.invocation_metadata() or ())
 
 
 def _is_passed_on(context: Context) -> bool:

@@ -31,15 +31,19 @@ from headgate.broker.engine.topics import Held
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
-from headgate.broker.server.grpc.handlers import Call, decode
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.grpc.handlers import MESSAGE_ELEMENTS_MAX, Call
 from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.server.view.leader_view import LeaderViews
 from headgate.broker.server.view.model import TOPICS_MAX
 from headgate.broker.transactions.exchange import Exchange, error_reason, partitions_of
+from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 RESIGN_TIMEOUT_S = 60.0
 HOLD_TIMEOUT_S = 5.0
+FIRST_ELEMENTS_MAX = 1_000
+"""Elements of the first message of a stream: it has the broker's addresses."""
 QUEUE_MESSAGES_MAX = 10_000
 """Largest number of unsent messages to one member. Beyond it, the leader ends the member's stream, and the member connects
 again."""
@@ -49,8 +53,9 @@ INCARNATION_ID = re.compile("[0-9a-f]{32}")
 class MemberSession:
     """One member's stream."""
 
-    def __init__(self, sessions: Sessions, clock: Clock, incarnation: Incarnation) -> None:
+    def __init__(self, sessions: Sessions, clock: Clock, turns: Turns, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
+        self._turns = turns
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
         self._sessions = sessions
@@ -155,11 +160,12 @@ class MemberSession:
     async def _read(self, call: Call) -> None:
         clock = self._clock
         while (data := await call.read()) is not grpc.aio.EOF:
-            message = decode(control_pb2.JoinRequest, data)
+            turn = self._turns.begin()
+            message = await turn.run(decoding(control_pb2.JoinRequest, data, MESSAGE_ELEMENTS_MAX))
             kind = message.WhichOneof("message")
             if kind == "report":
                 report = Reported(
-                    load=broker_load(self.incarnation, message.report),
+                    load=await turn.run(broker_load(self.incarnation, message.report)),
                     trouble=message.report.trouble,
                     late_s=message.report.late_ms / 1000,
                     serves=message.report.serving,
@@ -167,7 +173,7 @@ class MemberSession:
                     round_trip_s=message.report.round_trip_ms / 1000,
                 )
                 self._round_trip_s = report.round_trip_s
-                self._sessions.used_quotas(self, uses_of(message.report.quotas))
+                self._sessions.used_quotas(self, [use async for one in turn.each(message.report.quotas) for use in uses_of((one,))])
                 span_ms = self._sessions.reported(self, report)
                 if span_ms:
                     promise = control_pb2.Promise(number=message.report.number, span_ms=span_ms)
@@ -206,7 +212,7 @@ class ControlService:
             )
         incarnation = incarnation_of(hello, leader.clock.now_ms())
         await leader.sessions.admit(incarnation, hello.version, hello.round_trip_ms / 1000)
-        session = MemberSession(leader.sessions, leader.clock, incarnation)
+        session = MemberSession(leader.sessions, leader.clock, self._participant.engine.turns, incarnation)
         # No await from here to `joined`: so every commit after the snapshot goes into the queue behind it.
         missed = leader.journal.since(hello.version) if hello.version else None
         welcome = control_pb2.Welcome(
@@ -235,10 +241,12 @@ class ControlService:
         engine.replicas.open(lead, stream)
         number = 0
         while (data := await call.read()) is not grpc.aio.EOF:
-            message = decode(control_pb2.ReplicateRequest, data)
-            engine.replicas.take(lead, stream, [copy_of(one) for one in message.copies], message.durable)
-            if message.copies:
-                number = message.copies[-1].number
+            turn = engine.turns.begin()
+            message = await turn.run(decoding(control_pb2.ReplicateRequest, data, MESSAGE_ELEMENTS_MAX))
+            async for one in turn.each(message.copies):
+                engine.replicas.take(lead, stream, [copy_of(one)], message.durable)
+                number = one.number
+            engine.replicas.take(lead, stream, [], message.durable)
             await call.write(control_pb2.ReplicateResponse(held=number).SerializeToString())
 
     async def surrender(self, call: Call) -> None:
@@ -249,10 +257,10 @@ class ControlService:
         for message in surrender_messages(engine.replicas.surrender(request.incarnation_id, request.stream)):
             await call.write(message.SerializeToString())
 
-    @staticmethod
-    async def _first(call: Call, kind: type[Message]) -> Any:
+    async def _first(self, call: Call, kind: type[Message]) -> Any:
         data: Any = await call.read()
-        return decode(kind, b"" if data is grpc.aio.EOF else data)
+        turn = self._participant.engine.turns.begin()
+        return await turn.run(decoding(kind, b"" if data is grpc.aio.EOF else data, FIRST_ELEMENTS_MAX))
 
     async def commit(self, request: control_pb2.CommitRequest, context: Context) -> control_pb2.CommitResponse:
         try:

@@ -118,7 +118,7 @@ def service_handler(
 
 
 def decode(kind: type[Message], data: bytes, elements_max: int = MESSAGE_ELEMENTS_MAX) -> Any:
-    """A message of that type, at once. Raises InvalidError(INVALID_REQUEST)."""
+    """A small message of that type, at once. Raises InvalidError(INVALID_REQUEST)."""
     return finish(decoding(kind, data, elements_max))
 
 

@@ -10,8 +10,8 @@ client's proof, or right, is gone. gRPC's server cannot reset a call: a client t
 and the bytes that gRPC holds for it. So both count for that client, and for nobody else, until it takes them or its connection
 ends.
 
-Brokers' calls are not counted: clients cannot take their places. Strangers are clients that did not prove who they are, at a broker
-that asks for proofs. They share few places, and rest for a short time only.
+Brokers' calls are counted apart: clients cannot take their places, nor brokers those of clients. Strangers are clients that did
+not prove who they are, at a broker that asks for proofs. They share few places, and rest for a short time only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,7 +42,10 @@ CLIENTS_MAX = 10_000
 CLIENT_MAX = 5_000
 """Most of them of one client: a user, or without logins an address."""
 ASKING_MAX = 2_000
-"""Most calls whose client is not known yet. A wrong password keeps one for 100 ms."""
+"""Most calls whose password or token is being judged. A wrong password keeps one for 100 ms. A broker's proof, and the lack of any,
+are judged at once: such calls need no place here."""
+BROKERS_MAX = 20_000
+"""Most calls and streams of all other brokers: a faulty broker must not use up the memory."""
 STRANGERS_MAX = 500
 """Most of all strangers."""
 READING_MAX = 8
@@ -187,7 +190,7 @@ class OpenCalls:
         self._idle_s = settings.connection_idle_ms / 1000
         self.sweep_s = min(SWEEP_S_MAX, self.timeout_s / 4, self._idle_s / 4)
         self.calls: dict[OpenCall, None] = {}
-        self._asking = self._clients = self._strangers = 0
+        self._asking = self._clients = self._strangers = self._brokers = 0
         self._of: Counter[str] = Counter()
         self._reading: dict[str, tuple[asyncio.Semaphore, int]] = {}
         """By client: its places, and the calls that have or want one."""
@@ -201,11 +204,19 @@ class OpenCalls:
         return min(self.timeout_s, self._idle_s) if client.is_stranger else self._idle_s
 
     def begin(self, call: OpenCall) -> None:
-        """Count a call whose client is not known. Raises RetryError(OVERLOADED)."""
+        """A call has begun. Its client is not known."""
+        self.calls[call] = None
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """A place for a call whose password or token is judged. Raises RetryError(OVERLOADED)."""
         if self._asking >= ASKING_MAX:
             raise _too_many("calls whose client has not logged in yet", ASKING_MAX)
         self._asking += 1
-        self.calls[call] = None
+        try:
+            yield
+        finally:
+            self._asking -= 1
 
     def know(self, call: OpenCall, client: Client) -> None:
         """The client of a call is known. Raises RetryError(OVERLOADED) if it has too many calls."""
@@ -220,7 +231,10 @@ class OpenCalls:
             self._clients += 1
             self._of[key] += 1
             self._strangers += client.is_stranger
-        self._asking -= 1
+        else:
+            if self._brokers >= BROKERS_MAX:
+                raise _too_many("calls of other brokers", BROKERS_MAX)
+            self._brokers += 1
         call.client = client
 
     def end(self, call: OpenCall) -> None:
@@ -228,8 +242,10 @@ class OpenCalls:
         del self.calls[call]
         client = call.client
         if client is None:
-            self._asking -= 1
-        elif (key := client.key) is not None:
+            return
+        if (key := client.key) is None:
+            self._brokers -= 1
+        else:
             self._clients -= 1
             self._strangers -= client.is_stranger
             self._of[key] -= 1

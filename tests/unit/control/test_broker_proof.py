@@ -17,6 +17,7 @@ from headgate.broker.control.broker_proof import BROKER_KEY, ChallengeError, Pro
 from headgate.broker.control.proving import Prover
 from headgate.broker.engine.identity import BROKERS, DECOYS, shared_key
 from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.server.grpc import open_calls
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, control_pb2
 from headgate.broker.wire.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -143,3 +144,23 @@ async def test_a_broker_that_was_started_again_is_proved_to_again(make_world: Ma
     await security.use(first.engine, {})  # as a start does
     await call(b"")
     await channel.close()
+
+
+async def test_strangers_cannot_take_the_places_of_brokers(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All places for logins that are judged are taken, and all of strangers: brokers join, and a broker has places of its own."""
+    monkeypatch.setattr(open_calls, "ASKING_MAX", 0)
+    monkeypatch.setattr(open_calls, "STRANGERS_MAX", 0)
+    world = await make_world(3, kafka_protocol="sasl_plaintext")
+    first, second, _ = world.brokers
+    status = admin_pb2.StatusRequest()
+    admin = dict([basic("admin", PASSWORD)])
+    assert (await refused(first.call("Admin.Status", status, **admin)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    channel = second.connect(first.address)
+    call: Any = channel.unary_unary(METHODS["Control.View"].path)
+    await call(b"")
+    monkeypatch.setattr(open_calls, "BROKERS_MAX", 1)  # the streams of the two members are more
+    code, details = await refused(call(b""))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and "of other brokers" in details
+    await channel.close()
+    monkeypatch.setattr(open_calls, "ASKING_MAX", 1)
+    assert (await first.call("Admin.Status", status, **admin)).brokers, "the reverse holds, too"

@@ -25,6 +25,7 @@ from headgate.broker.control.load import LoadMeter, broker_load
 from headgate.broker.control.member import Membership
 from headgate.broker.engine import keys
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
+from headgate.broker.runtime.steps import finish
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.grpc.errors import REASON_KEY
 from headgate.broker.server.kafka.context import Context
@@ -232,14 +233,14 @@ async def test_a_new_leader_is_told_rates_and_not_the_past(make_world: MakeWorld
     await fill(world, "t", 0, 1000)
     engine, mine = world.brokers[0].engine, world.brokers[0].participant._mine
     meter = LoadMeter(engine)
-    assert broker_load(mine, meter.report(1, 0)).segments == ()
+    assert finish(broker_load(mine, meter.report(1, 0))).segments == ()
     await fill(world, "t", 0, 10)
     await asyncio.sleep(0.12)
-    first = broker_load(mine, meter.report(1, 0))
+    first = finish(broker_load(mine, meter.report(1, 0)))
     (segment,) = first.segments
     assert 0 < segment.bytes_in_per_s < 100 * 10 / 0.1
     meter.draining = True
-    again = broker_load(mine, meter.report(2, 5))
+    again = finish(broker_load(mine, meter.report(2, 5)))
     assert (again.segments, again.draining, again.connections) == (first.segments, True, 5), "asked at once it tells the same"
 
 
