@@ -22,29 +22,20 @@ from tests.bench.native import NO_COMPILER, Cores, Native
 from tests.bench.report import Row, Verdict, as_json, table
 
 TITLES = {
-    "noise": "Noise floor: the bare C peer of itself (100 % ± what single pairs stray)",
     "produce": "Produce, of the ceiling (a bare C peer, pinned, adjacent pairs)",
     "fetch": "Fetch, of the ceiling",
     "cold": "Cold reads of live records by librdkafka, of hot reads (wal.fsync=always; S3 is moto on this machine)",
     "durable": "Durable produce (wal.fsync=always), of the raw O_DSYNC stream of the same disk",
-    "unsynced": "Produce with wal.fsync=never, of wal.fsync=always (CPU is the broker's)",
     "librdkafka": "librdkafka at full speed (local store, wal.fsync=never; s/GB is the broker's CPU per GB of values)",
     "latency": "Latency from produce() to the ack, librdkafka, 1 KB values",
-    "grpc": "gRPC, whole record batches on one stream (local store, wal.fsync=never; s/GB is the broker's CPU)",
-    "groups": "Consumer groups",
-    "transactions": "Transactions of librdkafka (wal.fsync=always; S3 is moto on this machine)",
     "memory": "Memory",
     "start": "Start",
-    "turns": "Turns of the event loop under the costliest requests (CPU time), and acks beside them",
     "history": "History by reference: encoding of memcpy, decoding, and reading of reading the tail",
-    "cluster": "Three brokers: what writers wait for when one dies or segments change; what a change of the manifest costs",
-    "gates": "Gates: the cost of fill_gate against the extents that the topic has already",
     "folds": "Folds of live records to Parquet (local store, wal.fsync=never)",
     "tables": "Topics as tables: plans of queries and loads against the files that the topic has already",
     "flood": "Floods from Spark by reference (local store, wal.fsync=never)",
     "sink": "Floods against Spark's Kafka sink into Apache Kafka, in turn; both servers with their default durability",
     "security": "TLS, logins, permissions and attacks (store memory:; CPU is the broker's)",
-    "fleet": "Local fleet: brokers that come and go with a reservation, under load",
 }
 
 

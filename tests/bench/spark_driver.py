@@ -241,12 +241,6 @@ def read_natively(spark: SparkSession, cluster: str, topic: str) -> None:
     _drain(natively(spark, topic, cluster=cluster, columns="timestamp,key,value"))
 
 
-def read_kafka(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Read the whole topic through Spark's Kafka source."""
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    _drain(reader.option("startingOffsets", "earliest").load().select("timestamp", "key", "value"))
-
-
 def read_parquet(spark: SparkSession, path: str, arrow: bool) -> None:
     """Read the same files with Spark; through Arrow and a Python worker, or not."""
     frame = spark.read.option("recursiveFileLookup", "true").parquet(path).select("timestamp", "key", "value")
@@ -267,7 +261,6 @@ WORK: dict[str, Callable[..., dict[str, Any] | None]] = {
     "alone": alone,
     "read_topic": read_topic,
     "read_natively": read_natively,
-    "read_kafka": read_kafka,
     "read_parquet": read_parquet,
 }
 
