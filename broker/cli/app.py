@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+import typer.completion
 import typer.main
-from typer._completion_classes import completion_init
-from typer._completion_shared import get_completion_script
 from typer.exceptions import TyperException
 
 from headgate.broker.cli import output, plain_help
@@ -39,6 +38,9 @@ from headgate.broker.runtime.errors import HeadgateError, Reason
 TRACEBACK = "HEADGATE_TRACEBACK"
 """Name of an environment variable: if it is set, an unexpected error is shown with its traceback, for a bug report."""
 
+COMPLETE = "_HEADGATE_COMPLETE"
+"""Name of the environment variable with which a shell asks for completions; typer's name for a program called headgate."""
+
 app = typer.Typer(
     help="Headgate: a message queue for floods. `headgate up` runs a local broker; point any Kafka client at 127.0.0.1:9092.",
     add_completion=False,
@@ -64,7 +66,8 @@ def run(arguments: Sequence[str]) -> int:
     if not given or (len(given) == 1 and given[0] in _GROUPS):
         given.append("--help")
     command = " ".join(["headgate", *_command_words(given)])
-    completion_init()
+    if COMPLETE in os.environ:
+        typer.completion.get_completion_inspect_parameters()  # teaches typer the shells
     try:
         code = plain_help.plain(typer.main.get_command(app))(given, prog_name="headgate", standalone_mode=False)
         sys.stdout.flush()
@@ -157,8 +160,8 @@ def root(
 
 
 @app.command()
-def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]) -> None:
+def completion(context: typer.Context, shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")]) -> None:
     """Print the completion script of a shell. For bash: add `eval "$(headgate completion bash)"` to ~/.bashrc."""
     if shell not in ("bash", "zsh", "fish"):
         raise bad_option("shell", shell, "bash, zsh or fish")
-    output.print_text(get_completion_script(prog_name="headgate", complete_var="_HEADGATE_COMPLETE", shell=shell))
+    typer.completion.show_callback(context, context.command.params[0], shell)

@@ -14,12 +14,14 @@ def plain(command: Any) -> Any:
     for param in command.params:
         if param.param_type_name == "argument":
             name = param.display_name_raw.strip("[]")
+            shown = name if param.required else f"[{name}]"
             param.display_type_rich = lambda ctx: None
-            param._usage_display_name = lambda name=name, required=param.required: name if required else f"[{name}]"
+            param.get_usage_pieces = lambda ctx, shown=shown: [shown]
         elif param.metavar is None and not param.is_flag and not param.count:
             param.metavar = _placeholder(param)
         if hasattr(param, "_get_number_range_help_str"):
-            param._get_number_range_help_str = lambda: None  # the error for a wrong number states the range
+            # The error for a wrong number states the range. Typer has no public switch for its "1<=x<=9".
+            param._get_number_range_help_str = lambda: None
     children = getattr(command, "commands", None)
     if children is not None:
         command.format_commands = lambda ctx, formatter: _format_commands(command, ctx, formatter)
