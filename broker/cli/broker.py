@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from headgate.broker.runtime.config import Settings, help_text
 from headgate.broker.runtime.errors import InvalidError
-from headgate.broker.runtime.extras import missing
 from headgate.broker.server.main import run
 
 USAGE = """\
@@ -31,9 +30,5 @@ def run_broker(arguments: Sequence[str]) -> int:
         settings = Settings.load(arguments, os.environ)
     except InvalidError as error:
         sys.stderr.write(f"headgate broker: {error.message}\n")
-        return 2
-    problem = missing("iceberg") if settings.table_catalog else None
-    if problem is not None:
-        sys.stderr.write(f"headgate broker: table_catalog: {problem}\n")
         return 2
     return run(settings)

@@ -227,8 +227,6 @@ class Leader:
         yield self._run, "leader"
         yield self.gates.run, "gates"
         yield self.tables.run, "tables"
-        if self.tables.catalog is not None:
-            yield self.tables.catalog.run, "catalog"
 
     async def _begin(self) -> int:
         """Make the first commit of the term. Returns the number of recovered records."""

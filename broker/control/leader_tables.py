@@ -26,9 +26,7 @@ from headgate.broker.cluster.edits.topics import DeleteTopic, SetLogStart, SkipR
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.ranges import Ranges
-from headgate.broker.control.catalog_process import CatalogProcess
 from headgate.broker.control.leader_journal import LeaderJournal
-from headgate.broker.control.table_catalog import TableCatalog
 from headgate.broker.engine import keys
 from headgate.broker.engine.topic_tables import FILES, OFFSETS, TOPIC, digest, digest_of, is_whole, location_of, whole_files
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, RetryError
@@ -83,8 +81,6 @@ class LeaderTables:
     """The tables of all topics, during one term."""
 
     def __init__(self, engine: Engine, journal: LeaderJournal) -> None:
-        self.catalog = _users_catalog(engine)
-        """The catalog of the user's in which the tables are registered, too; None without one."""
         self._engine = engine
         self._journal = journal
         self._known: dict[uuid.UUID, _Known] = {}
@@ -94,8 +90,6 @@ class LeaderTables:
         """Paths of files whose place others have taken since then."""
         self._due: dict[uuid.UUID, bool] = {}
         """Topics whose table may have changed. True: files may be gone."""
-        self._shown: dict[uuid.UUID, str] = {}
-        """Topics whose table was shown to the user's catalog, and their names."""
         self.failing: dict[uuid.UUID, tuple[float, float]] = {}
         """Tables that could not be written: the monotonic time in seconds of the next attempt, and the pause after it."""
         self._writing = asyncio.Lock()
@@ -114,8 +108,6 @@ class LeaderTables:
                     if topic_id in self._journal.manifest.files.by_topic or topic_id in self._known:
                         self._due[topic_id] = True
                 case DeleteTopic(topic_id):
-                    if self.catalog is not None and topic_id in self._shown:
-                        self.catalog.forget(self._shown.pop(topic_id))
                     for state in (self._known, self._added, self._merged, self._due, self.failing):
                         state.pop(topic_id, None)
 
@@ -124,12 +116,8 @@ class LeaderTables:
         self._due.update(dict.fromkeys(self._journal.manifest.files.by_topic, True))
         pause_s = min(SWEEP_S, self._grace_ms / 2000)
         sweep_s = self._engine.clock.monotonic() + pause_s
-        begun = False
         while True:
             await self.write_due()
-            if self.catalog is not None and not begun and not self._due:
-                begun = True
-                self.catalog.all_shown()
             if self._engine.clock.monotonic() >= sweep_s:
                 sweep_s = self._engine.clock.monotonic() + pause_s
                 try:
@@ -196,7 +184,6 @@ class LeaderTables:
             # Another leader wrote this version, or an earlier attempt of this one did. What is there is read first.
             self._due[topic.id] = True
             return
-        self._show(topic, written.table)
         known.table, known.written_ms = written.table, self._engine.clock.now_ms()
         self._known[topic.id] = known
         self.versions_written += 1
@@ -221,16 +208,8 @@ class LeaderTables:
             logger.error("table_damaged", topic=topic.name, version=loaded.version, error=str(error))
             return _Known(table, 0)
         if files == digest_of(whole_files(self._journal.manifest, topic.id)):
-            self._show(topic, table)
             return None
         return _Known(table, written_ms)
-
-    def _show(self, topic: Topic, table: Table) -> None:
-        """Have the version registered in the user's catalog."""
-        if self.catalog is not None and table.version:
-            self._shown[topic.id] = topic.name
-            path = keys.table_metadata(topic.id, table.version).removeprefix(keys.topic_prefix(topic.id))
-            self.catalog.show(topic.name, f"{table.location}{path}")
 
     def _is_whole(self, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
         return is_whole(self._journal.manifest, topic_id, one)
@@ -254,14 +233,6 @@ class LeaderTables:
                     for one in found:
                         if one.key not in kept and one.key < newest and one.modified_ms < oldest_ms:
                             await store.delete(one.key)
-
-
-def _users_catalog(engine: Engine) -> TableCatalog | None:
-    settings = engine.settings
-    if not settings.table_catalog:
-        return None
-    prefix = location_of(engine.store.url, uuid.UUID(int=0)).removesuffix(keys.topic_prefix(uuid.UUID(int=0)))
-    return TableCatalog(CatalogProcess(settings.table_catalog), settings.table_catalog_namespace, prefix)
 
 
 def _data_file(location: str, one: ParquetExtent) -> DataFile:

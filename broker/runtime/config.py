@@ -228,8 +228,6 @@ class Settings:
         30 * SECOND_MS, 10, DAY_MS, "pause between two searches for records that become Parquet files (`offline.after.*`)"
     )
     offline_niceness: int = _count(10, 0, 19, "nice value of the process that makes these files; 19 is almost no processor time")
-    table_catalog: str = _text("", "name of a catalog in PyIceberg's configuration in which the leader registers topics' tables")
-    table_catalog_namespace: str = _text("headgate", "namespace of these tables; it is created if it is missing")
 
     clock_difference_max_ms: int = _duration(
         60 * SECOND_MS,

@@ -164,6 +164,10 @@ def invalid(message: str) -> InvalidError:
 
 REMOVED = {
     "audit_topic": "whoever may write to a topic can forge lines in it. The audit log goes to the file that `audit_file` names",
+    **dict.fromkeys(
+        ("table_catalog", "table_catalog_namespace"),
+        "a Dagster asset registers the topics' tables in your catalog; its 30 lines stand in broker/README.md, Topics as tables",
+    ),
 }
 """Settings of earlier releases: why they are gone, and what is there instead."""
 

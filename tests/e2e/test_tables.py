@@ -2,7 +2,8 @@
 
 Runs: a broker whose records become files at once, killed with SIGKILL while it folds, as are its folding processes. Compared: the
 rows of PyIceberg and of DuckDB, up to the offsets that the table states, with the records that librdkafka reads, by the
-order-independent checksum. A mismatch means that a table loses, doubles or changes records.
+order-independent checksum; also through a catalog of the user's, which the asset of broker/README.md keeps in step. A mismatch
+means that a table loses, doubles or changes records.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pyarrow as pa
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
@@ -24,7 +29,7 @@ from headgate.broker.client.upload import Uploader
 from headgate.broker.log.columns import SCHEMA, checksum
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
-from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.lake import duckdb_with_iceberg
 from tests.support.mixed_topic import ENV, PARTITIONS, T0, produce, row_of
 
@@ -80,7 +85,17 @@ def ends_of(broker: BrokerProcess, topic: str) -> dict[int, int]:
     return {int(partition): one[0][1] for partition, one in ranges.items()}
 
 
-def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory) -> None:
+def documented_asset(uri: str, store: str) -> Any:
+    """The asset of broker/README.md that registers tables in the catalog `lake`."""
+    (text,) = re.findall(r"^```python\n(import dagster.*?)^```$", (ROOT / "broker" / "README.md").read_text(), re.M | re.S)
+    made: dict[str, Any] = {}
+    exec(text.replace("http://127.0.0.1:9090/iceberg", uri).replace("s3://bucket/prefix/", store), made)
+    return made["lake_tables"]
+
+
+def test_readers_of_tables_see_what_consumers_see(
+    make_broker: BrokerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyiceberg.catalog import load_catalog
 
     broker = make_broker(env=ENV)
@@ -112,6 +127,29 @@ def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory) ->
         duck.execute(f"ATTACH 'headgate' AS hg (TYPE iceberg, ENDPOINT '{uri}', AUTHORIZATION_TYPE 'none')")
         duck.execute("SET TimeZone = 'UTC'")
         assert sums(duck.execute(f"SELECT * EXCLUDE timestamp_type FROM hg.headgate.{topic}").fetch_arrow_table()) == expected
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
+    lake: Any = load_catalog("lake")
+    asset = documented_asset(uri, table.metadata_location.partition("topics/")[0])
+    other = create_topic(broker.bootstrap, "other", 1)
+    place = Path(table.metadata_location.removeprefix("file://"))
+    old = f"file://{place.with_name('old.metadata.json')}"
+    place.with_name("old.metadata.json").write_bytes(place.read_bytes())
+    assert dg.materialize([asset]).success
+    assert lake.list_tables("headgate") == [("headgate", topic)], "a topic without files has no table"
+    assert sums(lake.load_table(("headgate", topic)).scan().to_arrow()) == expected
+    lake.drop_table(("headgate", topic))
+    lake.register_table(("headgate", topic), old)
+    lake.register_table(("headgate", "gone"), old)
+    theirs = load_catalog("theirs", type="sql", uri=f"sqlite:///{tmp_path}/theirs.db", warehouse=f"file://{tmp_path}/theirs")
+    theirs.create_namespace("x")
+    foreign = theirs.create_table(("x", "t"), table.schema()).metadata_location
+    lake.register_table(("headgate", "theirs"), foreign)
+    assert dg.materialize([asset]).success, "again, with tables that are old, gone, and of others"
+    found = {name: lake.load_table(("headgate", name)).metadata_location for _, name in lake.list_tables("headgate")}
+    assert found == {topic: catalog.load_table(("headgate", topic)).metadata_location, "theirs": foreign}
+    lake.register_table(("headgate", other), foreign)
+    assert dg.materialize([asset]).success and lake.load_table(("headgate", other)).metadata_location == foreign
 
 
 def test_aborted_records_leave_and_committed_ones_stay(make_broker: BrokerFactory) -> None:

@@ -73,6 +73,8 @@ def test_ways_to_write_a_value(arguments: list[str], name: str, value: object) -
         (["--wal-fsnc", "never"], ["did you mean `wal_fsync`"]),
         (["--zzz", "1"], ["unknown setting", "--help"]),
         (["--audit-topic", "t"], ["setting was removed", "audit_file", "forge"]),
+        (["--table-catalog", "mine"], ["setting was removed", "Dagster asset", "Topics as tables", "table_catalog"]),
+        (["--table-catalog-namespace=x"], ["setting was removed", "Dagster asset", "table_catalog_namespace"]),
         (["--kafka-port"], ["expected a value", "--kafka-port"]),
         (["9092"], ["expected --setting value", "9092"]),
         (["--kafka-port", "1", "--kafka-port=2"], ["twice", "kafka_port"]),

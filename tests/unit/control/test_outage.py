@@ -35,7 +35,6 @@ BROKER = Path(__file__).parents[3] / "broker"
 LASTING = {"lease", "leader", "gates", "tables", "participant", "attend", "checkpointer", "sweeper", "offline-folder"}
 """Tasks of every broker that leads alone."""
 OPTIONAL = {
-    "catalog": "only with `table_catalog`; `unit/control/test_table_catalog.py`",
     "replication": "only with `ack=replicated`; `unit/control/test_replication.py`",
     "audit topic": "only with an audit topic; `unit/access/test_audit.py`",
     "tls files": "only with TLS; `e2e/test_tls.py`",
