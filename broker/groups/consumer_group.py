@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from headgate.broker.coordination.timers import Timers
 from headgate.broker.groups.assignors import ASSIGNORS, Assignment, Partition
 from headgate.broker.groups.consumer_events import (
     ConsumerConfig,
@@ -34,7 +35,6 @@ from headgate.broker.groups.consumer_events import (
 from headgate.broker.groups.consumer_member import LEAVES, LEAVES_FOR_NOW, Holding, Identity, Progress, reconcile
 from headgate.broker.groups.consumer_roster import ConsumerRoster
 from headgate.broker.groups.consumer_topics import Resolve, Subscriptions
-from headgate.broker.groups.timers import Timers
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 UNSETTLED_MS = 3_000

@@ -14,9 +14,9 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
 
+from headgate.broker.coordination.encoding import Reader, string, uvarint
 from headgate.broker.groups.assignors import Partition
 from headgate.broker.groups.consumer_member import Classic, Holding, Identity, Progress
-from headgate.broker.groups.records import Reader, string, uvarint
 
 
 class Kind(IntEnum):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TypeVar
 
+from headgate.broker.coordination.effects import Row
 from headgate.broker.groups.assignors import DEFAULT_ASSIGNOR, Partition
 from headgate.broker.groups.consumer_member import NOTHING, Holding, Identity
 from headgate.broker.groups.consumer_records import (
@@ -21,7 +22,6 @@ from headgate.broker.groups.consumer_records import (
     encode_identity,
     encode_target,
 )
-from headgate.broker.groups.effects import Row
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 Value = TypeVar("Value")

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from headgate.broker.coordination.effects import Answer, Budget, Effect, Now, Row
 from headgate.broker.groups import consumer_classic
 from headgate.broker.groups.consumer_classic import ClassicReply, downgraded, upgraded
 from headgate.broker.groups.consumer_events import ConsumerConfig, ConsumerHeartbeat, ConsumerHeartbeatReply, Topology
 from headgate.broker.groups.consumer_group import ConsumerGroup
 from headgate.broker.groups.consumer_records import Kind, decode_consumer_key
 from headgate.broker.groups.consumer_topics import Resolve
-from headgate.broker.groups.effects import Answer, Budget, Effect, Now, Row
 from headgate.broker.groups.entry import CONSUMER, DeleteReply, Entry, GroupListing, RowsReply, Ticket, failed, record_of
 from headgate.broker.groups.events import Event, GroupConfig, Heartbeat, Join, Leave, Reply, State, Sync, Tick, Unload
 from headgate.broker.groups.group import Group
@@ -116,7 +116,7 @@ class ConsumerShard(Shard):
         if event.epoch != 0:
             return Reason.GROUP_ID_NOT_FOUND, f"there is no such consumer group. group=`{group_id}`"
         if entry is None:
-            full = self.budget.groups >= self.budget.groups_max
+            full = self.budget.ids >= self.budget.ids_max
             return (Reason.GROUP_MAX_SIZE_REACHED, "this broker has too many groups") if full else None
         if entry.state is State.DEAD:
             return Reason.COORDINATOR_NOT_AVAILABLE, f"the group is being deleted. group=`{group_id}`"

@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.coordination.driver import Driver
+from headgate.broker.coordination.effects import Budget, Effect, Now, shard_of
 from headgate.broker.engine import resource_settings
 from headgate.broker.groups.consumer_events import ConsumerConfig, ConsumerHeartbeat, ConsumerHeartbeatReply, Topology
 from headgate.broker.groups.consumer_shard import ConsumerShard
-from headgate.broker.groups.driver import Driver
-from headgate.broker.groups.effects import Budget, Effect, Now, shard_of
 from headgate.broker.groups.entry import DeleteReply, GroupListing, RowsReply
 from headgate.broker.groups.events import (
     GroupConfig,

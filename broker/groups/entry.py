@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
+from headgate.broker.coordination.effects import Row
 from headgate.broker.groups.consumer_events import ConsumerHeartbeatReply, ConsumerState
 from headgate.broker.groups.consumer_group import ConsumerGroup
-from headgate.broker.groups.effects import Row
 from headgate.broker.groups.events import GroupReply, State
 from headgate.broker.groups.group import Group
 from headgate.broker.groups.member import CONSUMER_PROTOCOL

@@ -50,6 +50,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from headgate.broker.coordination.timers import Timers
 from headgate.broker.groups.events import (
     NO_MEMBER,
     Effect,
@@ -77,7 +78,6 @@ from headgate.broker.groups.events import (
 from headgate.broker.groups.member import CONSUMER_PROTOCOL, Member, without_repeats
 from headgate.broker.groups.records import GroupMetadata
 from headgate.broker.groups.roster import Roster
-from headgate.broker.groups.timers import Timers
 from headgate.broker.runtime.errors import Reason
 
 # Keys of the two timers that are not a member's; a member's is its id.

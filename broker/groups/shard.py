@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from headgate.broker.coordination.effects import ROWS_PER_APPEND_MAX, Answer, Append, Budget, Effect, Now, Row
+from headgate.broker.coordination.timers import Timers
 from headgate.broker.groups.consumer_group import ConsumerGroup
-from headgate.broker.groups.effects import ROWS_PER_APPEND_MAX, Answer, Append, Budget, Effect, Now, Row
 from headgate.broker.groups.entry import DeleteReply, Entry, GroupListing, RowsReply, Ticket, failed, record_of
 from headgate.broker.groups.events import (
     NO_MEMBER,
@@ -58,7 +59,6 @@ from headgate.broker.groups.records import (
     encode_pending_value,
     offset_key_prefix,
 )
-from headgate.broker.groups.timers import Timers
 from headgate.broker.runtime.errors import Reason
 
 
@@ -132,7 +132,7 @@ class Shard:
         for ticket in self._tickets.values():
             if ticket.response is not None:
                 effects.append(Answer(ticket.token, failed(ticket.response, reason)))
-        self.budget.groups -= len(self._entries)
+        self.budget.ids -= len(self._entries)
         self._entries.clear()
         self.producers.clear()
         self._tickets.clear()
@@ -161,7 +161,7 @@ class Shard:
         if entry is None:
             if not (isinstance(event, Join) and event.member_id == NO_MEMBER):
                 return [Answer(event.token, refusal(event, Reason.UNKNOWN_MEMBER_ID))]
-            if self.budget.groups >= self.budget.groups_max:
+            if self.budget.ids >= self.budget.ids_max:
                 return [Answer(event.token, refusal(event, Reason.GROUP_MAX_SIZE_REACHED))]
             entry = self._entry(group_id)
         effects: list[Effect] = []
@@ -215,7 +215,7 @@ class Shard:
         if entry is None:
             if event.generation >= 0:
                 return event.unknown_group
-            return Reason.GROUP_MAX_SIZE_REACHED if self.budget.groups >= self.budget.groups_max else None
+            return Reason.GROUP_MAX_SIZE_REACHED if self.budget.ids >= self.budget.ids_max else None
         if event.any_member and event.generation < 0 and event.member_id == NO_MEMBER:
             return None
         if entry.group is None:
@@ -543,7 +543,7 @@ class Shard:
         entry = self._entries.get(group_id)
         if entry is None:
             entry = self._entries[group_id] = Entry()
-            self.budget.groups += 1
+            self.budget.ids += 1
         return entry
 
     def _group(self, group_id: str, entry: Entry, now: Now) -> Group:
@@ -580,4 +580,4 @@ class Shard:
                 self._timers.cancel(group_id)
         if not (entry.group or entry.record or entry.consumer or entry.positions or entry.pending):
             del self._entries[group_id]
-            self.budget.groups -= 1
+            self.budget.ids -= 1

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headgate.broker.groups.driver import Driver, Slot
-from headgate.broker.groups.effects import Budget, Now
+from headgate.broker.coordination.driver import Driver
+from headgate.broker.coordination.effects import Budget, Now
+from headgate.broker.coordination.slot import Slot
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TypeAlias
 
-from headgate.broker.groups.records import Reader, string, uvarint
+from headgate.broker.coordination.encoding import Reader, string, uvarint
 
 Partition: TypeAlias = tuple[str, int]
 """Topic and number of a partition."""

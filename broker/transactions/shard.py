@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headgate.broker.groups.effects import Answer, Append, Budget, Now, Row
-from headgate.broker.groups.timers import Timers
+from headgate.broker.coordination.effects import Answer, Append, Budget, Now, Row
+from headgate.broker.coordination.timers import Timers
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.transactions import rules
 from headgate.broker.transactions.records import (
@@ -114,7 +114,7 @@ class Shard:
             Answer(ticket.token, Reply(reason)) for ticket in self._tickets.values() if ticket.token is not None
         ]
         effects += [Changed(transactional_id) for transactional_id in self._entries]
-        self.budget.groups -= len(self._entries)
+        self.budget.ids -= len(self._entries)
         self._entries.clear()
         self._tickets.clear()
         self._timers.clear()
@@ -131,7 +131,7 @@ class Shard:
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.ticket is not None:
             return [Answer(token, Reply(Reason.CONCURRENT_TRANSACTIONS))]
-        if entry is None and creates and self.budget.groups >= self.budget.groups_max:
+        if entry is None and creates and self.budget.ids >= self.budget.ids_max:
             return [Answer(token, Reply(Reason.POLICY_VIOLATION))]
         step = rule(None if entry is None else entry.transaction)
         if step.state is None:
@@ -274,10 +274,10 @@ class Shard:
         entry = self._entries.get(transactional_id)
         if entry is None:
             entry = self._entries[transactional_id] = _Entry(None)
-            self.budget.groups += 1
+            self.budget.ids += 1
         return entry
 
     def _drop(self, transactional_id: str) -> None:
         if self._entries.pop(transactional_id, None) is not None:
             self._timers.cancel(transactional_id)
-            self.budget.groups -= 1
+            self.budget.ids -= 1

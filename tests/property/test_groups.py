@@ -21,7 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headgate.broker.groups.effects import Answer, Append, Budget, Effect, Now, Row
+from headgate.broker.coordination.effects import Answer, Append, Budget, Effect, Now, Row
 from headgate.broker.groups.entry import DeleteReply, RowsReply
 from headgate.broker.groups.events import (
     GroupConfig,
@@ -361,7 +361,7 @@ class GroupMachine(RuleBasedStateMachine):
                 entry.group.check_invariants()
                 assert entry.group.generation >= self.generation or entry.group.state is State.DEAD
                 self.generation = entry.group.generation
-        assert self.shard.budget.groups == len(self.shard._entries)
+        assert self.shard.budget.ids == len(self.shard._entries)
 
     @invariant()
     def acked_positions_are_shown(self) -> None:

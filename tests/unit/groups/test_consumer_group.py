@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from headgate.broker.coordination.effects import Answer, Append, Budget, Effect, Now, Row
 from headgate.broker.groups.assignors import ASSIGNORS, Partition, by_range, uniform
 from headgate.broker.groups.consumer_events import (
     ConsumerConfig,
@@ -27,7 +28,6 @@ from headgate.broker.groups.consumer_events import (
     Viewer,
 )
 from headgate.broker.groups.consumer_shard import ConsumerShard
-from headgate.broker.groups.effects import Answer, Append, Budget, Effect, Now, Row
 from headgate.broker.groups.events import (
     GroupConfig,
     Heartbeat,

@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.cluster.objects import Incarnation
-from headgate.broker.groups import driver as module
+from headgate.broker.coordination import shortening
+from headgate.broker.coordination.effects import shard_of
+from headgate.broker.coordination.patient_clock import PatientClock
 from headgate.broker.groups.coordinator import TOPIC
-from headgate.broker.groups.driver import PatientClock
-from headgate.broker.groups.effects import shard_of
 from headgate.broker.groups.entry import DeleteReply, RowsReply
 from headgate.broker.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
 from headgate.broker.groups.positions import Position
@@ -362,7 +362,8 @@ async def test_a_topic_that_is_made_again_has_no_positions(broker: Broker) -> No
 
 
 async def test_the_log_of_positions_stays_short(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SNAPSHOT_ROWS_MIN", 100)
+    monkeypatch.setattr(shortening, "SNAPSHOT_ROWS_MIN", 100)
+    monkeypatch.setattr(shortening, "CUT_INTERVAL_S", 0.0)
     member = await broker.member("g")
     await broker.commit("old", 1)
     partition = broker.engine.partition(broker.engine.topic(TOPIC), shard_of("g", 3))
@@ -370,7 +371,6 @@ async def test_the_log_of_positions_stays_short(broker: Broker, monkeypatch: pyt
         await broker.commit("g", offset, offset % 4, member_id=member, generation=1)
         broker.clock.advance(10)
         if offset % 100 == 99:
-            broker.groups._cut_at_s = 0
             broker.groups._wake()
             await asyncio.sleep(0.01)
     assert partition.next_offset > 1_000

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.broker.cluster.gates import Gate, GateWindow, Place
 from headgate.broker.cluster.gates import State as GateState
-from headgate.broker.groups.effects import Append, Budget, Now
+from headgate.broker.coordination.effects import Append, Budget, Now
 from headgate.broker.groups.events import GroupConfig
 from headgate.broker.groups.positions import NEVER, Position, continued
 from headgate.broker.groups.records import OffsetValue, decode_offset_value, encode_offset_value

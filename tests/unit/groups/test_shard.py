@@ -11,7 +11,7 @@ import uuid
 
 import pytest
 
-from headgate.broker.groups.effects import Answer, Append, Budget, Effect, Now, Row, shard_of
+from headgate.broker.coordination.effects import Answer, Append, Budget, Effect, Now, Row, shard_of
 from headgate.broker.groups.entry import DeleteReply, RowsReply
 from headgate.broker.groups.events import GroupConfig, Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync
 from headgate.broker.groups.positions import NEVER, Position
@@ -137,7 +137,7 @@ def test_a_position_that_cannot_be_stored_is_refused_and_not_shown() -> None:
     log.commit(offset=7)
     log.store(Reason.COORDINATOR_NOT_AVAILABLE)
     assert log.answers == {0: RowsReply((Reason.COORDINATOR_NOT_AVAILABLE,))}
-    assert log.offset() is None and not list(log.shard.list_groups()) and log.budget.groups == 0
+    assert log.offset() is None and not list(log.shard.list_groups()) and log.budget.ids == 0
 
 
 def test_metadata_of_4096_characters_fits_and_one_more_does_not() -> None:
@@ -216,7 +216,7 @@ def test_only_handshakes_leave_nothing_behind() -> None:
     )
     assert [row.group_id for row in log.shard.list_groups()] == ["g"]
     log.do(log.shard.tick(Now(6_000, 0)))
-    assert not list(log.shard.list_groups()) and not log.rows and log.budget.groups == 0
+    assert not list(log.shard.list_groups()) and not log.rows and log.budget.ids == 0
 
 
 def test_the_number_of_groups_is_limited() -> None:
@@ -428,7 +428,7 @@ def test_unloading_answers_everybody_once() -> None:
     log.do(log.shard.unload(Reason.NOT_COORDINATOR))
     assert log.answers == {0: RowsReply((Reason.NOT_COORDINATOR,)), 1: DeleteReply(Reason.GROUP_ID_NOT_FOUND)}
     log.store()
-    assert not list(log.shard.list_groups()) and log.budget.groups == 0 and log.shard.next_deadline_ms is None
+    assert not list(log.shard.list_groups()) and log.budget.ids == 0 and log.shard.next_deadline_ms is None
 
 
 def test_group_records_that_fail_do_not_enter_a_snapshot() -> None:

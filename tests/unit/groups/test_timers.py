@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.broker.groups.timers import Timers
+from headgate.broker.coordination.timers import Timers
 
 KEYS = st.integers(0, 4)
 STEPS = st.lists(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.groups.effects import Answer, Append, Budget, Now, Row
+from headgate.broker.coordination.effects import Answer, Append, Budget, Now, Row
 from headgate.broker.runtime.errors import CorruptError, Reason
 from headgate.broker.transactions import rules
 from headgate.broker.transactions.records import EPOCH_MAX, State, Transaction, decode_value, encode_value
@@ -283,7 +283,7 @@ def test_a_lost_partition_answers_all() -> None:
     log.run(list(log.shard.handle(ID, lambda known: rules.add(known, producer.producer_id, 0, PLACES, 0, version=0), object())))
     log.run(list(log.shard.unload(Reason.NOT_COORDINATOR)))
     assert log.answers[-1].error is Reason.NOT_COORDINATOR
-    assert log.shard.budget.groups == 0
+    assert log.shard.budget.ids == 0
 
 
 def test_values_are_what_was_written() -> None:

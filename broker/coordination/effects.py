@@ -23,8 +23,8 @@ class Now(NamedTuple):
 class Budget:
     """The number of ids that all shards of a broker hold, such as groups, and its bound."""
 
-    groups_max: int
-    groups: int = 0
+    ids_max: int
+    ids: int = 0
 
 
 @dataclass(frozen=True, slots=True)
