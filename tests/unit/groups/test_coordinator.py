@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.cluster.objects import Incarnation
-from headgate.broker.coordination import shortening
+from headgate.broker.coordination import loading, shortening
 from headgate.broker.coordination.effects import shard_of
 from headgate.broker.coordination.patient_clock import PatientClock
 from headgate.broker.groups.coordinator import TOPIC
@@ -244,7 +244,7 @@ def test_a_patient_clock_leaves_out_pauses_and_nothing_else() -> None:
 
 
 async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOAD_RETRY_S", 0.01)
+    monkeypatch.setattr(loading, "LOAD_RETRY_S", 0.01)
     await broker.commit("g", 1)
     await broker.kill()
     read, failures = broker.engine.read, iter(range(3))
@@ -264,7 +264,7 @@ async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Bro
 async def test_groups_whose_records_are_damaged_wait_and_no_others(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "DAMAGED_RETRY_S", 0.05)
+    monkeypatch.setattr(loading, "DAMAGED_RETRY_S", 0.05)
     for group in ("a", "b"):
         await broker.commit(group, 7)
     assert shard_of("a", 3) != shard_of("b", 3)
