@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -19,8 +18,6 @@ FOR_DEVELOPERS = {
     ("headgate.broker.wire.kafka", "generate"), ("headgate.broker.wire.grpc", "generate"), ("headgate.broker.cli", "tables"),
 }  # fmt: skip
 """Modules that write the repository's own files, and need its development tools."""
-SIMULATION = re.compile(r"headgate\.broker\.testing\.(messages|simulation|simulate)\b")
-"""It makes Kafka's messages from their schemas, which a development tool has."""
 
 
 def bake(root: Path) -> None:
@@ -41,11 +38,7 @@ class BuildPy(build_py):
             bake(Path(self.build_lib))
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        return [
-            one
-            for one in super().find_package_modules(package, package_dir)
-            if (one[0], one[1]) not in FOR_DEVELOPERS and not SIMULATION.match(f"{one[0]}.{one[1]}")
-        ]
+        return [one for one in super().find_package_modules(package, package_dir) if (one[0], one[1]) not in FOR_DEVELOPERS]
 
 
 class Sdist(sdist):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from headgate.broker.verify.page import Result
 
 EXIT_NOT_JUDGED = 2
+PACKAGE = "headgate.broker.verify"
+NOT_HERE = "the verifier is not a part of the installed package. In a source tree: pip install -e '.[verify]'"
 
 
 def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bool) -> int:
@@ -28,11 +30,7 @@ def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bo
     try:
         from headgate.broker.verify.run import CannotRunError, Plan, Verification
     except ModuleNotFoundError as error:
-        if error.name != "confluent_kafka":
-            raise
-        command = install_command("verify", Path(sys.prefix))
-        output.fail(f"confluent-kafka is not installed: {command}", "headgate verify")
-        return EXIT_NOT_JUDGED
+        return _lacks(error, "headgate verify")
     from headgate.broker.verify.recorder import HistoryError
 
     where = directory or Path(tempfile.gettempdir()) / f"headgate-verify-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -59,14 +57,25 @@ def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bo
 
 def judge_again(directory: Path, strict: bool, as_json: bool) -> int:
     """Judge a recorded history. Returns the exit code."""
-    from headgate.broker.verify.judging import judge_directory
-    from headgate.broker.verify.recorder import HistoryError
-
+    try:
+        from headgate.broker.verify.judging import judge_directory
+        from headgate.broker.verify.recorder import HistoryError
+    except ModuleNotFoundError as error:
+        return _lacks(error, "headgate verify judge")
     try:
         return _show(judge_directory(directory, strict=strict), as_json)
     except HistoryError as error:
         output.fail(str(error), "headgate verify judge")
         return EXIT_NOT_JUDGED
+
+
+def _lacks(error: ModuleNotFoundError, command: str) -> int:
+    """Say what is not installed. Returns the exit code. Raises the error if it is about another module."""
+    if error.name not in (PACKAGE, "confluent_kafka"):
+        raise error
+    install = install_command("verify", Path(sys.prefix))
+    output.fail(NOT_HERE if error.name == PACKAGE else f"confluent-kafka is not installed: {install}", command)
+    return EXIT_NOT_JUDGED
 
 
 def _say(line: str) -> None:

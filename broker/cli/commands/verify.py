@@ -78,7 +78,8 @@ def verify(
 ) -> None:
     """Verify any Kafka endpoint while you inject faults.
 
-    Producers, readers and groups work until the duration is over or Ctrl-C. Then everything is read once more and judged.
+    Needs a source tree. Producers, readers and groups work until the duration is over or Ctrl-C. Then everything is read
+    once more and judged.
     Prints one page with the rules and their violations. Exit code 0: no violation. 1: a violation. 2: it could not be
     judged.
     """
