@@ -7,12 +7,12 @@ One asset, because the noun that other assets depend on is the topic. Its steps 
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from headgate.assets.checks import Outcome, lag, results, specs
-from headgate.assets.counts import count_ahead
 from headgate.assets.ending import clear_end
 from headgate.assets.kept import Loaded
 from headgate.assets.metadata import (
@@ -54,7 +54,7 @@ from headgate.assets.steps import (
 from headgate.pipelines.calls import apart
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.otherwise import changed_since
-from headgate.pipelines.floods.plan import Plan, covered
+from headgate.pipelines.floods.plan import covered
 from headgate.pipelines.floods.spans import TimeSpan
 
 if TYPE_CHECKING:
@@ -158,10 +158,7 @@ def _plan(flood: Flood) -> dg.OpDefinition:
                 follow.at(f"letting Spark judge the expressions on {span.key}")
                 spark.analyse(flood, span)
 
-            def planned() -> Plan:
-                return count_ahead(run, spark, make_plan(run, analyse), follow)
-
-            made = apart(planned, spark.cancel)
+            made = apart(partial(make_plan, run, analyse), spark.cancel)
             need = spark.need(made.size_bytes)
         if need.short is not None:
             context.log.warning(need.short)
@@ -287,9 +284,7 @@ def _loaded(
 
     follow.at("starting Spark")
     began = time.monotonic()
-    with spark.flood(
-        run.flood, pending, run.cluster.address, partitions, run.max_run_s(), run.kept.count, follow, links, listen
-    ) as backfill:
+    with spark.flood(run.flood, pending, run.cluster.address, partitions, run.max_run_s(), follow, links, listen) as backfill:
         for span in pending:
             certificate = backfill(span)
             found[span.key] = certificate

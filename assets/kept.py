@@ -40,18 +40,6 @@ class Kept:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def keep_count(self, key: str, count: Mapping[str, Any]) -> None:
-        """Keep the count of one partition's source."""
-        self._write(f"count-{key.replace(':', '.')}.json", count, indent=None)
-
-    def count(self, key: str) -> Mapping[str, Any] | None:
-        """The count of one partition's source; None without a readable one."""
-        try:
-            found: Mapping[str, Any] = json.loads((self.directory / f"count-{key.replace(':', '.')}.json").read_text())
-        except (OSError, ValueError):
-            return None
-        return found
-
     def certificate_path(self, key: str) -> Path:
         """The file of a partition's certificate."""
         return self.directory / f"certificate-{key.replace(':', '.')}.json"
@@ -68,6 +56,6 @@ class Kept:
         except (OSError, ValueError, TypeError):
             return None
 
-    def _write(self, name: str, value: Mapping[str, Any], indent: int | None = 2) -> None:
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / name).write_text(json.dumps(value, indent=indent))
+        (self.directory / name).write_text(json.dumps(value, indent=2))

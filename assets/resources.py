@@ -207,12 +207,6 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         found: Need = self._spark().need(self.master, self.driver_memory, self.conf, source_bytes)
         return found
 
-    def count(self, flood: Flood, span: TimeSpan, partitions: int) -> tuple[int, Mapping[str, Any]] | None:
-        """The number of a partition's rows, and their count for `flood` to take. None when only Spark's rows can do this source.
-        Raises as `flood` does."""
-        found: tuple[int, Mapping[str, Any]] | None = self._spark().count(self.session(), flood, span, partitions)
-        return found
-
     def analyse(self, flood: Flood, span: TimeSpan) -> None:
         """Judge the expressions of a flood that only Spark can judge, on one partition's source. Raises InvalidError."""
         from headgate.pipelines.floods.analysis import analyse
@@ -227,7 +221,6 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         cluster: str,
         partitions: int,
         most_s: float,
-        known: Callable[[str], Mapping[str, Any] | None],
         follow: Follower,
         links: Callable[[Mapping[str, str]], None],
         listen: Callable[[TimeSpan, Progress], None],
@@ -239,7 +232,6 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         Args:
             most_s: longest time that gates are renewed, in seconds.
-            known: the count of a partition by an earlier step, by its key; it is taken if the source is unchanged.
             follow: is told what happens before the first partition is loaded.
             links: receives the addresses of pages about this work, by name.
             listen: receives the progress of each partition, also from other threads.
@@ -247,7 +239,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         started = self.session()
         page = getattr(started.sparkContext, "uiWebUrl", None) if hasattr(started, "_jsparkSession") else None
         links({"Spark's page (while it runs)": str(page)} if page else {})
-        with self._spark().loader(started, flood, spans, cluster, partitions, most_s, known, follow, listen) as load:
+        with self._spark().loader(started, flood, spans, cluster, partitions, most_s, follow, listen) as load:
             yield load
 
 

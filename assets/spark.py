@@ -8,27 +8,24 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headgate.assets.progress import Follower
 from headgate.pipelines.ahead import Ahead
 from headgate.pipelines.backfill import floods
 from headgate.pipelines.certificate import Certificate
-from headgate.pipelines.columns.kept import KeptCount
 from headgate.pipelines.columns.memory import Machine, Need, need_of, size_of
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
-from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.progress import Progress
-from headgate.pipelines.session import activate, cancel_all, heap_bytes, memory_bytes, session, warm
-from headgate.pipelines.work import counted_ahead
+from headgate.pipelines.session import cancel_all, heap_bytes, memory_bytes, session, warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["cancel_all", "count", "loader", "need", "start"]
+__all__ = ["cancel_all", "loader", "need", "start"]
 
 
 def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSession:
@@ -52,19 +49,6 @@ def need(master: str, driver_memory: str, conf: Mapping[str, str], source_bytes:
     return need_of(master, conf, Machine(os.cpu_count() or 1, memory_bytes(), heap), source_bytes)
 
 
-def count(spark: SparkSession, flood: Flood, span: TimeSpan, partitions: int) -> tuple[int, dict[str, Any]] | None:
-    """The number of a partition's rows, and their count for `loader`. None when columns cannot read this source. Raises
-    HeadgateError."""
-    job = job_of(flood, span, "", partitions)
-    with spark_errors("the source cannot be counted."):
-        activate(spark)
-        rows = job.rows_if_any(spark)
-        if rows is None:
-            return 0, {}
-        found = counted_ahead(spark, rows, partitions)
-    return None if found is None else (found[0].total, found[1].to_json())
-
-
 @contextmanager
 def loader(
     spark: SparkSession,
@@ -73,7 +57,6 @@ def loader(
     cluster: str,
     partitions: int,
     most_s: float,
-    known: Callable[[str], Mapping[str, Any] | None],
     follow: Follower,
     listen: Callable[[TimeSpan, Progress], None],
 ) -> Iterator[Callable[[TimeSpan], Certificate]]:
@@ -84,15 +67,12 @@ def loader(
     opened and did not fill. A partition that is there already adds nothing. Raises HeadgateError.
 
     Args:
-        known: the count of a partition by an earlier step, by its key; it is taken if the source is unchanged.
         follow: is told what happens before the first partition is loaded.
         listen: receives the progress of each partition, also from other threads.
     """
     jobs = {span: job_of(flood, span, cluster, partitions) for span in spans}
     with floods(spark, cluster, f"headgate-{uuid.uuid4().hex}", follow.say, most_s) as add:
         runs = {span: add(job) for span, job in jobs.items()}
-        for span, run in runs.items():
-            run.known = KeptCount.read(known(span.key))
 
         def open_ahead(span: TimeSpan) -> bool:
             return runs[span].open_ahead()

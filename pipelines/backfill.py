@@ -44,7 +44,6 @@ from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headgate.pipelines.columns.kept import KeptCount
     from headgate.pipelines.work import Work
 
 TTL_MS = 600_000
@@ -272,8 +271,6 @@ class FloodRun:
         self._connection = connection
         self._gates = gates
         self._reports = reports
-        self.known: KeptCount | None = None
-        """An earlier count of the source, which the run takes if the source is unchanged."""
         self._listener: Listener | None = None
         name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
         self.jobs = Jobs(spark, name, f"flood {self._flood_id} to {backfill.topic}", gates.say)
@@ -355,7 +352,7 @@ class FloodRun:
 
         rows = self._backfill.rows_if_any(self._spark)
         self._snapshot = "" if rows is None else rows.snapshot
-        work, counts = counted(self._spark, rows, partitions, self.known)
+        work, counts = counted(self._spark, rows, partitions)
         if (behind := self._backfill.late_behind) is not None:
             whole = replace(self._backfill, part=behind.part).rows_if_any(self._spark)
             counts = missing(behind, 0 if whole is None else whole.frame.count(), counts, self._flood_id)

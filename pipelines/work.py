@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
-from headgate.pipelines.columns.kept import KeptCount
 from headgate.pipelines.extents import FORMAT, ExtentSink, SinkJob, Written
 from headgate.pipelines.murmur2 import has_jvm
 from headgate.pipelines.plan import SPARK, Counts, Job, Rows, count, placed, spark_errors
@@ -59,15 +58,15 @@ class NoWork:
         return []
 
 
-def counted(spark: SparkSession, rows: Rows | None, partitions: int, known: KeptCount | None = None) -> tuple[Work, Counts]:
-    """Choose the way for these rows and count them, unless `known` is their count on columns. `rows` None: the source has none."""
+def counted(spark: SparkSession, rows: Rows | None, partitions: int) -> tuple[Work, Counts]:
+    """Choose the way for these rows and count them. `rows` None: the source has none."""
     if rows is None:
         return NoWork(partitions), NoWork(partitions).count()
     try:
         if not has_jvm(spark):
             raise UnlikeError("Spark Connect shows no plan")
         columns = _Columns(spark, rows, partitions)
-        return columns, columns.count(known)
+        return columns, columns.count()
     except UnlikeError as error:
         why = str(error)
     moved = RowWork(spark, rows.for_spark(why), partitions, why)
@@ -78,19 +77,6 @@ def counted(spark: SparkSession, rows: Rows | None, partitions: int, known: Kept
             raise
         # Spark may read a file that is not like the others as nulls, and then not name it.
         raise type(error)(error.reason, f"{error.message} Found earlier: {why}") from error
-
-
-def counted_ahead(spark: SparkSession, rows: Rows, partitions: int) -> tuple[Counts, KeptCount] | None:
-    """The count of these rows, for a later step to take. None when a later step could not see that it still holds: columns cannot
-    read these rows, or the count is too large to keep. Raises InvalidError, RetryError."""
-    if not has_jvm(spark):
-        return None
-    try:
-        work = ColumnWork(spark, read_source(rows), rows.ties, partitions)
-        counts, kept = work.count(), work.kept
-    except UnlikeError:
-        return None
-    return (counts, kept) if kept.is_small else None
 
 
 class _Columns:
@@ -116,8 +102,8 @@ class _Columns:
     def way(self) -> str:
         return self._work.way
 
-    def count(self, known: KeptCount | None = None) -> Counts:
-        counts = self._columns.count(known)
+    def count(self) -> Counts:
+        counts = self._columns.count()
         self._keyless = counts.keyless > 0
         return counts
 

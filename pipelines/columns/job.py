@@ -21,7 +21,6 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
 from headgate.pipelines.columns.files import Access, local_path
 from headgate.pipelines.columns.headers import fields_of
-from headgate.pipelines.columns.kept import KeptCount, digest
 from headgate.pipelines.columns.kinds import of_kind
 from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
@@ -270,23 +269,10 @@ class ColumnWork:
         self._spans_known = all((piece.low_us, piece.high_us) != ALWAYS for piece in pieces)
         self.way = way(str(self._context.master), source.limits)
         self._counted: list[Counted] = []
-        self._digest = ""
-        """Of what was counted, before the count itself changed it."""
 
-    def count(self, known: KeptCount | None = None) -> Counts:
-        """The rows of each partition.
-
-        Args:
-            known: an earlier count, which is taken if the source and the query are the same.
-
-        Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do.
-        """
-        self._digest = digest(self._spec, self._stretches)
-        if known is not None and known.of == self._digest:
-            self._spec = replace(self._spec, spreads=known.spreads)
-            self._take(self._readings(), list(known.counted))
-            self.way = f"counted by the plan; {self.way}"
-        elif self._count() and not self._spec.spreads:
+    def count(self) -> Counts:
+        """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do."""
+        if self._count() and not self._spec.spreads:
             # Another pass, for their content says where these rows go.
             self._spec = replace(self._spec, spreads=True)
             self._count()
@@ -298,18 +284,9 @@ class ColumnWork:
         highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
         return Counts(totals, keyless, min(lows, default=None), max(highs, default=None))
 
-    @property
-    def kept(self) -> KeptCount:
-        """The count, for a later step."""
-        return KeptCount(self._digest, self._spec.spreads, tuple(self._counted))
-
-    def _readings(self) -> list[tuple[int, tuple[Piece, ...]]]:
-        """The tasks of the count: each reads some pieces of a stretch."""
-        return [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
-
     def _count(self) -> int:
         """Count the rows. Returns the number of those without a key."""
-        work = self._readings()
+        work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
         spec, each = self._spec, not self._spans_known
 
         def count(task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
@@ -317,12 +294,8 @@ class ColumnWork:
             return [tasks.count(spec, number, (piece,)) for piece in pieces] if each else [tasks.count(spec, number, pieces)]
 
         with spark_errors("source cannot be counted"):
-            return self._take(work, _collected(self._tasks(work).flatMap(count)))
-
-    def _take(self, work: list[tuple[int, tuple[Piece, ...]]], counted: list[Counted]) -> int:
-        """Take the result of the tasks `work`. Returns the number of rows without a key."""
-        self._counted = counted
-        keyless = sum(one.keyless for one in counted)
+            self._counted = _collected(self._tasks(work).flatMap(count))
+        keyless = sum(one.keyless for one in self._counted)
         if not self._spans_known and (self._spec.spreads or not keyless):
             self._divide_again([piece for _, pieces in work for piece in pieces])
         return keyless

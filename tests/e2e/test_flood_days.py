@@ -7,7 +7,6 @@ disturbs another day, or that an interrupted run leaves open gates or a running 
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +22,7 @@ import pytest
 
 from headgate.assets.progress import Follower
 from headgate.assets.resources import ClusterResource
-from headgate.assets.spark import count, loader
+from headgate.assets.spark import loader
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.backfill import run
 from headgate.pipelines.certificate import Certificate
@@ -89,8 +88,6 @@ class World:
         """Day and phase, each when it is first reported, and `loaded`."""
         self.began = {day: threading.Event() for day in DAYS}
         """Set when the day's rows are being written."""
-        self.known: dict[str, dict[str, Any]] = {}
-        """Counts of days that an earlier step made."""
         self.on: Callable[[TimeSpan, Progress], None] = lambda span, seen: None
         self._broker = broker
         self._spark = spark
@@ -100,9 +97,7 @@ class World:
     def loading(self) -> Iterator[Callable[[TimeSpan], Certificate]]:
         with (
             Follower(print) as follow,
-            loader(
-                self._spark, self.flood, self.spans, self.cluster, PARTITIONS, 600.0, self.known.get, follow, self._listen
-            ) as load,
+            loader(self._spark, self.flood, self.spans, self.cluster, PARTITIONS, 600.0, follow, self._listen) as load,
         ):
 
             def one(span: TimeSpan) -> Certificate:
@@ -173,33 +168,6 @@ def test_a_day_is_written_while_the_day_before_is_read_back(broker: BrokerProces
     assert list(map(facts, certificates)) == list(map(facts, apart.load_apart()))
     assert overlapped.read() == apart.read()
     assert [one.added_rows for one in overlapped.load_apart()] == [0, 0, 0]
-
-
-def test_days_that_the_plan_counted_are_not_counted_again(broker: BrokerProcess, spark: SparkSession, source: str) -> None:
-    """The count of a file that changed afterwards is made again."""
-    planned = world(broker, spark, source, "planned")
-    for span in planned.spans:
-        found = count(spark, planned.flood, span, PARTITIONS)
-        assert found is not None and found[0] == ROWS
-        planned.known[span.key] = json.loads(json.dumps(found[1]))
-    first = Path(source).with_name(f"{DAYS[0]}.parquet")
-    pq.write_table(pq.read_table(first).slice(1), first)
-    said: dict[str, str] = {}
-
-    def listen(span: TimeSpan, seen: Progress) -> None:
-        if seen.phase is Phase.COUNTING and seen.message:
-            said[span.key] = seen.message
-
-    planned.on = listen
-    # Gates that are opened ahead are silent; the message belongs to the load.
-    certificates = [run_one(planned, span) for span in planned.spans]
-    assert [one.added_rows for one in certificates] == [ROWS - 1, ROWS, ROWS]
-    assert [text.startswith("counted by the plan") for text in said.values()] == [False, True, True]
-
-
-def run_one(planned: World, span: TimeSpan) -> Certificate:
-    planned.spans = [span]
-    return planned.load()[0]
 
 
 def test_a_day_that_fails_leaves_the_day_before_as_it_is(broker: BrokerProcess, spark: SparkSession, source: str) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
@@ -85,17 +84,22 @@ def ends_of(broker: BrokerProcess, topic: str) -> dict[int, int]:
     return {int(partition): one[0][1] for partition, one in ranges.items()}
 
 
-def documented_asset(uri: str, store: str) -> Any:
-    """The asset of broker/README.md that registers tables in the catalog `lake`."""
+def documented_asset(uri: str, store: str, lake: str) -> Any:
+    """The asset of broker/README.md that registers tables in the catalog `lake`, a file here."""
     (text,) = re.findall(r"^```python\n(import dagster.*?)^```$", (ROOT / "broker" / "README.md").read_text(), re.M | re.S)
     made: dict[str, Any] = {}
-    exec(text.replace("http://127.0.0.1:9090/iceberg", uri).replace("s3://bucket/prefix/", store), made)
+    for shown, used in (
+        ("http://127.0.0.1:9090/iceberg", uri),
+        ("s3://bucket/prefix/", store),
+        ('load_catalog("lake")', f'load_catalog("lake", type="sql", uri="{lake}")'),
+    ):
+        assert text.count(shown) == 1
+        text = text.replace(shown, used)
+    exec(text, made)
     return made["lake_tables"]
 
 
-def test_readers_of_tables_see_what_consumers_see(
-    make_broker: BrokerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory, tmp_path: Path) -> None:
     from pyiceberg.catalog import load_catalog
 
     broker = make_broker(env=ENV)
@@ -127,10 +131,9 @@ def test_readers_of_tables_see_what_consumers_see(
         duck.execute(f"ATTACH 'headgate' AS hg (TYPE iceberg, ENDPOINT '{uri}', AUTHORIZATION_TYPE 'none')")
         duck.execute("SET TimeZone = 'UTC'")
         assert sums(duck.execute(f"SELECT * EXCLUDE timestamp_type FROM hg.headgate.{topic}").fetch_arrow_table()) == expected
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
-    lake: Any = load_catalog("lake")
-    asset = documented_asset(uri, table.metadata_location.partition("topics/")[0])
+    file = f"sqlite:///{tmp_path}/lake.db"
+    lake: Any = load_catalog("lake", type="sql", uri=file)
+    asset = documented_asset(uri, table.metadata_location.partition("topics/")[0], file)
     other = create_topic(broker.bootstrap, "other", 1)
     place = Path(table.metadata_location.removeprefix("file://"))
     old = f"file://{place.with_name('old.metadata.json')}"

@@ -44,8 +44,6 @@ class Book:
     """The first partition whose load raises the error."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """By partition: number of rows in its source, as Spark counts them."""
-    known: Mapping[str, str] = field(default_factory=dict)
-    """By partition: the digest of its count, as the load got it from the plan."""
     lags: list[dict[str, GroupLag]] = field(default_factory=list)
     looks_until_gone: int = 2
     """Number of describe calls until brokers that are to leave have handed over their segments."""
@@ -168,25 +166,17 @@ class StandInSpark(SparkResource):
 
     name: str
 
-    def count(self, flood: Flood, span: TimeSpan, partitions: int) -> tuple[int, Mapping[str, Any]] | None:
-        """As many rows as the book says; of a partition that it does not name, only Spark could count them."""
-        book = BOOKS[self.name]
-        book.calls.append(("count", span.key, partitions, book.live()))
-        return (book.rows[span.key], {"of": span.key}) if span.key in book.rows else None
-
     def analyse(self, flood: Flood, span: TimeSpan) -> None:
         BOOKS[self.name].calls.append(("analyse", flood.name, span.key))
 
     @contextmanager
     def flood(
         self, flood: Flood, spans: Sequence[TimeSpan], cluster: str, partitions: int, most_s: float,
-        known: Callable[[str], Mapping[str, Any] | None], follow: Follower, links: Callable[[Mapping[str, str]], None],
-        listen: Callable[[TimeSpan, Any], None],
+        follow: Follower, links: Callable[[Mapping[str, str]], None], listen: Callable[[TimeSpan, Any], None],
     ) -> Iterator[Callable[[TimeSpan], Certificate]]:  # fmt: skip
         book = BOOKS[self.name]
         links({"Spark's page (while it runs)": "http://127.0.0.1:4040"})
         book.calls.append(("spark", flood.name, tuple(span.key for span in spans), book.live()))
-        book.known = {span.key: found["of"] for span in spans if (found := known(span.key)) is not None}
 
         def one(span: TimeSpan) -> Certificate:
             if book.spark_error is not None and span.key >= book.spark_error_from:

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.assets.build import flood_definitions
-from headgate.assets.owners import HOLD_UNTIL_TAG
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import FleetResource, GroupLag, SparkResource
 from headgate.assets.steps import Run
@@ -149,6 +148,7 @@ def test_three_days_are_one_scale_up(world: World) -> None:
     assert world.book.reservations == {}
     assert [call[-1] for call in world.called("split")] == [2, 3], "the topic's segments were spread over the brokers"
     assert step(result, "plan")["planned rows"] == 60
+    assert step(result, "plan")["memory of a task (MiB)"] == 1280
     assert added(result) == 60
     last = partitions(result)[DAYS[-1]]
     assert last["released"] is True and "image/svg" in last["flood"]
@@ -459,29 +459,6 @@ def test_runs_of_one_backfill_share_one_reservation(world: World, instance: dg.D
     assert world.run(DAYS[2], DAYS[2], tags).success
     assert world.book.reservations == {}
     assert {call[1] for call in world.called("reserve")} == {"clicks.abcdefgh"}
-
-
-def test_large_partitions_are_counted_before_brokers_come(
-    source: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their rows are exact, although the flood has a condition; the load gets the counts."""
-    monkeypatch.setattr("headgate.assets.counts.COUNT_BYTES_MIN", 1)
-    world = World(source, instance, where="user <> 'u59'")
-    world.book.rows = {DAYS[0]: 10, DAYS[2]: 29}
-    result = world.run()
-    assert [call[1:] for call in world.called("count")] == [(day, 8, 1) for day in DAYS]
-    assert world.book.known == {day: day for day in world.book.rows}
-    planned = {one["key"]: (one["rows"], one["exact"]) for one in step(result, "plan")["plan"]["partitions"]}
-    assert (planned[DAYS[0]], planned[DAYS[2]]) == ((10, True), (29, True)) and planned[DAYS[1]][1] is False
-    assert step(result, "plan")["memory of a task (MiB)"] == 1280
-
-
-def test_a_run_that_raises_brokers_ahead_counts_nothing(
-    world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headgate.assets.counts.COUNT_BYTES_MIN", 1)
-    assert world.run(tags={HOLD_UNTIL_TAG: "2026-01-04T00:00:00+00:00"}).success
-    assert not world.called("count")
 
 
 def test_a_topic_of_another_shape_is_refused_in_the_plan(world: World) -> None:
