@@ -206,11 +206,6 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(escaped(text) + "\n")
 
 
-def print_text(text: str) -> None:
-    """Print a text of ours, with its line ends."""
-    sys.stdout.write(text + "\n")
-
-
 def print_json(value: object) -> None:
     """Print a value as JSON: indented for a person, on one line for a program."""
     sys.stdout.write(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False) + "\n")
