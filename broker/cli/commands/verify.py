@@ -76,10 +76,9 @@ def verify(
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """Verify any Kafka endpoint while you inject faults.
+    """Verify any Kafka endpoint while you inject faults; needs a source tree.
 
-    Needs a source tree. Producers, readers and groups work until the duration is over or Ctrl-C. Then everything is read
-    once more and judged.
+    Producers, readers and groups work until the duration is over or Ctrl-C. Then everything is read once more and judged.
     Prints one page with the rules and their violations. Exit code 0: no violation. 1: a violation. 2: it could not be
     judged.
     """
