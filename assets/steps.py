@@ -26,12 +26,13 @@ from headgate.assets.recorder import RECORDERS
 from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS, Flood
+from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.otherwise import declared_otherwise
 from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, too_late
 from headgate.pipelines.floods.spans import TimeSpan, deadline_at, gate_id, gates_of, source_path, spans_of
 from headgate.pipelines.floods.spread import Part, next_merge, next_split
 from headgate.pipelines.floods.standing import Topic, check_topic, loaded_rows, topic_of
+from headgate.pipelines.room import ROOM, ROOM_OFFSETS
 
 if TYPE_CHECKING:
     from headgate.broker.client import Gate

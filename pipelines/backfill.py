@@ -29,7 +29,6 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, 
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, partitions_of
 from headgate.pipelines.columns.stand_ins import has_no_rows
 from headgate.pipelines.connection import Connection
-from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.jobs import Jobs
@@ -38,6 +37,7 @@ from headgate.pipelines.part import Part
 from headgate.pipelines.plan import ARROW, Counts, EmptySourceError, Job, Rows, records, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
+from headgate.pipelines.room import ROOM, ROOM_OFFSETS
 from headgate.pipelines.rows import rows_of
 from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 

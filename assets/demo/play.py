@@ -21,7 +21,7 @@ from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.assets.resources import ClusterResource
 from headgate.assets.ui import INSTANCE, WORKSPACE
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
-from headgate.pipelines.floods.model import ROOM, ROOM_OFFSETS
+from headgate.pipelines.room import ROOM, ROOM_OFFSETS
 
 TOPIC = "flights"
 FLOOD = "flights"

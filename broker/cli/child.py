@@ -22,8 +22,8 @@ from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.listeners import shifted
 from headgate.broker.runtime.modules import found_by
-from headgate.broker.server import ports
 from headgate.broker.server.main import DESIRED, KAFKA_SOCKET, SUPERVISED
+from headgate.broker.server.net import ports
 from headgate.broker.store.open import PRIVATE_URLS
 
 LINE_BYTES_MAX = 1 << 20

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from headgate.broker.cli import output
 from headgate.broker.cluster.downtime import cutoff_ms
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.inspection import Damage, Inspection, check_store, take_stock

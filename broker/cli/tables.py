@@ -20,9 +20,9 @@ from headgate.broker.runtime import config
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server import ports
 from headgate.broker.server.http.app import Behind, doors
 from headgate.broker.server.http.page.pages import Pages
+from headgate.broker.server.net import ports
 from headgate.broker.server.process import Process
 
 PAGE = Path(__file__).parents[1] / "README.md"

@@ -10,8 +10,8 @@ from headgate.broker.cluster.objects import Follower, Incarnation
 from headgate.broker.cluster.term import Term
 from headgate.broker.cluster.term_events import Recovered
 from headgate.broker.control.leader_journal import LeaderJournal
-from headgate.broker.engine import keys
-from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.catalog import DeposedError
 from headgate.broker.engine.upkeep import recovery
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger

@@ -74,7 +74,7 @@ from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.control.sessions import Sessions
 from headgate.broker.control.term_tasks import TermTasks
 from headgate.broker.control.timings import Timings
-from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.engine.base.catalog import DeposedError
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.steps import Steps, finish

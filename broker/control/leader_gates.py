@@ -39,7 +39,7 @@ from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.control.timings import Timings
-from headgate.broker.engine.keys import is_of_table
+from headgate.broker.engine.base.keys import is_of_table
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.steps import Steps

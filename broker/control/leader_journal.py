@@ -14,7 +14,7 @@ from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.term import Term
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.engine.catalog import DeposedError, LocalCatalog
+from headgate.broker.engine.base.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 
 if TYPE_CHECKING:

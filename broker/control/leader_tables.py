@@ -27,8 +27,8 @@ from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.ranges import Ranges
 from headgate.broker.control.leader_journal import LeaderJournal
-from headgate.broker.engine import keys
-from headgate.broker.engine.topic_tables import FILES, OFFSETS, TOPIC, digest, digest_of, is_whole, location_of, whole_files
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.topic_tables import FILES, OFFSETS, TOPIC, digest, digest_of, is_whole, location_of, whole_files
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.wire.iceberg.table import DataFile, Table, Written

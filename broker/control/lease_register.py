@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.broker.cluster.lease import UNREADABLE, Lease
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger

@@ -29,7 +29,7 @@ from headgate.broker.control.lease_register import LeaseRegister
 from headgate.broker.control.probe import ask, attend
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.control.timings import Timings
-from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.engine.base.catalog import DeposedError
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger

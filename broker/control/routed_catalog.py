@@ -22,7 +22,7 @@ from headgate.broker.cluster.edits.brokers import Committed
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.patience import Patience
-from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.engine.base.catalog import DeposedError
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headgate.broker.cluster.edits.brokers import SetBrokerConfig
-from headgate.broker.engine import live_settings, resource_settings
-from headgate.broker.engine.catalog import change
-from headgate.broker.engine.life import Life
+from headgate.broker.engine import resource_settings
+from headgate.broker.engine.base import live_settings
+from headgate.broker.engine.base.catalog import change
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.runtime.errors import InvalidError, Reason
 

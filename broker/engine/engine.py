@@ -18,19 +18,19 @@ from headgate.broker.cluster.edits.quotas import AlterQuotas
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.meters import Meters
 from headgate.broker.cluster.objects import Follower
+from headgate.broker.engine.base.catalog import Catalog
+from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.proof import LeadProof
+from headgate.broker.engine.base.topic_tables import Tables
 from headgate.broker.engine.broker_configs import BrokerConfigs
-from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.identity import identify
-from headgate.broker.engine.life import Life
 from headgate.broker.engine.partition.leads import Leads
-from headgate.broker.engine.proof import LeadProof
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.path import ReadPath
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.running import Running
-from headgate.broker.engine.topic_tables import Tables
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.offline_process import LoopWorker, Worker

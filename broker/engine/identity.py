@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.store.interface import Store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.handover import Handover

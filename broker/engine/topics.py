@@ -21,8 +21,8 @@ from headgate.broker.cluster.topics import (
     lots,
     partition_count,
 )
-from headgate.broker.engine.catalog import change
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base.catalog import change
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import INSTALL_PARTITIONS_MAX, Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError

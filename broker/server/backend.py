@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from headgate.broker.control.proving import Prover
 from headgate.broker.control.stream import connect
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.identity import BROKERS, SECRET_BYTES, shared_key
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.upkeep.offline_process import ProcessWorker

@@ -27,7 +27,7 @@ from headgate.broker.runtime.listeners import listeners
 from headgate.broker.runtime.modules import without_pandas
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.scheduling import take_short_turns
-from headgate.broker.server import ports
+from headgate.broker.server.net import ports
 
 if TYPE_CHECKING:
     import asyncio

@@ -28,11 +28,11 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.tasks import finished, known, load
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server import ports
 from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.audit.file import AuditFile, to_log
 from headgate.broker.server.kafka.common import Entrance
 from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.server.net import ports
 
 if TYPE_CHECKING:
     import grpc
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
     from headgate.broker.server.http.app import Behind, HttpPort
-    from headgate.broker.server.tls import Certificates
+    from headgate.broker.server.net.tls import Certificates
 
 logger = get_logger(__name__)
 

@@ -7,7 +7,7 @@ from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.listeners import knows_clients
 from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
-from headgate.broker.server.tls import Certificates
+from headgate.broker.server.net.tls import Certificates
 
 
 def protect(settings: Settings, clock: SteadyClock, audit: Audit) -> tuple[Certificates | None, Security | None]:

@@ -15,11 +15,6 @@ from headgate.pipelines.floods.cron import Cron
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
-ROOM = "history.room"
-"""Name of the topic setting for room in front."""
-ROOM_OFFSETS = 1 << 40
-"""Offsets in front of a topic that a flood creates, for older history that comes later: in each partition a hundred years of 300
-records a second. Numbers up to 2**53 are exact in JavaScript too."""
 
 By = Literal["day", "hour"]
 Place = Literal["now", "front"]

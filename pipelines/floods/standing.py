@@ -12,10 +12,11 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.floods.model import ROOM, Flood
+from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX
 from headgate.pipelines.floods.spans import LATE, TimeSpan, gate_id
 from headgate.pipelines.identity import parts_of
+from headgate.pipelines.room import ROOM
 from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 
 if TYPE_CHECKING:

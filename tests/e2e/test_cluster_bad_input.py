@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headgate.broker.cluster.lease import Lease
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess

@@ -28,7 +28,8 @@ from headgate.assets.definitions import load
 from headgate.assets.example import counts_after
 from headgate.assets.resources import ClusterResource, SparkResource
 from headgate.assets.topics import Message, TopicsResource
-from headgate.pipelines.floods.model import ROOM_OFFSETS, Flood, Partitions, Source
+from headgate.pipelines.floods.model import Flood, Partitions, Source
+from headgate.pipelines.room import ROOM_OFFSETS
 from tests.support.broker_process import BrokerProcess
 from tests.support.busy import Traffic
 from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill

@@ -18,7 +18,7 @@ import pytest
 from headgate.broker.client import Admin
 from headgate.broker.client.gate_admin import GateAdmin
 from headgate.pipelines.backfill import Backfill, run
-from headgate.pipelines.floods.model import ROOM_OFFSETS
+from headgate.pipelines.room import ROOM_OFFSETS
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write

@@ -12,7 +12,7 @@ from typing import Self
 
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_snapshot
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.store.interface import Store
 from headgate.broker.store.journal import Journal

@@ -22,8 +22,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from headgate.broker.runtime import descriptors
-from headgate.broker.server import tls_handshake
 from headgate.broker.server.http import server
+from headgate.broker.server.net import tls_handshake
 from tests.support.pki import Authority
 
 HOST = "127.0.0.1"

@@ -24,8 +24,8 @@ from headgate.broker.cluster.gates import Gate, ParquetExtent
 from headgate.broker.cluster.objects import Extent, Topic
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig, broker_defaults
-from headgate.broker.engine.life import Life
-from headgate.broker.engine.live_settings import topic_defaults
+from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.live_settings import topic_defaults
 from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, ChunkRef, FileRef
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import Producers, load_producers

@@ -7,7 +7,7 @@ import uuid
 from bisect import bisect_left
 
 from headgate.broker.cluster.objects import Chunk
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.log.chunk import ChunkScan, stream_key
 from headgate.broker.log.index import ROW_BYTES, BatchIndex
 from headgate.broker.runtime.errors import CorruptError, Reason

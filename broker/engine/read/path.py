@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.proof import LeadProof
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import NOBODY
-from headgate.broker.engine.proof import LeadProof
 from headgate.broker.engine.read import lookup, skip
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.view import Reach, see

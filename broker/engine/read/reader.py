@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Chunk, Extent
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.partition.extents import ChunkRef
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.history import HistoryReader

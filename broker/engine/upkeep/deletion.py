@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.topics import SetLogStart, SkipRecords
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.skip import whole_batches

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from headgate.broker.cluster.edits.incarnations import FoldChunks
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Extent
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.reader import damage_of, parse_index, rows_of
 from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header

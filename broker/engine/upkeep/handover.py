@@ -9,8 +9,8 @@ from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.incarnations import SealIncarnation
 from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.segments import SegmentInfo
-from headgate.broker.engine import keys
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import encode_states

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from headgate.broker.cluster.gates import ParquetExtent, is_url
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.engine import keys
-from headgate.broker.engine.catalog import manifest_of
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.catalog import manifest_of
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, judge, needs

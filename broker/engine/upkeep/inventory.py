@@ -17,7 +17,7 @@ from headgate.broker.cluster.gates import ParquetExtent, gate_of, is_url, topic_
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep.recovery import is_fence
 from headgate.broker.store.interface import ObjectInfo
 

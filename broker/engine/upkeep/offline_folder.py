@@ -10,8 +10,8 @@ from contextlib import suppress
 from headgate.broker.cluster.edits.files import FoldToFiles, NoteCompacted
 from headgate.broker.cluster.edits.topics import CUTS_MAX
 from headgate.broker.cluster.topic_config import LONG_MAX, TopicConfig
-from headgate.broker.engine import keys
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.compaction import Ages, after, dirty_parts, next_run, plan

@@ -179,7 +179,7 @@ def main() -> None:
     without_pandas()
     os.nice(int(niceness))
     import_module("headgate.broker.engine.upkeep.offline_work")
-    from headgate.broker.engine import keys
+    from headgate.broker.engine.base import keys
     from headgate.broker.store.open import open_store
 
     try:

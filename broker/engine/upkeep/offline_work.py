@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.reader import checked, read_index, rows_of
 from headgate.broker.engine.upkeep.compact_work import Compactor as Compactor

@@ -20,7 +20,7 @@ from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Extent, Incarnation
 from headgate.broker.cluster.segments import SegmentInfo
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.partition.producers import Producers, encode_producers, load_producers
 from headgate.broker.engine.write.replicas import Copy
 from headgate.broker.log.batch import CONTROL, TRANSACTIONAL, unpack_header

@@ -19,8 +19,8 @@ from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.incarnations import CloseIncarnation, RemoveChunks
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk
-from headgate.broker.engine import keys
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.deletion import Deletion

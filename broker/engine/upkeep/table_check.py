@@ -14,8 +14,8 @@ from typing import Any
 
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Topic
-from headgate.broker.engine import keys
-from headgate.broker.engine.topic_tables import FILES, Tables, digest_of, whole_files
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.topic_tables import FILES, Tables, digest_of, whole_files
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.store.interface import Store
 from headgate.broker.wire.iceberg.avro import rows

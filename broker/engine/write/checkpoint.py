@@ -17,8 +17,8 @@ from itertools import groupby
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.incarnations import AddChunks
 from headgate.broker.cluster.objects import Chunk, Extent
-from headgate.broker.engine import keys
-from headgate.broker.engine.catalog import Catalog
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.catalog import Catalog
 from headgate.broker.engine.partition.extents import ChunkRef
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import encode_states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.write.wal import AppendWal, InlineWal, Wal, WalObserver
 from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.engine.write.wal_put import PutWal

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine.life import Life
+from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.log import Appended, PartitionLog, Pending
 from headgate.broker.engine.write.checkpoint import Rolled
 from headgate.broker.engine.write.replicas import Replicator

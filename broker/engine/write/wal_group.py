@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.partition.log import Pending
 from headgate.broker.engine.write.layout import by_partition
 from headgate.broker.log.chunk import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.partition.log import PartitionLog, Pending
 from headgate.broker.engine.write.layout import by_partition
 from headgate.broker.engine.write.wal import Acks, DurableCallback, Loop, WalObserver

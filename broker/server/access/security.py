@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headgate.broker.engine.engine import Engine
-    from headgate.broker.server.tls import Certificates
+    from headgate.broker.server.net.tls import Certificates
 
 logger = get_logger(__name__)
 

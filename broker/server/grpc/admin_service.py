@@ -11,7 +11,7 @@ from typing import Any
 from headgate.broker import __version__
 from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.topic_config import KEYS
-from headgate.broker.engine.live_settings import topic_defaults
+from headgate.broker.engine.base.live_settings import topic_defaults
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turn

@@ -35,7 +35,7 @@ from headgate.broker.wire.grpc.methods import Method
 if TYPE_CHECKING:
     from headgate.broker.server.access.rights import Rights
     from headgate.broker.server.access.security import Security
-    from headgate.broker.server.tls import Certificates
+    from headgate.broker.server.net.tls import Certificates
 
 FORWARDED_KEY = "headgate-forwarded"
 """Metadata of a call that a broker has passed on to the leader."""

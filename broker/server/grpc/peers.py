@@ -22,7 +22,7 @@ from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.callers import FORWARDED_KEY
 from headgate.broker.server.grpc.forward import reason_of
-from headgate.broker.server.ports import shown
+from headgate.broker.server.net.ports import shown
 from headgate.broker.wire.grpc.methods import Method
 
 TIMEOUT_S = 2.0

@@ -46,7 +46,7 @@ from headgate.broker.wire.grpc.headgate.v1 import (
 if TYPE_CHECKING:
     from headgate.broker.server.access.security import Security
     from headgate.broker.server.audit.audit import Audit
-    from headgate.broker.server.tls import Certificates
+    from headgate.broker.server.net.tls import Certificates
 
 STREAMS_PER_CONNECTION_MAX = 1000
 KEEPALIVE_MS = 30_000

@@ -36,7 +36,7 @@ from headgate.broker.server.view.shared import Shared
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.server.access.security import Security
-    from headgate.broker.server.tls import Certificates
+    from headgate.broker.server.net.tls import Certificates
 
 PAUSE_PER_SCRAPE = 4.0
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import is_internal
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.http.guard import Answer, json
 

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headgate.broker.runtime import descriptors
-from headgate.broker.server.tls_handshake import Handshakes
+from headgate.broker.server.net.tls_handshake import Handshakes
 
 REQUEST_BYTES_MAX = 16 << 10
 """Longest head of a request. No request here has a body."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from headgate.broker.cluster.topic_config import Kind
-from headgate.broker.engine.live_settings import ALL, BROKER_KEYS, FIELDS, TOPIC_KEYS, broker_key
+from headgate.broker.engine.base.live_settings import ALL, BROKER_KEYS, FIELDS, TOPIC_KEYS, broker_key
 from headgate.broker.runtime import logging
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason

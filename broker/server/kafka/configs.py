@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from headgate.broker.cluster.topic_config import KEYS, ConfigKey, Kind, broker_defaults, config_key, validate_topic_name
-from headgate.broker.engine.live_settings import ALL
+from headgate.broker.engine.base.live_settings import ALL
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka.context import Context
 

@@ -13,7 +13,9 @@ from headgate.broker.server.kafka.errors import ErrorCode
 if TYPE_CHECKING:
     from headgate.broker.cluster.objects import Incarnation, Topic
     from headgate.broker.engine.partition.log import PartitionLog
+    from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.kafka.context import Context
+    from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
 
 def broker_address(broker: Incarnation, context: Context) -> tuple[str, int]:
@@ -109,3 +111,11 @@ def epoch_at(log: PartitionLog, offset: int) -> int:
     """The leader epoch in which the record at `offset` was written, or would be written next; -1 if it is unknown."""
     epoch = log.epochs.at(offset)
     return ID_UNKNOWN if epoch is None else epoch
+
+
+async def is_led_elsewhere(response: ListOffsetsResponse, turn: Turn) -> bool:
+    """Whether another broker leads one of the partitions."""
+    async for partition in turn.each(partition for topic in response.topics for partition in topic.partitions):
+        if partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return True
+    return False

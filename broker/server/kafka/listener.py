@@ -13,12 +13,12 @@ from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server import ports
 from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.audit.audit import Caller
 from headgate.broker.server.kafka.common import Common, Entrance
 from headgate.broker.server.kafka.transport import Connection, SecureConnection
-from headgate.broker.server.tls_handshake import Handshakes
+from headgate.broker.server.net import ports
+from headgate.broker.server.net.tls_handshake import Handshakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.access.security import Security
     from headgate.broker.server.audit.audit import Audit
     from headgate.broker.server.kafka.session import Session
-    from headgate.broker.server.tls import Certificates
+    from headgate.broker.server.net.tls import Certificates
     from headgate.broker.transactions.exchange import Exchange
 
 logger = get_logger("kafka")

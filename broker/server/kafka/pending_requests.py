@@ -26,6 +26,7 @@ from headgate.broker.server.kafka.apis import (
 from headgate.broker.server.kafka.common import STORE, WAITED
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Message
+from headgate.broker.server.kafka.leads import is_led_elsewhere
 from headgate.broker.server.kafka.produce import Answer
 from headgate.broker.server.kafka.session import PARSE_ERRORS, REQUEST, Session, check_answerable, skip_header
 from headgate.broker.server.kafka.slot import Slot
@@ -260,7 +261,7 @@ class PendingRequests:
         if key != PRODUCE and len(frame) > (bytes_max := request_bytes_max(key)):
             raise DecodeError(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{bytes_max}`")
         if key == API_VERSIONS and not api.serves(version):
-            from headgate.broker.server.kafka.api.api_versions import unsupported_version
+            from headgate.broker.server.kafka.served_versions import unsupported_version
 
             session.fill(slot, _framed(response_header(key, correlation_id, False) + unsupported_version()))
             return
@@ -300,8 +301,6 @@ class PendingRequests:
             session.fill_counted(slot, [bytes(out)])
             session.end_failed_login()
             if key == LIST_OFFSETS:
-                from headgate.broker.server.kafka.api.list_offsets import is_led_elsewhere
-
                 session.looked_up(elsewhere=await is_led_elsewhere(cast("ListOffsetsResponse", response), turn))
             await turn.run(dispose(message))
             await turn.run(dispose(response))

@@ -13,7 +13,7 @@ from headgate.broker.runtime.out_of_memory import left_half_done
 from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.server.kafka.session import PIECE_BYTES, WRITE_BUFFER_BYTES, Session
 from headgate.broker.server.kafka.slot import Slot
-from headgate.broker.server.tls_handshake import peer_of
+from headgate.broker.server.net.tls_handshake import peer_of
 
 if TYPE_CHECKING:
     from headgate.broker.log.batch import Buffer

@@ -36,7 +36,7 @@ def _no_replay() -> Mapping[str, object]:
 
 def _seal_half() -> Mapping[str, object]:
     """A broker that ends seals itself, but not the segment that it received a moment before."""
-    return {"headgate.broker.engine.catalog.check_together": lambda manifest, edits: None}
+    return {"headgate.broker.engine.base.catalog.check_together": lambda manifest, edits: None}
 
 
 def _lead_after_seal() -> Mapping[str, object]:
@@ -129,7 +129,7 @@ def _fixed_timeout() -> Mapping[str, object]:
 
 def _jumping(age: str) -> Mapping[str, object]:
     """The broker measures ages of one kind by the system clock, including its jumps."""
-    from headgate.broker.engine.life import Life
+    from headgate.broker.engine.base.life import Life
     from headgate.broker.testing.simulation import scenario
 
     right, wrong_ms = Life.cutoff_ms, getattr(scenario, age)
@@ -137,7 +137,7 @@ def _jumping(age: str) -> Mapping[str, object]:
     def cutoff_ms(self: Life, age_ms: int) -> int | None:
         return self.clock.system_ms() - age_ms if wrong_ms <= age_ms < wrong_ms + 1_000_000 else right(self, age_ms)
 
-    return {"headgate.broker.engine.life.Life.cutoff_ms": cutoff_ms}
+    return {"headgate.broker.engine.base.life.Life.cutoff_ms": cutoff_ms}
 
 
 def _jumping_appends() -> Mapping[str, object]:
@@ -160,7 +160,7 @@ def _no_proof() -> Mapping[str, object]:
 
     async def confirm(self: object) -> None: ...
 
-    return {"headgate.broker.engine.proof.LeadProof.confirm": confirm}
+    return {"headgate.broker.engine.base.proof.LeadProof.confirm": confirm}
 
 
 def _forgotten_files() -> Mapping[str, object]:

@@ -22,7 +22,7 @@ from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
 from headgate.broker.cluster.edits.topics import SetLogStart
 from headgate.broker.cluster.manifest_format import decode_edits
 from headgate.broker.cluster.topic_config import is_internal
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.testing.simulation.clients import World, add_member, records_of

@@ -22,7 +22,7 @@ from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad
 from headgate.broker.control.leader_capacity import LeaderCapacity
 from headgate.broker.control.leader_journal import not_leader
-from headgate.broker.engine.catalog import DeposedError, LocalCatalog
+from headgate.broker.engine.base.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError

@@ -19,7 +19,7 @@ from headgate.broker.cluster.edits.topics import CreateTopic
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.control import routed_catalog as module
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.engine.catalog import DeposedError, LocalCatalog
+from headgate.broker.engine.base.catalog import DeposedError, LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.world import MortalStore
@@ -203,7 +203,7 @@ async def test_what_was_committed_lately(monkeypatch: pytest.MonkeyPatch) -> Non
     await reader.load()
     assert reader.since(versions[1]) == missed
     assert reader.since(0) is not None
-    monkeypatch.setattr("headgate.broker.engine.catalog.RECENT_BYTES_MAX", sum(len(data) for _, data in missed))
+    monkeypatch.setattr("headgate.broker.engine.base.catalog.RECENT_BYTES_MAX", sum(len(data) for _, data in missed))
     await reader.commit(edit("more"))
     assert reader.since(versions[1]) is None
     assert reader.since(reader.version - 1) is not None

@@ -23,7 +23,7 @@ from headgate.broker.cluster.objects import Topic
 from headgate.broker.control import leader
 from headgate.broker.control.load import LoadMeter, broker_load
 from headgate.broker.control.member import Membership
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
 from headgate.broker.runtime.steps import finish
 from headgate.broker.runtime.turns import Turns

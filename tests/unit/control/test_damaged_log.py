@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.broker.cluster import term as module
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.store.memory import MemoryStore
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill

@@ -29,7 +29,7 @@ from headgate.broker.server.kafka import pending_requests
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.kafka.transport import Connection
-from headgate.broker.server.ports import address, listen
+from headgate.broker.server.net.ports import address, listen
 from tests.support.batches import batch
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create

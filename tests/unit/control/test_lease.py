@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate.broker.cluster.lease import YIELD_AGAIN_S, YIELD_TIMEOUTS, Contender, Lease
 from headgate.broker.control.lease_register import LeaseRegister
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import CorruptError, FatalError, Reason, RetryError
 from headgate.broker.store.memory import MemoryObjects, MemoryStore

@@ -20,7 +20,7 @@ import pytest
 from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.control import leader_gates, leader_tables, term_tasks
 from headgate.broker.control.term_tasks import TermTasks
-from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.engine.base.catalog import DeposedError
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine, clock, hurried, make_machine

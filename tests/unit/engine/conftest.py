@@ -34,7 +34,7 @@ def clock() -> ManualClock:
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses between retries."""
     monkeypatch.setattr("headgate.broker.engine.write.checkpoint.RETRY_S", 0.001)
-    monkeypatch.setattr("headgate.broker.engine.catalog.COMMIT_PAUSE_S", 0.001)
+    monkeypatch.setattr("headgate.broker.engine.base.catalog.COMMIT_PAUSE_S", 0.001)
     monkeypatch.setattr("headgate.broker.control.routed_catalog.RETRY_S", 0.001)
     monkeypatch.setattr("headgate.broker.control.participant.LOOK_S", 0.001)
     monkeypatch.setattr("headgate.broker.engine.write.wal_group.RETRY_MS_MIN", 1)

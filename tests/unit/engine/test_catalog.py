@@ -21,8 +21,8 @@ from headgate.broker.cluster.edits.topics import CreateTopic
 from headgate.broker.cluster.manifest_format import decode_edits, encode_snapshot
 from headgate.broker.cluster.objects import Follower, Topic
 from headgate.broker.cluster.objects import Incarnation as Opened
-from headgate.broker.engine import keys
-from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.engine.base import keys
+from headgate.broker.engine.base.catalog import LocalCatalog
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.interface import Buffer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
@@ -36,7 +36,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(autouse=True)
 def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.catalog.COMMIT_TRIES", TRIES)
+    monkeypatch.setattr("headgate.broker.engine.base.catalog.COMMIT_TRIES", TRIES)
 
 
 @pytest.fixture

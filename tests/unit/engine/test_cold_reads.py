@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.broker.engine.keys import WAL
+from headgate.broker.engine.base.keys import WAL
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.clock import Clock, ManualClock

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.broker.cluster.objects import Chunk, Extent
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.partition import leads
 from headgate.broker.log.batch import crc_matches, parse_header, split
 from headgate.broker.log.index import BatchIndex

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep.recovery import recover
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.testing.faults import Fault

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.broker.cluster.gates import data_prefix
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.inspection import Inspection, check_store, take_stock
 from headgate.broker.engine.upkeep.inventory import Kind, Records, Standing, expiring, topic_use

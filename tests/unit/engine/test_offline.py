@@ -19,7 +19,7 @@ from headgate.broker.cluster.folded_files import ChunkPart, FilePart
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest_format import decode_edits, encode_edits
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep import offline_work
 from headgate.broker.log.batch import LOG_APPEND_TIME, parse_header, split
 from headgate.broker.log.records import Record, encode_batch, iter_records

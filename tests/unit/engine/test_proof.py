@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from headgate.broker.engine import proof
-from headgate.broker.engine.proof import SAFE_SHARE, LeadProof
+from headgate.broker.engine.base import proof
+from headgate.broker.engine.base.proof import SAFE_SHARE, LeadProof
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.interface import Store

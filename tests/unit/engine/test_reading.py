@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep.fold import fold
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch

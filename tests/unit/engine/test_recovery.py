@@ -13,7 +13,7 @@ import itertools
 
 import pytest
 
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep.recovery import is_fence, recover
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.chunk import CHUNK_HEADER_BYTES

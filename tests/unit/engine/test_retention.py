@@ -380,7 +380,7 @@ async def test_silent_producers_are_forgotten(make_machine: MakeMachine, clock: 
     broker = await machine.start(limits)
     broker.sweeper.wake()
     await eventually(lambda: [info.producer_id for info in broker.log().producers_state.infos()] == [2])
-    assert list(broker.log().producers_state.infos())[0].last_sequence == 0
+    assert next(iter(broker.log().producers_state.infos())).last_sequence == 0
 
 
 async def test_records_of_a_deleted_topic_do_not_come_back(machine: Machine) -> None:

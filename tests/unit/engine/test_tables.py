@@ -12,7 +12,7 @@ from typing import Any
 from pyiceberg.table import StaticTable
 
 from headgate.broker.control import leader_tables
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.inspection import check_store
 from headgate.broker.runtime.clock import ManualClock

@@ -21,7 +21,7 @@ import pytest
 
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.partition.log import PartitionLog, Pending
 from headgate.broker.engine.write.wal import AppendWal, InlineWal, Wal
 from headgate.broker.engine.write.wal_group import GroupWriter

@@ -24,7 +24,7 @@ from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.grpc.open_calls import OpenCall
 from headgate.broker.server.grpc.server import GrpcServer
 from headgate.broker.server.grpc.shares import Shares
-from headgate.broker.server.tls import Certificates
+from headgate.broker.server.net.tls import Certificates
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2, admin_pb2, gates_pb2, groups_pb2, kafka_pb2, log_pb2
 from headgate.broker.wire.grpc.methods import methods

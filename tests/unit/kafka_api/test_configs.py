@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.broker.engine.live_settings import BROKER_KEYS, broker_key
+from headgate.broker.engine.base.live_settings import BROKER_KEYS, broker_key
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.server.kafka.errors import ErrorCode

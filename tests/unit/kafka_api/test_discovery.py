@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from headgate.broker.runtime.config import Settings
-from headgate.broker.server.kafka.api.api_versions import unsupported_version
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.served_versions import unsupported_version
 from headgate.broker.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headgate.broker.wire.kafka.messages.describe_cluster import DescribeClusterRequest
 from headgate.broker.wire.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest

@@ -22,7 +22,7 @@ from headgate.broker.runtime import turns
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.server.kafka.fetch import Poll
 from headgate.broker.server.kafka.listener import KafkaServer
-from headgate.broker.server.ports import address, listen
+from headgate.broker.server.net.ports import address, listen
 from tests.support.batches import batch
 from tests.unit.kafka_api.conftest import NOW_MS, Kafka
 

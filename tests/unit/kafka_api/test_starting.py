@@ -17,7 +17,7 @@ from headgate.broker.log.batch import split
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.server.kafka.listener import KafkaServer
-from headgate.broker.server.ports import address, listen
+from headgate.broker.server.net.ports import address, listen
 from tests.support.batches import batch
 from tests.unit.kafka_api.conftest import NOW_MS, Kafka
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import re
 
-from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api, free
 from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.served_versions import served
 from headgate.broker.wire.kafka.messages.api_versions import (
-    ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
@@ -39,17 +38,6 @@ def _is_here(cluster_id: str, node_id: int, context: Context) -> bool:
     return node_id == context.settings.broker_id and (starting or cluster_id == context.engine.cluster_id)
 
 
-def _served() -> list[ApiVersion]:
-    return [
-        ApiVersion(api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version) for api in APIS.values()
-    ]
-
-
-def unsupported_version() -> bytes:
-    """The body, in version 0, for an unsupported version of ApiVersions."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served()).encode(0)
-
-
 async def handle(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
     if context.api_version >= 3:
         for text in (request.client_software_name, request.client_software_version):
@@ -60,7 +48,7 @@ async def handle(request: ApiVersionsRequest, context: Context) -> ApiVersionsRe
     if request.cluster_id is not None and not _is_here(request.cluster_id, request.node_id, context):
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     return ApiVersionsResponse(
-        api_keys=_served(),
+        api_keys=served(),
         supported_features=[SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()],
         finalized_features_epoch=0,
         finalized_features=[

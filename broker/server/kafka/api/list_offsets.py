@@ -34,7 +34,6 @@ from headgate.broker.wire.kafka.messages.list_offsets import (
 
 if TYPE_CHECKING:
     from headgate.broker.engine.partition.log import PartitionLog
-    from headgate.broker.runtime.turns import Turn
 
 READ_COMMITTED = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
@@ -69,14 +68,6 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
     left = iter(searches)
     await asyncio.gather(*(_search_all(left, context, doubt, committed=committed) for _ in range(min(len(searches), LOOKUPS_MAX))))
     return response
-
-
-async def is_led_elsewhere(response: ListOffsetsResponse, turn: Turn) -> bool:
-    """Whether another broker leads one of the partitions."""
-    async for one in turn.each(one for topic in response.topics for one in topic.partitions):
-        if one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return True
-    return False
 
 
 def _find(topic: str, one: ListOffsetsPartition, context: Context, doubt: HeadgateError | None) -> PartitionLog:

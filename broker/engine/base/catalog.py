@@ -19,7 +19,7 @@ from headgate.broker.cluster.edits.brokers import Committed
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast
 from headgate.broker.store.interface import Store

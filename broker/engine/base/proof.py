@@ -37,7 +37,7 @@ import asyncio
 from collections.abc import Callable
 
 from headgate.broker.cluster.patience import Patience
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast, watch

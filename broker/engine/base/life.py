@@ -8,7 +8,7 @@ from headgate.broker.cluster import downtime
 from headgate.broker.cluster.admission import taken_over
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.engine.catalog import Catalog
+from headgate.broker.engine.base.catalog import Catalog
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError

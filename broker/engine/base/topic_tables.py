@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Topic
-from headgate.broker.engine import keys
+from headgate.broker.engine.base import keys
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.store.interface import Store
 from headgate.broker.wire.iceberg.table import Table

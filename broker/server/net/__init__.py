@@ -1,0 +1,1 @@
+"""Ports, TLS and its handshake: what every protocol of the server stands on."""
