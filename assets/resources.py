@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headgate.pipelines.floods.model import Flood
     from headgate.pipelines.floods.spans import TimeSpan
     from headgate.pipelines.progress import Progress
+    from headgate.pipelines.session import LazySession
 
     Backfiller: TypeAlias = Callable[[TimeSpan], Certificate]
 
@@ -207,6 +208,18 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         found: Need = self._spark().need(self.master, self.driver_memory, self.conf, source_bytes)
         return found
 
+    def _lazy(self, links: Callable[[Mapping[str, str]], None]) -> LazySession:
+        """The session of this process, started when a flood needs it."""
+        from headgate.pipelines.session import LazySession
+
+        def start() -> SparkSession:
+            started = self.session()
+            page = getattr(started.sparkContext, "uiWebUrl", None) if hasattr(started, "_jsparkSession") else None
+            links({"Spark's page (while it runs)": str(page)} if page else {})
+            return started
+
+        return LazySession(start, self.master, self.conf)
+
     def analyse(self, flood: Flood, span: TimeSpan) -> None:
         """Judge the expressions of a flood that only Spark can judge, on one partition's source. Raises InvalidError."""
         from headgate.pipelines.floods.analysis import analyse
@@ -225,7 +238,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         links: Callable[[Mapping[str, str]], None],
         listen: Callable[[TimeSpan, Progress], None],
     ) -> Iterator[Backfiller]:
-        """Provide a session for a flood's partitions and, for several partitions, open their gates ahead, in order.
+        """Provide Spark, if it is needed, for a flood's partitions and, for several partitions, open their gates ahead, in order.
 
         Yields a function that loads one partition and returns its certificate, to be called in the order of `spans`. A partition
         that is in the topic already adds nothing. Both raise HeadgateError for errors of the source, the topic, or Spark.
@@ -236,10 +249,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             links: receives the addresses of pages about this work, by name.
             listen: receives the progress of each partition, also from other threads.
         """
-        started = self.session()
-        page = getattr(started.sparkContext, "uiWebUrl", None) if hasattr(started, "_jsparkSession") else None
-        links({"Spark's page (while it runs)": str(page)} if page else {})
-        with self._spark().loader(started, flood, spans, cluster, partitions, most_s, follow, listen) as load:
+        with self._spark().loader(self._lazy(links), flood, spans, cluster, partitions, most_s, follow, listen) as load:
             yield load
 
 

@@ -19,7 +19,8 @@ from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
 from headgate.pipelines.progress import Progress
-from headgate.pipelines.session import cancel_all, heap_bytes, memory_bytes, session, warm
+from headgate.pipelines.session import LazySession, cancel_all, heap_bytes, memory_bytes, warm
+from headgate.pipelines.session import session as start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSess
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
     }
-    spark = session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**usual, **conf})
+    spark = start_session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**usual, **conf})
     warm(spark)
     return spark
 
@@ -51,7 +52,7 @@ def need(master: str, driver_memory: str, conf: Mapping[str, str], source_bytes:
 
 @contextmanager
 def loader(
-    spark: SparkSession,
+    session: LazySession,
     flood: Flood,
     spans: Sequence[TimeSpan],
     cluster: str,
@@ -71,7 +72,7 @@ def loader(
         listen: receives the progress of each partition, also from other threads.
     """
     jobs = {span: job_of(flood, span, cluster, partitions) for span in spans}
-    with floods(spark, cluster, f"headgate-{uuid.uuid4().hex}", follow.say, most_s) as add:
+    with floods(session, cluster, f"headgate-{uuid.uuid4().hex}", follow.say, most_s) as add:
         runs = {span: add(job) for span, job in jobs.items()}
 
         def open_ahead(span: TimeSpan) -> bool:

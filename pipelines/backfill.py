@@ -14,191 +14,42 @@ again: its next gate has the same id, and the released one is listed as `<flood 
 from __future__ import annotations
 
 import math
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState, Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, partitions_of
-from headgate.pipelines.columns.stand_ins import has_no_rows
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.definition import Backfill
+from headgate.pipelines.flood_source import FloodSource
 from headgate.pipelines.held_gates import HeldGate, HeldGates
-from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.jobs import Jobs
-from headgate.pipelines.late import Loaded, missing
-from headgate.pipelines.part import Part
-from headgate.pipelines.plan import ARROW, Counts, EmptySourceError, Job, Rows, records, spark_errors
+from headgate.pipelines.plan import Counts, Job, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.room import ROOM, ROOM_OFFSETS
-from headgate.pipelines.rows import rows_of
+from headgate.pipelines.session import LazySession
 from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from headgate.pipelines.work import Work
 
-TTL_MS = 600_000
-"""Time to live of a gate, in ms: the longest wait of readers after the driver died. The driver renews it three times in that
-time."""
+__all__ = ["Backfill", "FloodRun", "committed", "floods", "run"]
+
 CALL_MS = 120_000
-FILE_BYTES = 64 << 20
-FILE_BYTES_MIN = 64 << 10
-FILE_BYTES_MAX = 1 << 30
-
-_FLOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backfill:
-    """The definition of a flood. Expressions are column names or Spark SQL.
-
-    Args:
-        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
-        topic: topic of the records.
-        source: a path for `format`, a SQL query with format ``query``, or a DataFrame.
-        format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...; for `iceberg` see `iceberg_table.py`.
-        key: decides the partition as Kafka's Java client does. Rows without a key are spread by their content.
-        value: default: the row as a JSON object, as Spark's ``to_json`` writes it: without null fields, times in milliseconds.
-        event_time: a timestamp or date; the record's time and order in a partition. None: the run's time, the source's order.
-        headers: a map, or an array of structs of a name and a value.
-        order_by: order of rows with equal event times; their content decides last, so every run gives the same order.
-        where, part: the rows that are loaded.
-        flood_id: letters, digits, ``.``, ``_``, ``-``. Default: a digest of `topic`, `place` and everything from `source` to
-            `part`; all spellings of one path are one, and passwords, tokens and keys do not count (`identity.py`).
-        place: `Place.NOW`: behind existing records, before records from now on. `Place.FRONT`: before everything, within the
-            topic's `history.room`. `Place.END`: behind everything, at the moment of the commit.
-        partitions: number of partitions with which a missing topic is created.
-        file_bytes: target size of a Parquet file.
-        ttl_ms: time that the gate outlives a dead driver.
-        late_behind: what of a partition is in the topic. The flood is refused unless its rows are exactly the missing ones.
-        verify: read everything back as a client does and compare; the certificate then has both sides.
-    """
-
-    topic: str
-    source: str | DataFrame
-    cluster: str = DEFAULT_CLUSTER
-    format: str = "parquet"
-    options: Mapping[str, str] = field(default_factory=dict)
-    key: str | None = None
-    value: str | None = None
-    event_time: str | None = None
-    headers: str | None = None
-    order_by: tuple[str, ...] = ()
-    where: str | None = None
-    part: Part | None = None
-    flood_id: str | None = None
-    place: Place = Place.NOW
-    partitions: int | None = None
-    file_bytes: int = FILE_BYTES
-    ttl_ms: int = TTL_MS
-    late_behind: Loaded | None = None
-    verify: bool = False
-
-    def id(self) -> str:
-        """The flood's id. Raises InvalidError for an illegal id, and for a DataFrame without one."""
-        if self.flood_id is not None:
-            if _FLOOD_ID.fullmatch(self.flood_id) is None:
-                raise InvalidError(
-                    Reason.INVALID_REQUEST,
-                    f"flood id is 1 to 80 letters, digits, `.`, `_` and `-`. flood_id=`{self.flood_id[:100]}`",
-                )
-            return self.flood_id
-        if not isinstance(self.source, str):
-            raise InvalidError(
-                Reason.INVALID_REQUEST, "a flood from a DataFrame needs a flood_id: the same flood again must have the same"
-            )
-        return self.identity().id
-
-    def check(self) -> None:
-        """Raises InvalidError when a value cannot be."""
-        if not FILE_BYTES_MIN <= self.file_bytes <= FILE_BYTES_MAX:
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"files are of {FILE_BYTES_MIN} to {FILE_BYTES_MAX} bytes. file_bytes=`{self.file_bytes}`",
-            )
-        if self.place not in list(Place):
-            raise InvalidError(Reason.INVALID_REQUEST, f"place is {', '.join(Place)}. place=`{self.place}`")
-        if self.partitions is not None and self.partitions < 1:
-            raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{self.partitions}`")
-
-    def rows(self, spark: SparkSession, now_ms: int) -> Rows:
-        """The source's rows as records. Raises InvalidError when the expressions do not fit the source.
-
-        Args:
-            now_ms: the records' time when the flood has no event time, in ms since 1970.
-        """
-        made = partial(
-            records,
-            key=self.key,
-            value=self.value,
-            event_time=self.event_time,
-            headers=self.headers,
-            order_by=self.order_by,
-            where=self.where,
-            part=self.part,
-            now_ms=now_ms,
-            options=self.options,
-        )
-        return rows_of(spark, self.source, self.format, self.options, made)
-
-    def rows_if_any(self, spark: SparkSession) -> Rows | None:
-        """The source's rows as records, with the present time if the flood has no event time; None for a path that is there without
-        a file with content, of which Spark cannot tell the columns. Raises as `rows`."""
-        try:
-            return self.rows(spark, time.time_ns() // 1_000_000)
-        except EmptySourceError:
-            return None
-        except InvalidError:
-            if isinstance(self.source, str) and has_no_rows(spark, self.source, self.format, self.options):
-                return None
-            raise
-
-    def identity(self) -> Identity:
-        """The parts of the definition that decide the flood's records and their place."""
-        return identity(
-            self.topic, self.source, self.format, self.options, key=self.key, value=self.value, event_time=self.event_time,
-            headers=self.headers, order_by=list(self.order_by),
-            where=self.where if self.part is None else self.part.text(self.event_time, self.where), place=str(self.place),
-        )  # fmt: skip
-
-    def definition(self) -> str:
-        """A digest of each part of the definition, which the gate keeps."""
-        return self.identity().definition()
-
-    def differs_from(self, gate: Gate) -> list[str]:
-        """The names of the parts in which this flood differs from the flood that opened the gate."""
-        return self.identity().differs_from(parts_of(gate.definition))
-
-    def check_definition(self, gate: Gate) -> None:
-        """Raises InvalidError(GATE_CONFLICT) when another flood opened the gate of this flood's id."""
-        if not (differing := self.differs_from(gate)):
-            return
-        if not gate.definition:
-            differing = ["not a flood's gate"]
-        way_out = "choose another one (--flood-id)"
-        if gate.state is GateState.OPEN:
-            way_out += ", or wait for that flood's end, or release its gate"
-        raise InvalidError(
-            Reason.GATE_CONFLICT,
-            f"the flood's id was used for another flood: {way_out}. "
-            f"flood_id=`{gate.id}` topic=`{gate.topic}` state=`{gate.state}` differs=`{', '.join(differing)}`",
-        )
-
-
-def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = None) -> Certificate:
+def run(backfill: Backfill, spark: SparkSession | LazySession, *, progress: Listener | None = None) -> Certificate:
     """Run a flood to its end.
 
     Args:
-        spark: any session; `headgate.pipelines.session.session()` makes one with suitable settings.
+        spark: any session; `headgate.pipelines.session.session()` makes one with suitable settings. A `LazySession` starts only if
+            the flood needs Spark.
         progress: receives each phase, and twice a second the progress of Spark's tasks, then from another thread.
 
     Raises:
@@ -231,7 +82,7 @@ def committed(backfill: Backfill, *, progress: Listener | None = None) -> Certif
 
 @contextmanager
 def floods(
-    spark: SparkSession | None, cluster: str, owner: str, say: Callable[[str], None], most_s: float = math.inf
+    spark: SparkSession | LazySession | None, cluster: str, owner: str, say: Callable[[str], None], most_s: float = math.inf
 ) -> Iterator[Callable[[Backfill], FloodRun]]:
     """Run floods that belong together. Yields a function that makes the run of one of them.
 
@@ -248,39 +99,45 @@ def floods(
         Reports(connection) as reports,
         HeldGates(connection, owner, say, most_s) as gates,
     ):
+        session = spark if spark is None or isinstance(spark, LazySession) else LazySession.of(spark)
+
+        runs: list[FloodRun] = []
 
         def add(backfill: Backfill) -> FloodRun:
             backfill.check()
-            return FloodRun(backfill, spark, connection, gates, reports)
+            runs.append(FloodRun(backfill, session, connection, gates, reports))
+            return runs[-1]
 
-        yield add
+        try:
+            yield add
+        finally:
+            for one in runs:
+                one.close()
 
 
 class FloodRun:
     """One run of one flood, made by `floods`."""
 
     def __init__(
-        self, backfill: Backfill, spark: SparkSession | None, connection: Connection, gates: HeldGates, reports: Reports
+        self, backfill: Backfill, session: LazySession | None, connection: Connection, gates: HeldGates, reports: Reports
     ) -> None:
         self._backfill = backfill
         self._flood_id = backfill.id()
         self._ids = (self._flood_id, *(backfill.identity().former_ids() if backfill.flood_id is None else ()))
         """Ids under which the flood may be in the topic: its own, and, until its gate was looked for, those of earlier releases."""
         self._definition = backfill.definition()
-        self._spark: Any = spark
         self._connection = connection
         self._gates = gates
         self._reports = reports
         self._listener: Listener | None = None
         name = f"headgate-{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        self.jobs = Jobs(spark, name, f"flood {self._flood_id} to {backfill.topic}", gates.say)
+        self.jobs = Jobs(session, name, f"flood {self._flood_id} to {backfill.topic}", gates.say)
         """This run's Spark jobs."""
         self._seconds: dict[str, float] = {}
-        self._source: tuple[Work, Counts] | None = None
-        """The work on the source's rows and their number; None until they are counted, and when the flood was committed before."""
+        self._rows = None if session is None else FloodSource(backfill, session, self.jobs, self._tell)
+        self._counts: Counts | None = None
+        """The number of the source's rows; None until they are counted, and when the flood was committed before."""
         self._rules = TopicRules()
-        self._snapshot = ""
-        """The snapshot of an Iceberg table that the source is."""
         self._held: HeldGate | None = None
         """The gate of the files; None at the end of a topic, where the commit opens it."""
         self._written: list[Any] | None = None
@@ -301,9 +158,10 @@ class FloodRun:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
         committed before, the source has no rows, or another run opened the gate. Raises as `run` does."""
         self.jobs.apart(self._count)
-        if self._source is None or self._source[1].total == 0:
+        self.close()  # those of many floods would take the memory of many
+        if self._counts is None or self._counts.total == 0:
             return False
-        return self._open(self._source[1]).gate.owner == self._gates.owner
+        return self._open(self._counts).gate.owner == self._gates.owner
 
     def write(self, progress: Listener | None = None) -> None:
         """Do everything that needs Spark: count the source, open the gate, write the files. `run` then only commits and verifies.
@@ -321,9 +179,9 @@ class FloodRun:
             return self._run()
 
     def _run(self) -> Certificate:
-        if self._source is None:
+        counts = self._counts
+        if counts is None:
             return self._verified(self._filled_before())
-        counts = self._source[1]
         if counts.total == 0:
             why = "the source has no rows" if self._backfill.late_behind is None else "the topic lacks no row of the source"
             self._tell(Progress(phase=Phase.DONE, message=f"{why}: nothing was added"))
@@ -338,25 +196,24 @@ class FloodRun:
             return
         self._check_rules()
         with self._phase(Phase.COUNTING):
-            with self.jobs.group():  # Spark reads whole files of JSON to know their columns
-                work, counts = self._counted(partitions)
-            self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=work.way))
+            counts = self._source.count(partitions, self._flood_id)
+            way = self._source.work.way
+            self._tell(Progress(phase=Phase.COUNTING, rows_done=counts.total, rows_total=counts.total, message=way))
         self._check_rules(counts.keyless)
         if not is_there:
             # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)
-        self._source = work, counts
+        self._counts = counts
 
-    def _counted(self, partitions: int) -> tuple[Work, Counts]:
-        from headgate.pipelines.work import counted
+    @property
+    def _source(self) -> FloodSource:
+        assert self._rows is not None, "a run that only asks reads nothing"
+        return self._rows
 
-        rows = self._backfill.rows_if_any(self._spark)
-        self._snapshot = "" if rows is None else rows.snapshot
-        work, counts = counted(self._spark, rows, partitions)
-        if (behind := self._backfill.late_behind) is not None:
-            whole = replace(self._backfill, part=behind.part).rows_if_any(self._spark)
-            counts = missing(behind, 0 if whole is None else whole.frame.count(), counts, self._flood_id)
-        return work, counts
+    def close(self) -> None:
+        """End what does tasks without Spark."""
+        if self._rows is not None:
+            self._rows.close()
 
     # -- the topic and its gate
 
@@ -443,14 +300,14 @@ class FloodRun:
 
     def _write(self) -> None:
         """Count, open the gate, and let Spark write the files, as far as this is not done. Readers cannot see the files yet."""
-        if self._source is None:
+        if self._counts is None:
             self._count()
-        if self._source is None or self._source[1].total == 0:
+        counts = self._counts
+        if counts is None or counts.total == 0:
             return
-        work, counts = self._source
         if self._backfill.place == Place.END:
             layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
-            self._written = self._files(layout.store_url, layout.prefix, {}, work, counts)
+            self._written = self._files(layout.store_url, layout.prefix, {}, counts)
             return
         with self._phase(Phase.OPENING, counts.total):
             # A gate that was opened ahead is only found again, unless it was lost meanwhile.
@@ -460,19 +317,16 @@ class FloodRun:
             return
         bases = {window.partition: window.base_offset for window in gate.windows}
         try:
-            self._written = self._files(gate.store_url, gate.prefix, bases, work, counts)
+            self._written = self._files(gate.store_url, gate.prefix, bases, counts)
         except HeadgateError:
             if self._held.lost is None:
                 raise
 
-    def _files(self, store_url: str, prefix: str, bases: dict[int, int], work: Work, counts: Counts) -> list[Any]:
-        """Let Spark write the files. Returns the output of each partition."""
-        from headgate.pipelines.watch import Watch
-
-        name = f"{self._flood_id}-{uuid.uuid4().hex[:8]}"
-        watch = Watch(self._spark, self.jobs.name, counts.total, self._tell, by_tasks=work.engine == ARROW)
-        with self._phase(Phase.SHUFFLING, counts.total), self.jobs.group(), watch:
-            written = work.write(Job(store_url, prefix, name, self._backfill.file_bytes, bases))
+    def _files(self, store_url: str, prefix: str, bases: dict[int, int], counts: Counts) -> list[Any]:
+        """Write the files. Returns the output of each partition."""
+        job = Job(store_url, prefix, f"{self._flood_id}-{uuid.uuid4().hex[:8]}", self._backfill.file_bytes, bases)
+        with self._phase(Phase.SHUFFLING, counts.total):
+            written = self._source.write(job, counts)
         self._check(written, counts)
         return written
 
@@ -554,9 +408,9 @@ class FloodRun:
             cluster=one.cluster,
             topic=one.topic,
             flood_id=self._flood_id,
-            engine=self._source[0].engine if self._source is not None else "",
-            engine_reason=self._source[0].why if self._source is not None else "",
-            snapshot=self._snapshot,
+            engine=self._source.work.engine if self._counts is not None else "",
+            engine_reason=self._source.work.why if self._counts is not None else "",
+            snapshot=self._source.snapshot if self._counts is not None else "",
             gate_id=self._flood_id,
             place=str(one.place),
             seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},

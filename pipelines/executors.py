@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
-from headgate.pipelines.murmur2 import has_jvm
-from headgate.pipelines.session import is_local
+from headgate.pipelines.session import has_jvm, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

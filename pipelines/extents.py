@@ -1,4 +1,4 @@
-"""Rows to Parquet extents: `ExtentFiles` writes Arrow batches, and `ExtentSink` does so on Spark's executors.
+"""Rows to Parquet extents: `ExtentFiles` writes Arrow batches, in Spark's workers and in processes without Spark.
 
 No reader sees these files before the commit. Their names carry the job's run and the task's attempt, so retries, speculative
 copies and a second job never write the same object. Only the list that a task returns (`Written`) counts, and only the driver
@@ -7,9 +7,6 @@ decides which lists are committed. Brokers delete files that were never committe
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
@@ -19,8 +16,6 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
@@ -28,10 +23,8 @@ from headgate.broker.log.column_partitioner import runs
 from headgate.broker.log.parquet import ExtentEncoder
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
-from headgate.pipelines.plan import Job
 from headgate.pipelines.tally import tally
 
-FORMAT = "headgate_extents"
 FILE_BYTES = 64 << 20
 HELD_BYTES_MAX = 256 << 20
 """Bound of the files that a task holds, in bytes."""
@@ -143,76 +136,6 @@ class ExtentFiles:
             (files, upload), self._upload = self._upload, None
             self._uploading_bytes = 0
             files.append(upload.result())
-
-
-@dataclass(frozen=True, slots=True)
-class SinkJob:
-    """A job of `ExtentSink`. `result_path`: file on the driver that receives the tasks' results."""
-
-    job: Job
-    result_path: str
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> SinkJob:
-        row = json.loads(text)
-        bases = {int(partition): base for partition, base in row["job"].pop("bases").items()}
-        return cls(Job(**row["job"], bases=bases), row["result_path"])
-
-
-@dataclass
-class TaskDone(WriterCommitMessage):
-    """The result of a task, sent to the driver."""
-
-    written: list[dict[str, Any]]
-
-
-class ExtentSink(DataSource):
-    """The sink of `headgate.pipelines.backfill`. Its rows have the columns `partition`, `timestamp`, `key`, `value`, perhaps
-    `headers`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
-        return ExtentWriter(self.options["job"])
-
-
-class ExtentWriter(DataSourceArrowWriter):
-    """Writes extents in the tasks. On the driver it only saves the tasks' results."""
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Run one task: one partition, sorted."""
-        job = SinkJob.from_json(self._job).job
-        name = f"{job.name}.{attempt_id()}"
-        with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, job.bases) as files:
-            for partition, rows in by_partition(iterator):
-                files.add(partition, rows)
-            return TaskDone([written.to_dict() for written in files.finish()])
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Save all results to a file: Spark calls this method in a Python process other than the driver's own."""
-        done = [written for message in messages if isinstance(message, TaskDone) for written in message.written]
-        path = SinkJob.from_json(self._job).result_path
-        handle, name = tempfile.mkstemp(dir=os.path.dirname(path))
-        with os.fdopen(handle, "w") as file:
-            json.dump(done, file)
-        os.replace(name, path)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: no reader saw the files, and brokers delete them."""
-
-
-def attempt_id() -> int:
-    """The number of this attempt at a task, unique within the application."""
-    context = TaskContext.get()
-    return 0 if context is None else context.taskAttemptId()
 
 
 def by_partition(batches: Iterable[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:

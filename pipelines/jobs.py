@@ -9,27 +9,30 @@ from typing import TYPE_CHECKING, Any
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.calls import apart
 from headgate.pipelines.executors import Executors
-from headgate.pipelines.murmur2 import has_jvm
 from headgate.pipelines.plan import spark_errors
-from headgate.pipelines.session import activate, while_ending
+from headgate.pipelines.session import LazySession, activate, has_jvm, while_ending
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from headgate.pipelines.columns.processes import Processes
 
 
 class Jobs:
     """The jobs of one run of a flood.
 
     Args:
-        spark: None: no job is started.
+        session: None: no job is started.
         name: of their group in Spark.
         title: of them on Spark's page.
         say: receives what the user should know about Spark's cluster, also from another thread.
     """
 
-    def __init__(self, spark: SparkSession | None, name: str, title: str, say: Callable[[str], None]) -> None:
+    def __init__(self, session: LazySession | None, name: str, title: str, say: Callable[[str], None]) -> None:
         self.name = name
-        self._spark: Any = spark
+        self._session = session
+        self.processes: Processes | None = None
+        """What does the tasks without Spark."""
         self._title = title
         self._say = say
         self._is_given_up = False
@@ -39,14 +42,29 @@ class Jobs:
 
         def here() -> None:
             with spark_errors("the flood failed."):
-                activate(self._spark)
+                if self._spark is not None:
+                    activate(self._spark)
                 work()
 
         apart(here, self.give_up)
 
+    @property
+    def _spark(self) -> Any:
+        return None if self._session is None else self._session.started
+
+    def spark(self) -> SparkSession:
+        """The session, for the calling thread; started if no job needed it before. Raises FatalError when Spark does not start."""
+        assert self._session is not None, "a run that only asks has no jobs"
+        self.check_wanted()
+        found = self._session.get()
+        activate(found)
+        return found
+
     def cancel(self) -> None:
         """Cancel the jobs under way, from any thread. Without effect on a session of Spark Connect."""
-        if has_jvm(self._spark):
+        if self.processes is not None:
+            self.processes.cancel()
+        if self._spark is not None and has_jvm(self._spark):
             with while_ending():
                 self._spark.sparkContext.cancelJobGroup(self.name)
 
@@ -64,7 +82,7 @@ class Jobs:
     def group(self) -> Iterator[None]:
         """Put the Spark jobs inside into the group. Ctrl-C cancels them. Raises RetryError when they have no
         executor for too long."""
-        if not has_jvm(self._spark):
+        if self._spark is None or not has_jvm(self._spark):
             yield
             return
         context = self._spark.sparkContext

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from headgate.pipelines.session import has_jvm
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
@@ -62,11 +64,6 @@ _directory: tempfile.TemporaryDirectory[str] | None = None
 def partition_column(spark: SparkSession, key: Column, partitions: int) -> Column:
     """The partition of every row, an int; null where the key, which is binary, is null."""
     return java_partition(spark, key, partitions) if has_jvm(spark) else numpy_partition(key, partitions)
-
-
-def has_jvm(spark: SparkSession) -> bool:
-    """True when this process can call the driver's JVM; False with Spark Connect."""
-    return getattr(spark, "_jsparkSession", None) is not None
 
 
 def java_partition(spark: SparkSession, key: Column, partitions: int) -> Column:

@@ -12,7 +12,7 @@ from headgate.pipelines.columns.expressions import ROW_OUTPUT
 from headgate.pipelines.columns.stand_ins import Bucket
 from headgate.pipelines.names import bare_function_mistake, quoted
 from headgate.pipelines.part import Part
-from headgate.pipelines.session import is_gone
+from headgate.pipelines.session import has_jvm, is_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -298,8 +298,6 @@ def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> D
 
 def _is_one_relation(spark: SparkSession, frame: Any) -> bool:
     """True if all rows come from one relation, as Spark requires of a plan that asks for the file of a row."""
-    from headgate.pipelines.murmur2 import has_jvm
-
     return has_jvm(spark) and frame._jdf.queryExecution().analyzed().collectLeaves().size() == 1
 
 

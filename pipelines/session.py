@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -131,6 +131,51 @@ def session(
     return spark
 
 
+class LazySession:
+    """The session of some floods, which starts when one of them needs Spark.
+
+    Args:
+        start: makes the session. It is called at most once, from the thread of a flood's work.
+        master, conf: what `start` makes it with.
+    """
+
+    def __init__(self, start: Callable[[], SparkSession], master: str, conf: Mapping[str, str]) -> None:
+        self._start = start
+        self._lock = threading.Lock()
+        self.started: SparkSession | None = None
+        self.master = master
+        self.conf = conf
+        self.is_usual = is_local(master) and all(name.startswith(_HARMLESS) for name in conf) and not _has_defaults(os.environ)
+        """True if tasks would run on this machine, and no setting changes what Spark reads: plain floods do without it."""
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> LazySession:
+        """A session that has started: all floods use it."""
+        made = cls(lambda: spark, "", {})
+        made.started = spark
+        return made
+
+    def get(self) -> SparkSession:
+        """The session, started if that was not needed before. Raises as `session`."""
+        with self._lock:
+            if self.started is None:
+                self.started = self._start()
+        return self.started
+
+
+_HARMLESS = ("spark.app.", "spark.driver.", "spark.eventLog.", "spark.executor.", "spark.headgate.", "spark.local.dir", "spark.ui.",
+             "spark.sql.warehouse.dir", "spark.jars", "spark.log")  # fmt: skip
+"""Settings that do not change what Spark reads and prints, by their beginnings."""
+
+
+def _has_defaults(environment: Mapping[str, str]) -> bool:
+    """True if the machine has settings for all sessions of Spark."""
+    places = [environment.get("SPARK_CONF_DIR", ""), os.path.join(environment.get("SPARK_HOME", ""), "conf")]
+    return "PYSPARK_SUBMIT_ARGS" in environment or any(
+        os.path.exists(os.path.join(place, "spark-defaults.conf")) for place in places if os.path.isabs(place)
+    )
+
+
 def _of_process() -> SparkSession | None:
     """The session that another thread of this process started, and that still runs. It becomes the session of this thread."""
     sql: Any = sys.modules.get("pyspark.sql")
@@ -204,6 +249,11 @@ def is_gone(error: Exception) -> bool:
         return True
     refused = isinstance(error, ConnectionRefusedError | ConnectionResetError)
     return refused or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
+
+
+def has_jvm(spark: SparkSession) -> bool:
+    """True when this process can call the driver's JVM; False with Spark Connect."""
+    return getattr(spark, "_jsparkSession", None) is not None
 
 
 def activate(spark: SparkSession) -> None:

@@ -25,8 +25,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from headgate.broker.client.gate_admin import FileRef, Gate, GateState
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.attempts import attempt_id
 from headgate.pipelines.connection import Connection
-from headgate.pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition
+from headgate.pipelines.extents import FILE_BYTES, ExtentFiles, Written, by_partition
 from headgate.pipelines.murmur2 import kafka_partitions
 from headgate.pipelines.options import check_options, cluster_of, number_option, option
 

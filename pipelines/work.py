@@ -8,14 +8,23 @@ import tempfile
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
-from headgate.pipelines.extents import FORMAT, ExtentSink, SinkJob, Written
-from headgate.pipelines.murmur2 import has_jvm
-from headgate.pipelines.plan import SPARK, Counts, Job, Rows, count, placed, spark_errors
+from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, slots_of
+from headgate.pipelines.columns.plain import Definition, plain_source
+from headgate.pipelines.columns.processes import Processes
+from headgate.pipelines.columns.source import Source
+from headgate.pipelines.extents import Written
+from headgate.pipelines.plan import ARROW, SPARK, Counts, Job, Rows, count, placed, spark_errors
+from headgate.pipelines.session import LazySession, has_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SMALL_BYTES = 32 << 20
+"""Raw bytes of a source whose tasks the driver does itself: a process takes as long to start."""
 
 
 class Work(Protocol):
@@ -57,6 +66,56 @@ class NoWork:
         """Nothing."""
         return []
 
+    def cancel(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class PlainWork:
+    """Work on plain columns of this machine, without Spark. Ends its processes with `close`.
+
+    Args:
+        slots: tasks at a time.
+        directory: for rows that do not fit into memory; None: the system's.
+    """
+
+    engine = ARROW
+    why = ""
+
+    def __init__(self, source: Source, partitions: int, slots: int, directory: str | None) -> None:
+        small = sum(piece.raw_bytes for piece in source.pieces) <= SMALL_BYTES
+        self.processes = Processes(0 if small else slots, directory)
+        self._columns = ColumnWork(self.processes, source, partitions)
+        self.way = f"{self._columns.way}, without Spark"
+
+    def count(self) -> Counts:
+        return self._columns.count()
+
+    def write(self, job: Job) -> list[Written]:
+        return self._columns.write(job)
+
+    def cancel(self) -> None:
+        """End the tasks under way, from any thread."""
+        self.processes.cancel()
+
+    def close(self) -> None:
+        """End the processes."""
+        self.processes.close()
+
+
+def plain_work(session: LazySession, definition: Definition, partitions: int) -> PlainWork | NoWork:
+    """The work on a flood that needs no Spark. Raises UnlikeError with the reason when it needs it; FatalError, RetryError when S3
+    does not give out the source; InvalidError for a setting that cannot be."""
+    if not session.is_usual:
+        raise UnlikeError("Spark has settings of its own, or executors elsewhere")
+    source = plain_source(definition, limits_of(session.conf.get(MEMORY_SETTING)), os.environ)
+    if source is None:
+        return NoWork(partitions)
+    slots = slots_of(session.master, os.cpu_count() or 1)
+    return PlainWork(source, partitions, slots, session.conf.get("spark.local.dir"))
+
 
 def counted(spark: SparkSession, rows: Rows | None, partitions: int) -> tuple[Work, Counts]:
     """Choose the way for these rows and count them. `rows` None: the source has none."""
@@ -83,7 +142,7 @@ class _Columns:
     """Work on columns, and on Spark's rows after all if a task meets a value that Arrow treats in another way."""
 
     def __init__(self, spark: SparkSession, rows: Rows, partitions: int) -> None:
-        self._columns = ColumnWork(spark, read_source(rows), rows.ties, partitions)
+        self._columns = ColumnWork(SparkEngine(spark), read_source(rows), partitions)
         self._work: ColumnWork | RowWork = self._columns
         self._spark = spark
         self._rows = rows
@@ -136,6 +195,8 @@ class RowWork:
         return counts
 
     def write(self, job: Job) -> list[Written]:
+        from headgate.pipelines.extent_sink import FORMAT, ExtentSink, SinkJob
+
         self._spark.dataSource.register(ExtentSink)
         with tempfile.TemporaryDirectory(prefix="headgate-flood-") as directory, spark_errors("the job failed."):
             path = os.path.join(directory, "written.json")

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +23,8 @@ from headgate.broker.cli import output
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headgate.pipelines.backfill import Backfill
     from headgate.pipelines.certificate import Certificate
     from headgate.pipelines.progress import Progress
@@ -34,7 +36,7 @@ LINE_INTERVAL_S = 5.0
 def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certificate_path: Path | None, as_json: bool) -> int:
     """Run a flood and show its certificate. Returns the exit code: 0 only if all records are there."""
     from headgate.pipelines import backfill as flood
-    from headgate.pipelines.session import end, session, warm
+    from headgate.pipelines.session import LazySession, end, session, warm
 
     backfill.id()
     if certificate_path is not None:
@@ -44,14 +46,21 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
             # A flood that is in its topic, and a topic that is not there, need no Spark.
             found = flood.committed(backfill, progress=lambda seen: listener(seen, ""))
             if found is None:
-                listener(None, f"starting Spark ({master})")
-                with ending.held():
-                    spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
-                try:
+
+                def start() -> SparkSession:
+                    listener(None, f"starting Spark ({master})")
+                    open_loggers()
+                    with ending.held():
+                        spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
                     warm(spark)
-                    found = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
+                    return spark
+
+                lazy = LazySession(start, master, conf)
+                try:
+                    found = flood.run(backfill, lazy, progress=lambda seen: listener(seen, ""))
                 finally:
-                    end(spark)
+                    if lazy.started is not None:
+                        end(lazy.started)
             certificate = found
         except HeadgateError as error:
             raise _with_log(error, log) from error
@@ -239,7 +248,10 @@ class _Ending:
 
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        self._set(_end)
+        self._waiting: list[int] | None = None
+        """The signals that came while they were held; None while they are not."""
+        for number, before in self._before.items():
+            signal.signal(number, before if before is signal.SIG_IGN else self._came)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -248,31 +260,21 @@ class _Ending:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """During the start of Spark the first signal waits; the second one acts at once. Reason: a JVM that is interrupted during
-        its start would stay for ever."""
-        came: list[int] = []
-
-        def note(number: int, frame: FrameType | None) -> None:
-            came.append(number)
-            if len(came) > 1:
-                _end(number, frame)
-
-        self._set(note)
+        """During the start of Spark, in any thread, the first signal waits; the second one acts at once. Reason: a JVM that is
+        interrupted during its start would stay for ever."""
+        came = self._waiting = []
         try:
             yield
         finally:
-            # Spark has set its own handler by now. That handler would call the JVM while another call to it is in progress.
-            self._set(_end)
+            self._waiting = None
             if came:
-                raise KeyboardInterrupt
+                os.kill(os.getpid(), came[0])
 
-    def _set(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before if before is signal.SIG_IGN else handler)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        waiting = self._waiting
+        if waiting is None or waiting:
+            raise KeyboardInterrupt
+        waiting.append(number)
 
 
 @contextmanager
@@ -289,7 +291,6 @@ def quiet() -> Iterator[Path]:
     before = sys.stderr
     os.dup2(handle, 2)
     os.close(handle)
-    _open_loggers()
     sys.stderr = os.fdopen(own, "w", buffering=1)
     logs = logging.FileHandler(name)
     logging.getLogger().addHandler(logs)
@@ -312,13 +313,14 @@ def quiet() -> Iterator[Path]:
             os.unlink(name)
 
 
-def _open_loggers() -> None:
+def open_loggers() -> None:
     """Make PySpark's loggers of failed queries. They keep the stream that is `sys.stderr` at that moment, and print JSON with a
     stack trace for each error that we report in a line."""
     from pyspark.logger import PySparkLogger
 
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name)
+    with redirect_stderr(sys.__stderr__):  # whose descriptor leads to Spark's log
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            PySparkLogger.getLogger(name)
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.cli import output
-from headgate.broker.cli.flood import quiet
+from headgate.broker.cli.flood import open_loggers, quiet
 from headgate.broker.client.gate_admin import Gate
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.calls import apart
@@ -299,6 +299,7 @@ def _analyst() -> Iterator[Analyse | None]:
             output.fail(f"{flood.name}: Spark {doing} its expressions on {span.key}", "headgate flood")
             if not started:
                 held.enter_context(quiet())
+                open_loggers()
                 master = f"local[{min(os.cpu_count() or 1, 2)}]"
                 started.append(apart(lambda: session(master, app_name="headgate flood check")))
                 held.callback(end, started[0])

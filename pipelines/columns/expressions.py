@@ -8,7 +8,7 @@ or knows Spark: trees are plain data, and go to the tasks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
@@ -241,23 +241,20 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
         return _headers(rows, known)
     arguments = tuple(_read(rows, known) for _ in range(row["num-children"]))
     if name == "AttributeReference":
-        found = known[_identity(row)]
-        if arrow_type(found.kind) is None:
-            raise UnlikeError(f"column `{found.name}` is of type {found.kind.partition(' ')[0]}")
-        return found
+        return readable(known[_identity(row)])
     if name == "Literal":
         return _constant(row)
     if name == "MonotonicallyIncreasingID":
         return Node("column", "long", name=ROW)
     if name in _COMPARISONS:
-        return _comparison(name, arguments)
+        return comparison(name, arguments)
     if name in _LOGIC:
         return Node(_LOGIC[name], "boolean", arguments)
     if name == "In":
-        equal = [_comparison("EqualTo", (arguments[0], one)) for one in arguments[1:]]
+        equal = [comparison("EqualTo", (arguments[0], one)) for one in arguments[1:]]
         return reduce(lambda left, right: Node("or", "boolean", (left, right)), equal)
     if name == "Cast":
-        return _cast(row, arguments[0])
+        return cast(arguments[0], _kind(row), row.get("timeZoneId"))
     if name in _TIMES and arguments[0].kind in INTEGERS:
         return Node("time", "timestamp", arguments, value=_TIMES[name])
     if name == "Coalesce":
@@ -267,7 +264,15 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
     raise UnlikeError(f"Spark's {name} is not computed on columns")
 
 
-def _comparison(name: str, sides: tuple[Node, ...]) -> Node:
+def readable(column: Node) -> Node:
+    """A column that has an equal Arrow type. Raises UnlikeError for another one."""
+    if arrow_type(column.kind) is None:
+        raise UnlikeError(f"column `{column.name}` is of type {column.kind.partition(' ')[0]}")
+    return column
+
+
+def comparison(name: str, sides: tuple[Node, ...]) -> Node:
+    """A comparison by Catalyst's name of it. Raises UnlikeError for sides that Arrow compares in another way."""
     if sides[0].kind != sides[1].kind:
         raise UnlikeError(f"Spark's {name} of two types")
     if sides[0].kind in FLOATS:
@@ -311,7 +316,12 @@ def _json(row: Mapping[str, Any], rows: Any, known: Mapping[int, Node]) -> Node:
     names, fields = parts[::2], parts[1::2]
     if any(one.function != "column" for one in fields):
         raise UnlikeError("Spark makes the JSON of an expression")
-    return Node("json", "string", tuple(fields), value=tuple(one.value for one in names))
+    return row_as_json([one.value for one in names], fields)
+
+
+def row_as_json(names: Iterable[str], columns: Iterable[Node]) -> Node:
+    """The JSON of a row of these columns."""
+    return Node("json", "string", tuple(columns), value=tuple(names))
 
 
 def _headers(rows: Any, known: Mapping[int, Node]) -> Node:
@@ -332,7 +342,7 @@ def _of_pair(rows: Any) -> Node:
     """An expression of the fields of one pair."""
     row = next(rows)
     if _class(row) == "Cast":
-        return _cast(row, _of_pair(rows))
+        return cast(_of_pair(rows), _kind(row), row.get("timeZoneId"))
     if _class(row) == "GetStructField":
         field = next(rows)["dataType"]["fields"][row["ordinal"]]
         if field["type"] not in IN_PAIRS:
@@ -368,15 +378,16 @@ def _pairs(rows: Any, known: Mapping[int, Node]) -> Node:
     raise UnlikeError(f"Spark's {name} of headers is not computed on columns")
 
 
-def _cast(row: Mapping[str, Any], argument: Node) -> Node:
-    before, after = argument.kind, _kind(row)
+def cast(argument: Node, after: str, zone: str | None) -> Node:
+    """A cast to the kind `after`, in a session's zone. Raises UnlikeError for one that Arrow does in another way."""
+    before = argument.kind
     if before == after:
         return argument
     if after in ("timestamp", "timestamp_ntz") and before in ("date", "timestamp", "timestamp_ntz"):
-        if row.get("timeZoneId") not in UTC and "timestamp" in (before, after):
-            raise UnlikeError(f"a time without a zone is in the session's zone. zone=`{row.get('timeZoneId')}`")
+        if zone not in UTC and "timestamp" in (before, after):
+            raise UnlikeError(f"a time without a zone is in the session's zone. zone=`{zone}`")
         return Node("cast", after, (argument,))
-    if before == "string" and after in TYPES and (row.get("timeZoneId") in UTC or after != "timestamp"):
+    if before == "string" and after in TYPES and (zone in UTC or after != "timestamp"):
         return Node("cast", after, (argument,))
     widens = before in INTEGERS and after in INTEGERS and INTEGERS.index(before) < INTEGERS.index(after)
     decimal = _DECIMAL.fullmatch(before)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
+from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
 from headgate.pipelines.columns.files import Access, local_path
@@ -28,6 +26,7 @@ from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
 from headgate.pipelines.columns.plan import (
     SORT_BYTES,
+    Buckets,
     Limits,
     Stretch,
     buckets,
@@ -36,9 +35,10 @@ from headgate.pipelines.columns.plan import (
     task_bytes,
     writers,
 )
+from headgate.pipelines.columns.source import Source
 from headgate.pipelines.columns.stand_ins import Bucket, access
 from headgate.pipelines.columns.tasks import Counted, Spec
-from headgate.pipelines.columns.writing import Part
+from headgate.pipelines.columns.writing import Blob, Part
 from headgate.pipelines.extents import Written
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
@@ -46,7 +46,6 @@ from headgate.pipelines.session import is_local
 from headgate.pipelines.spark_paths import S3_SCHEMES
 
 if TYPE_CHECKING:
-    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 _LISTING = frozenset(("path", "paths", "recursivefilelookup", "pathglobfilter", "basepath", "__globpaths__"))
@@ -63,25 +62,12 @@ _IN_PATHS = frozenset((*INTEGERS, "date", "string"))
 """Types that Spark gives to columns in paths, as far as columns know them."""
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
-_UNLIKE = re.compile(rf"{re.escape(UnlikeError.__module__)}\.{UnlikeError.__name__}: (.*)")
-_T = TypeVar("_T")
 _FORMATS = {
     "ParquetFileFormat": frozenset[str](),
     "CSVFileFormat": frozenset(("header", "sep", "delimiter", "inferschema")),
     "JsonFileFormat": frozenset[str](),
 }
 """Spark's classes of the formats that columns know, and the options that they know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A source that can be read on columns."""
-
-    query: Query
-    has_key: bool
-    pieces: tuple[Piece, ...]
-    limits: Limits
-    lines: Lines | None = None
 
 
 def read_source(rows: Rows) -> Source:
@@ -249,13 +235,13 @@ class ColumnWork:
     engine = ARROW
     why = ""
 
-    def __init__(self, spark: SparkSession, source: Source, ties: tuple[str, ...], partitions: int) -> None:
-        self._context: Any = spark.sparkContext
+    def __init__(self, engine: Engine, source: Source, partitions: int) -> None:
+        self._engine = engine
         rows = sum(piece.rows for piece in source.pieces)
         self._spec = Spec(
             source.query,
             partitions,
-            ties,
+            source.ties,
             max(rows // SAMPLES, 1),
             spreads=not source.has_key,
             lines=source.lines,
@@ -263,11 +249,11 @@ class ColumnWork:
         )
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
-        self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), self._context.defaultParallelism, source.limits)
+        self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), engine.slots, source.limits)
         self._unit_bytes = min(self._task_bytes, SORT_BYTES)
         self._stretches = stretches(pieces, self._task_bytes)
         self._spans_known = all((piece.low_us, piece.high_us) != ALWAYS for piece in pieces)
-        self.way = way(str(self._context.master), source.limits)
+        self.way = way(engine.master, source.limits)
         self._counted: list[Counted] = []
 
     def count(self) -> Counts:
@@ -289,12 +275,8 @@ class ColumnWork:
         work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
         spec, each = self._spec, not self._spans_known
 
-        def count(task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
-            number, pieces = task
-            return [tasks.count(spec, number, (piece,)) for piece in pieces] if each else [tasks.count(spec, number, pieces)]
-
         with spark_errors("source cannot be counted"):
-            self._counted = _collected(self._tasks(work).flatMap(count))
+            self._counted = self._engine.each(partial(_count, spec, each), work)
         keyless = sum(one.keyless for one in self._counted)
         if not self._spans_known and (self._spec.spreads or not keyless):
             self._divide_again([piece for _, pieces in work for piece in pieces])
@@ -320,31 +302,16 @@ class ColumnWork:
         with_rows = {one.stretch for one in self._counted if sum(one.rows)}
         large = [one for one in self._stretches if one.raw_bytes > self._task_bytes and one.number in with_rows]
         spec = self._spec
-        with self._spill() as spill, spark_errors("the job failed."):
-            jobs = [self._exchanged(one, job, spill) for one in large]
+        with self._engine.spill() as spill, spark_errors("the job failed."):
+            jobs: list[Writing] = [self._exchanged(one, job, spill) for one in large]
             if small:
-                work = [(one.number, one.units(self._unit_bytes)) for one in small]
-                jobs.append(self._tasks(work).flatMap(lambda task: writing.write_stretch(spec, job, *task)))
-            parts = _collected(self._context.union(jobs)) if jobs else []
+                jobs.append(
+                    Direct(partial(_write_stretch, spec, job), [(one.number, one.units(self._unit_bytes)) for one in small])
+                )
+            parts = self._engine.write(jobs)
         return _in_offset_order(parts, job.bases)
 
-    @contextmanager
-    def _spill(self) -> Iterator[str | None]:
-        """A directory for the rows of large stretches on their way between tasks, if all tasks run on this machine."""
-        if not is_local(self._context.master):
-            yield None
-            return
-        # Spark removes its own directory even if this process is killed. A task that was cancelled may still write.
-        place = self._context._temp_dir
-        with tempfile.TemporaryDirectory(prefix="headgate-rows-", dir=place, ignore_cleanup_errors=True) as directory:
-            yield directory
-
-    def _tasks(self, work: list[Any]) -> RDD[Any]:
-        """One task for each piece of work."""
-        found: RDD[Any] = self._context.parallelize(work, max(len(work), 1))
-        return found
-
-    def _exchanged(self, stretch: Stretch, job: Job, spill: str | None) -> RDD[Part]:
+    def _exchanged(self, stretch: Stretch, job: Job, spill: str | None) -> Exchanged:
         """Read a large stretch in some tasks, and write its buckets in others."""
         spec = self._spec
         mine = [one for one in self._counted if one.stretch == stretch.number]
@@ -354,22 +321,28 @@ class ColumnWork:
                 samples[partition].append(time)
         rows = [sum(one.rows[partition] for one in mine) for partition in range(spec.partitions)]
         into = buckets(rows, samples, self._row_bytes, self._unit_bytes)
-        writer = writers(into.buckets, self._task_bytes)
-        number = stretch.number
-        read = self._tasks(readings(stretch, self._task_bytes)).flatMap(lambda pieces: writing.exchange(spec, into, pieces, spill))
-        moved = read.partitionBy(writer[-1] + 1, lambda bucket: writer[bucket])
-        return moved.mapPartitionsWithIndex(lambda task, blobs: writing.write_buckets(spec, job, number, task, blobs))
+        return Exchanged(
+            partial(_read_stretch, spec, into, spill),
+            readings(stretch, self._task_bytes),
+            writers(into.buckets, self._task_bytes),
+            partial(writing.write_buckets, spec, job, stretch.number),
+        )
 
 
-def _collected(rows: RDD[_T]) -> list[_T]:
-    """All rows. Raises UnlikeError when a task finds that its rows are not for columns."""
-    try:
-        return rows.collect()
-    except Exception as error:  # of several classes; only the message has the task's own
-        unlike = _UNLIKE.search(str(error))
-        if unlike is None:
-            raise
-        raise UnlikeError(unlike.group(1)) from error
+# The following run in the tasks.
+
+
+def _count(spec: Spec, each: bool, task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
+    number, pieces = task
+    return [tasks.count(spec, number, (piece,)) for piece in pieces] if each else [tasks.count(spec, number, pieces)]
+
+
+def _read_stretch(spec: Spec, into: Buckets, spill: str | None, pieces: Iterable[Piece]) -> Iterator[tuple[int, Blob]]:
+    return writing.exchange(spec, into, pieces, spill)
+
+
+def _write_stretch(spec: Spec, job: Job, task: tuple[int, tuple[tuple[Piece, ...], ...]]) -> list[Part]:
+    return writing.write_stretch(spec, job, *task)
 
 
 def _in_offset_order(parts: list[Part], bases: dict[int, int]) -> list[Written]:

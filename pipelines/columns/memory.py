@@ -88,7 +88,7 @@ def need_of(master: str, conf: Mapping[str, str], machine: Machine, source_bytes
     limits = limits_of(conf.get(MEMORY_SETTING))
     each = PYTHON_BYTES + limits.memory_bytes
     if is_local(master):
-        slots = _slots(master, machine.cores)
+        slots = slots_of(master, machine.cores)
         taken = machine.heap_bytes + slots * PYTHON_BYTES + min(slots * limits.memory_bytes, ROWS_FACTOR * source_bytes)
         if taken <= machine.memory_bytes:
             return Need(each, slots)
@@ -115,7 +115,7 @@ def need_of(master: str, conf: Mapping[str, str], machine: Machine, source_bytes
     )
 
 
-def _slots(master: str, cores: int) -> int:
+def slots_of(master: str, cores: int) -> int:
     """Tasks at a time of a local master."""
     found = re.match(r"local\[(\d+|\*)", master)
     if found is None:

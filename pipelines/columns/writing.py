@@ -18,14 +18,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.broker.log.column_partitioner import runs
+from headgate.pipelines.attempts import attempt_id
 from headgate.pipelines.columns.expressions import TIMESTAMP, array_of
 from headgate.pipelines.columns.layout import Piece
 from headgate.pipelines.columns.ordering import in_order, place_of
 from headgate.pipelines.columns.plan import Buckets
 from headgate.pipelines.columns.runs import Order, disk_is_there, sorted_rows, temporary
 from headgate.pipelines.columns.tasks import ROWS_MAX, Spec, records
-from headgate.pipelines.extents import ExtentFiles, attempt_id
+from headgate.pipelines.extents import ExtentFiles
 from headgate.pipelines.plan import Job
+
+DIRECTORIES = "SPARK_LOCAL_DIRS"
+"""Environment variable with the directories for rows that do not fit into a task's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ def _kept(blobs: Iterable[tuple[int, Blob]], bytes_max: int) -> Iterator[dict[in
 
 def _local_directory() -> str | None:
     """Spark's directory for files of this task on this machine. Spark removes it at its end, whatever becomes of the task."""
-    places = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one]
+    places = [one for one in os.environ.get(DIRECTORIES, "").split(",") if one]
     return places[attempt_id() % len(places)] if places else None
 
 

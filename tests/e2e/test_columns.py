@@ -23,10 +23,12 @@ import pytest
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.columns import tasks, writing
+from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.memory import MEMORY_SETTING
 from headgate.pipelines.columns.plan import Bucket, Buckets
+from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.extents import Written
 from headgate.pipelines.plan import ARROW, SPARK, Counts, Job, Rows, load, records
 from headgate.pipelines.work import RowWork, Work, counted
@@ -69,13 +71,15 @@ def result(work: Work, counts: Counts, store: Path) -> tuple[tuple[int, ...], li
 
 
 def same_on_both_ways(spark: SparkSession, rows: Rows, place: Path) -> Counts:
-    """Write the rows on both ways and compare. Returns the counts."""
-    columns = ColumnWork(spark, read_source(rows), rows.ties, PARTITIONS)
+    """Write the rows on both ways, on columns with and without Spark's tasks, and compare. Returns the counts."""
+    columns = ColumnWork(SparkEngine(spark), read_source(rows), PARTITIONS)
     moved = RowWork(spark, rows, PARTITIONS, "")
     counts, spark_counts = columns.count(), moved.count()
     assert counts == spark_counts
     ours, theirs = result(columns, counts, place / "columns"), result(moved, spark_counts, place / "rows")
     assert ours[2] == theirs[2]
+    plain = ColumnWork(Processes(0), read_source(rows), PARTITIONS)
+    assert plain.count() == counts and result(plain, counts, place / "plain")[2] == theirs[2]
     assert [(one.partition, one.tally) for one in ours[1]] == [(one.partition, one.tally) for one in theirs[1]]
     return counts
 
@@ -197,7 +201,7 @@ def test_a_header_without_a_name_is_refused_alike(spark: SparkSession, tmp_path:
         place = tmp_path / str(number)
         write(place / "a.parquet", pairs=pa.array([[{"n": "a", "v": "b"}], [bad]], pa.list_(pair)))
         rows = rows_of(spark, place, headers="pairs")
-        columns = ColumnWork(spark, read_source(rows), rows.ties, PARTITIONS)
+        columns = ColumnWork(SparkEngine(spark), read_source(rows), PARTITIONS)
         for work in (columns, RowWork(spark, rows, PARTITIONS, "")):
             counts = work.count()
             with pytest.raises(InvalidError, match="header"):
@@ -395,7 +399,7 @@ def test_orc_goes_through_rows(spark: SparkSession, lake: Path, tmp_path: Path) 
     spark.read.parquet(str(lake)).repartition(2).write.orc(str(tmp_path / "lake"))
     work, counts = counted(spark, rows_of(spark, tmp_path / "lake", format="orc", event_time="day"), PARTITIONS)
     assert (work.engine, work.why) == (SPARK, "the source is not Parquet, CSV or JSON: OrcFileFormat")
-    columns = ColumnWork(spark, read_source(rows_of(spark, lake, event_time="day")), (), PARTITIONS)
+    columns = ColumnWork(SparkEngine(spark), read_source(rows_of(spark, lake, event_time="day")), PARTITIONS)
     assert counts == columns.count()
     assert result(work, counts, tmp_path / "orc")[2] == result(columns, counts, tmp_path / "parquet")[2]
 
@@ -473,7 +477,7 @@ def test_without_event_time_the_order_is_that_of_the_source(
         pq.write_table(few, path, row_group_size=60)
     rows = rows_of(spark, files[0].parent, event_time=None, **changed)
     same_on_both_ways(spark, rows, tmp_path / "both")
-    work = ColumnWork(spark, read_source(rows), rows.ties, PARTITIONS)
+    work = ColumnWork(SparkEngine(spark), read_source(rows), PARTITIONS)
     found = result(work, work.count(), tmp_path / "all")[2]
     table = pa.concat_tables(pq.read_table(path, partitioning=None) for path in files)
     if "where" in changed:
@@ -537,7 +541,7 @@ def touch_footer(path: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_told(spark: SparkSession, tmp_path: Path, harm: Any, counted_before: bool) -> None:
     path = tmp_path / "lake" / "a.parquet"
     write(path)
-    work = ColumnWork(spark, read_source(rows_of(spark, path.parent)), (), PARTITIONS)
+    work = ColumnWork(SparkEngine(spark), read_source(rows_of(spark, path.parent)), PARTITIONS)
     if counted_before:
         work.count()
     harm(path)

@@ -16,6 +16,7 @@ from headgate.broker.runtime.errors import RetryError
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.columns import plan as columns_plan
 from headgate.pipelines.columns import writing
+from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.plan import SPARK, Rows, records
@@ -278,4 +279,4 @@ def test_lines_that_change_meanwhile_are_told(spark: SparkSession, tmp_path: Pat
     (path / "1.csv").write_bytes((path / "1.csv").read_bytes()[:-1] + b" ")
     os.utime(path / "1.csv", ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(RetryError, match=f"changed or vanished.*file=`{path}/1.csv`"):
-        ColumnWork(spark, source, (), PARTITIONS).count()
+        ColumnWork(SparkEngine(spark), source, PARTITIONS).count()

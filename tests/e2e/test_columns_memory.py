@@ -31,6 +31,7 @@ PARTITIONS = 3
 
 _FLOOD = """
 import json, os, sys
+from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.plan import Job, load, records
 from headgate.pipelines.session import end, session
@@ -39,7 +40,7 @@ source, store, memory = sys.argv[1:]
 spark = session("local[1]", conf={"spark.headgate.taskMemory": memory})
 rows = records(load(spark, source, "parquet", {}), key="user", value="payload", event_time="at", headers=None, order_by=(),
                where=None, now_ms=0, options={})
-work = ColumnWork(spark, read_source(rows), rows.ties, 3)
+work = ColumnWork(SparkEngine(spark), read_source(rows), 3)
 counts = work.count()
 written = work.write(Job(store, "t/", "job", 64 << 20, {}))
 

@@ -20,6 +20,7 @@ from pyiceberg.catalog import load_catalog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.backfill import Backfill
 from headgate.pipelines.columns import tasks
+from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.files import Access, access_of
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.stand_ins import hadoop_settings
@@ -198,7 +199,7 @@ def test_an_object_that_changes_meanwhile_is_told(spark: SparkSession, s3_server
     key = str(path.relative_to(tmp_path))
     source = read_source(rows_from(spark, f"s3://{bucket}/a #%41 lake"))
     assert SECRET not in repr(source)
-    work = ColumnWork(spark, source, (), PARTITIONS)
+    work = ColumnWork(SparkEngine(spark), source, PARTITIONS)
     work.count()
     data = bytearray(path.read_bytes())
     data[20] ^= 1

@@ -42,9 +42,10 @@ def test_a_call_that_an_ending_jvm_breaks_off_is_not_printed() -> None:
 FAILED_QUERY = """
 from pyspark.logger import PySparkLogger
 
-from headgate.broker.cli.flood import quiet
+from headgate.broker.cli.flood import open_loggers, quiet
 
 with quiet() as log:
+    open_loggers()
     try:
         raise ValueError("no such column")
     except ValueError:
