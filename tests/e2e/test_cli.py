@@ -1,7 +1,7 @@
 """The user's commands against a real broker: their output, its destination, and their failures.
 
-Runs `headgate topic|produce|consume|status` as processes, with pipes and on a pseudo-terminal; confluent-kafka reads the records
-of `produce` and writes those that `consume` reads. Compared: output, exit codes, records. A mismatch means that a script or a
+Runs `headgate topic|produce|consume|status` as processes, with files, pipes and a pseudo-terminal; confluent-kafka reads what
+`produce` writes and writes what `consume` reads. Compared: output, exit codes, records. A mismatch means that a script or a
 user sees something else than the stored records, a traceback instead of a reason, or control codes in a pipe.
 """
 
@@ -22,6 +22,7 @@ import pytest
 
 from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.runtime.setting_kinds import parse_time_ms
+from tests.support import commands
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.ports import free_port
@@ -46,16 +47,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def headgate(
     broker: BrokerProcess | None, *arguments: str, stdin: bytes = b"", fails: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with pipes. Output is decoded as arguments are encoded; a traceback always fails the test."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headgate.broker.cli.main", *arguments],
-        input=stdin, capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S,
-    )  # fmt: skip
-    out, err = os.fsdecode(done.stdout), done.stderr.decode()
-    assert "Traceback" not in err, err
-    assert "\x1b" not in out + err, "control codes in a pipe"
-    assert (done.returncode != 0) == fails, (done.returncode, out, err)
-    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+    """Run a command without a terminal. A traceback always fails the test."""
+    done = commands.run(arguments, environment(broker), stdin=stdin, timeout_s=TIMEOUT_S)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr, "control codes without a terminal"
+    assert (done.returncode != 0) == fails, (done.returncode, done.stdout, done.stderr)
+    return done
 
 
 def test_store_commands(broker: BrokerProcess) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_cli import TIMEOUT_S, environment, error_line, headgate, on_terminal
+from tests.support import commands
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 
 
@@ -34,11 +34,7 @@ def lines(broker: BrokerProcess, *arguments: str) -> list[str]:
 
 def run(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command that has no cluster but that of its arguments, its profiles, and these variables."""
-    return subprocess.run(
-        [sys.executable, "-m", "headgate.broker.cli.main", *arguments],
-        capture_output=True, text=True, cwd=ROOT, env=environment(None) | {"XDG_CONFIG_HOME": str(home), **variables},
-        timeout=TIMEOUT_S,
-    )  # fmt: skip
+    return commands.run(arguments, environment(None) | {"XDG_CONFIG_HOME": str(home), **variables}, timeout_s=TIMEOUT_S)
 
 
 def test_the_cluster_before_and_behind_the_command_and_in_profiles(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -1,21 +1,22 @@
 """`headgate group`, against a real broker with a confluent-kafka group.
 
-Runs the commands as processes with pipes. Compared: output, exit codes, and the positions that the client sees afterwards. A
-mismatch means that a user or a script gets wrong information, or that a command that only shows positions moves them.
+Runs the commands as processes without a terminal. Compared: output, exit codes, and the positions that the client sees afterwards.
+A mismatch means that a user or a script gets wrong information, or that a command that only shows positions moves them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support import commands
+from tests.support.broker_process import HOST, BrokerProcess
 
 TIMEOUT_S = 60.0
 RECORDS = 40
@@ -39,17 +40,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def headgate(broker: BrokerProcess, *arguments: str, code: int = 0) -> str:
     """Run a command; returns stdout, or stderr if it must fail."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headgate.broker.cli.main", "group", *arguments, "--cluster", f"{HOST}:{broker.grpc_port}"],
-        capture_output=True,
-        cwd=ROOT,
-        timeout=TIMEOUT_S,
-        text=True,
-        check=False,
-    )
+    done = run(broker, *arguments, code=code)
+    return done.stderr if code else done.stdout
+
+
+def run(broker: BrokerProcess, *arguments: str, code: int) -> subprocess.CompletedProcess[str]:
+    done = commands.run(["group", *arguments, "--cluster", f"{HOST}:{broker.grpc_port}"], os.environ, timeout_s=TIMEOUT_S)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done.stderr if code else done.stdout
+    return done
 
 
 def consumer(broker: BrokerProcess, group: str) -> Consumer:
@@ -141,11 +140,9 @@ def test_delete(broker: BrokerProcess) -> None:
 def test_one_wrong_name_does_not_spoil_the_others(broker: BrokerProcess) -> None:
     for group in ("first", "last"):
         commit(broker, group, "a", 1)
-    command = [sys.executable, "-m", "headgate.broker.cli.main", "group"]
-    names = ["first", "none", "last", "nobody", "--cluster", f"{HOST}:{broker.grpc_port}"]
     for action, said in (("describe", "group {}: Empty"), ("delete", "group {} deleted")):
-        done = subprocess.run([*command, action, *names], capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, text=True, check=False)
-        assert done.returncode == 1 and len(done.stderr.splitlines()) == 2, done.stderr
+        done = run(broker, action, "first", "none", "last", "nobody", code=1)
+        assert len(done.stderr.splitlines()) == 2, done.stderr
         assert all(said.format(name) in done.stdout for name in ("first", "last")), done.stdout
         assert all(f"group does not exist. group=`{name}`" in done.stderr for name in ("none", "nobody")), done.stderr
     assert committed(broker, "last") == -1001
@@ -176,12 +173,5 @@ def test_mistakes_are_told_on_one_line(broker: BrokerProcess, arguments: tuple[s
 
 
 def test_the_help_names_the_commands() -> None:
-    help_text = subprocess.run(
-        [sys.executable, "-m", "headgate.broker.cli.main", "group"],
-        capture_output=True,
-        cwd=ROOT,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    ).stdout
+    help_text = commands.run(["group"], os.environ).stdout
     assert all(name in help_text for name in ("list", "describe", "reset", "delete"))
