@@ -68,8 +68,9 @@ security: $(STAMP) ## logins, ACLs and quotas beside Apache Kafka, all clients t
 chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: CHAOS_FLAGS='--rounds 100 --seed 7'
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
-simulate: $(STAMP) ## 1,000 lives of a simulated cluster, each from a seed that can be run again
+simulate: $(STAMP) ## 1,000 lives of a simulated cluster, each from a seed that can be run again; then every planted bug
 	@$(BIN)/python -m headgate.broker.testing.simulate $(SIMULATE_FLAGS)
+	@$(if $(SIMULATE_FLAGS),,$(BIN)/python -m pytest -q -m "slow or not slow" tests/simulation/test_canaries.py)
 
 lint: $(STAMP) ## ruff, mypy --strict, and the import contracts
 	@$(BIN)/ruff check

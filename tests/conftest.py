@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +26,7 @@ from tests.support.npm import install, missing
 from tests.support.s3_foreign import SERVERS
 from tests.support.s3_foreign import missing as s3_server_missing
 from tests.support.s3_server import s3_server
+from tests.support.shares import SPARK, Shares, share_of
 from tests.support.spark import spark
 
 __all__ = ["s3_server", "spark"]  # fixtures, found by their names
@@ -67,8 +69,15 @@ def pytest_report_header(config: pytest.Config) -> str:
     return "kafkajs: node and npm are here" if _kafkajs_missing is None else f"kafkajs: TESTS DO NOT RUN, {_kafkajs_missing}"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
+    return Shares(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     global _kafkajs_missing, _no_mount
+    # The largest share begins first, so that no worker is left alone with it.
+    items.sort(key=lambda item: share_of(item.nodeid.partition("::")[0]) != SPARK)
     needing = [item for item in items if item.get_closest_marker("kafkajs")]
     if needing and _kafkajs_missing is None:
         try:
