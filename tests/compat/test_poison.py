@@ -8,8 +8,7 @@ means that one client can block all readers of a partition, or that a refused ba
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +20,7 @@ from headgate.broker.runtime.errors import InvalidError
 from tests.compat.conftest import EXTERNAL
 from tests.compat.test_errors import INVALID_RECORD, MESSAGE_TOO_LARGE, Broker, broker
 from tests.compat.topics import create_topic, fresh
-from tests.support import oracle
+from tests.support import commands, oracle
 from tests.support.batches import batch, patched
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
@@ -124,10 +123,7 @@ class Skipped:
                     self.poison[number].append((base, self.ends[number] - 1))
 
     def headgate(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "headgate.broker.cli.main", "topic", *arguments, "--cluster", self.cluster],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        done = commands.run(["topic", *arguments, "--cluster", self.cluster], os.environ)
         assert done.returncode == code, (done.stdout, done.stderr)
         return done.stdout
 

@@ -34,6 +34,7 @@ from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.progress import Phase, Progress
 from headgate.pipelines.verify import verify
+from tests.support import commands
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, as_json, events, expected, read_json, write
@@ -976,9 +977,6 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
     ],
 )
 def test_mistakes_on_the_command_line(broker: BrokerProcess, arguments: tuple[str, ...], code: int, words: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "headgate.broker.cli.main", "flood", *arguments],
-        cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+    done = commands.run(["flood", *arguments], os.environ | {"HEADGATE_CLUSTER": cluster(broker)}, timeout_s=TIMEOUT_S)
     assert done.returncode == code, done.stderr
     assert len(done.stderr.splitlines()) == 1 and all(word in done.stderr for word in words), done.stderr

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BrokerFactory
+from tests.support import commands
 from tests.support.verifier import Verifier
 
 
@@ -67,9 +68,8 @@ def test_a_store_that_goes_back_in_time_is_found_out(make_broker: BrokerFactory,
     assert f"offset {lost['offset']}, producer {lost['producer']} sequence {lost['sequence']}" in again.stdout
 
 
-def headgate(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headgate.broker.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, **(env or {})})
+def headgate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return commands.run(arguments, os.environ, timeout_s=100)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,10 @@ def test_what_cannot_run_is_one_line_and_code_2(arguments: tuple[str, ...], said
 
 def test_without_its_client_it_names_the_command_that_installs_it(tmp_path: Path) -> None:
     (tmp_path / "confluent_kafka.py").write_text("raise ModuleNotFoundError(name='confluent_kafka')")
-    ended = headgate("verify", "--bootstrap", "127.0.0.1:1", env={"PYTHONPATH": str(tmp_path)})
+    ended = subprocess.run(
+        [sys.executable, "-m", "headgate.broker.cli.main", "verify", "--bootstrap", "127.0.0.1:1"],
+        capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "headgate verify: confluent-kafka is not installed: pip install 'headgate[verify]'\n"
 
