@@ -31,6 +31,7 @@ from tests.support.broker_process import ROOT
 
 REQUEST_BYTES_MAX = 1 << 20
 """Size of a request: a command's arguments and its environment."""
+READY = b"ready"
 CLIENTS = ("headgate.broker.client.consumer", "headgate.broker.client.producer")
 
 
@@ -68,7 +69,7 @@ def run(
 
 @cache
 def _server() -> socket.socket:
-    """The connection to the process that forks, which ends with this one."""
+    """The connection to the process that forks, which ends with this one. Returns when that process has imported the commands."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -81,6 +82,7 @@ def _server() -> socket.socket:
         process.wait()
 
     atexit.register(end)
+    assert ours.recv(len(READY)) == READY, "the commands cannot be imported"
     return ours
 
 
@@ -89,6 +91,7 @@ def _serve(requests: socket.socket) -> int:
     from headgate.broker.cli.main import main
 
     _import_commands()
+    requests.send(READY)
     gc.freeze()  # otherwise a collection in a forked process copies all of this one's memory
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no forked process is waited for here
     while True:
@@ -99,7 +102,7 @@ def _serve(requests: socket.socket) -> int:
         if os.fork() == 0:
             requests.close()
             if _watched(socket.socket(fileno=streams[3])):
-                os._exit(0)
+                _end(0)
             for number, stream in enumerate(streams[:3]):
                 os.dup2(stream, number)
                 os.close(stream)
@@ -124,11 +127,10 @@ def _watched(asking: socket.socket) -> bool:
 
 
 def _end(code: int) -> NoReturn:
-    """End a forked process as Python ends, except that modules stay in memory: to empty them takes half a second of a processor."""
-    atexit._run_exitfuncs()  # type: ignore[attr-defined]
+    """End a forked process. Python would empty its modules first, which takes half a second of a processor."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(code)
+    os.execv("/bin/sh", ["sh", "-c", f"exit {code}"])
 
 
 def _import_commands() -> None:
