@@ -39,6 +39,11 @@ def acked(ledger: Ledger) -> None:
     ledger.ack(P, 0, [A, B])
 
 
+def thinned(ledger: Ledger) -> None:
+    acked(ledger)
+    ledger.thinned.add(P[0])
+
+
 def reserved(ledger: Ledger) -> None:
     """A gate for two rows in front of one record."""
     ledger.history[P] = {0: ("g", A), 1: ("g", B)}
@@ -66,6 +71,7 @@ def skipped(ledger: Ledger) -> None:
         (acked, ended((0, A), (1, B)), None),
         (acked, ended((0, A), (1, B), (2, C)), None),
         (acked, ended((0, A)), THERE),
+        (thinned, ended((0, A)), THERE),
         (acked, ended((1, B), start=1), THERE),
         (acked, lambda ledger: ledger.judge({}), THERE),
         (acked, ended((0, A), (1, C)), ONE),
@@ -110,10 +116,11 @@ def test_only_a_broker_that_hung_may_be_replaced_and_one_at_a_time() -> None:
     replacements.leads("leader")
     for broker, pause_s in ((hung, 3.0), (late, replacements.pause_s_max), (other, 3.0)):
         replacements.pauses(broker.process, pause_s)  # type: ignore[arg-type]
+    with pytest.raises(Violation, match="did nothing but run late"):
+        replacements.replaced(late)  # type: ignore[arg-type]
     replacements.replaced(hung)  # type: ignore[arg-type]
-    for broker in (late, other):
-        with pytest.raises(Violation, match="starved brokers stay"):
-            replacements.replaced(broker)  # type: ignore[arg-type]
+    with pytest.raises(Violation, match="after another silent broker"):
+        replacements.replaced(other)  # type: ignore[arg-type]
     now.s += replacements.timeout_s
     replacements.replaced(other)  # type: ignore[arg-type]
 
