@@ -1,33 +1,26 @@
-"""Floods on columns without Spark's jobs: their tasks run one after the other in the test's process, and Spark answers for many
-floods in one query.
+"""Floods on columns whose tasks run one after the other in the test's process, against one query of Spark's for many floods.
 
-A flood on columns is two Spark jobs, and one by rows is two or three more: seconds each, whatever the source. What the rows
-become does not depend on the process that runs the tasks, so tests that compare expressions and orders need no jobs of their own.
-`test_columns.py` and `test_columns_kills.py` keep whole floods, which show that the tasks also work in Spark's workers.
+A flood on columns in Spark's workers is two jobs, and one by rows is two or three more: seconds each, whatever the source. What
+the rows become does not depend on the process that runs the tasks. `test_columns.py` and `test_columns_kills.py` keep whole floods,
+which show that the tasks also work in Spark's workers.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.pipelines.columns.engine import Direct, Writing
 from headgate.pipelines.columns.job import ColumnWork, read_source
-from headgate.pipelines.columns.writing import Blob, Part
+from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.extents import Written
 from headgate.pipelines.plan import Counts, Job, Rows
 from headgate.pipelines.work import Work
 
 PARTITIONS = 5
-SLOTS = 2
-"""Tasks that Spark's session in tests runs at the same time; they decide how a source is divided."""
-
 FLOOD = "flood"
 """The column of Spark's query that tells the floods apart."""
 HEADERS = "array<struct<key: string, value: binary>>"
@@ -38,35 +31,9 @@ Found: TypeAlias = dict[int, list[Record]]
 """The records of each partition that has some, in the order of their offsets."""
 
 
-class InProcess:
-    """Runs the tasks of a flood on columns one after the other, here."""
-
-    slots = SLOTS
-    master = f"local[{SLOTS}]"
-
-    def each(self, task: Callable[[Any], Iterable[Any]], work: Sequence[Any]) -> list[Any]:
-        return [made for one in work for made in task(one)]
-
-    def write(self, jobs: Sequence[Writing]) -> list[Part]:
-        return [part for job in jobs for part in self._written(job)]
-
-    def _written(self, job: Writing) -> Iterable[Part]:
-        if isinstance(job, Direct):
-            return self.each(job.write, job.work)
-        moved: list[list[tuple[int, Blob]]] = [[] for _ in range(job.writers[-1] + 1)]
-        for bucket, rows in self.each(job.read, job.work):
-            moved[job.writers[bucket]].append((bucket, rows))
-        return [part for number, some in enumerate(moved) for part in job.write(number, some)]
-
-    @contextmanager
-    def spill(self) -> Iterator[str | None]:
-        with tempfile.TemporaryDirectory() as directory:
-            yield directory
-
-
 def on_columns(rows: Rows) -> ColumnWork:
     """The flood of these rows on columns, in this process. Raises UnlikeError when columns cannot read them."""
-    return ColumnWork(InProcess(), read_source(rows), PARTITIONS)
+    return ColumnWork(Processes(0), read_source(rows), PARTITIONS)
 
 
 def of_spark(floods: Mapping[str, Rows]) -> dict[str, Found]:
