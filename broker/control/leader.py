@@ -9,6 +9,7 @@ driver passes it events and executes the effects. Each other activity has a file
     orders.py           carries out splits, merges, moves and drains
     held_lease.py       renews the lease, and gives it back
     leader_gates.py     gates: opens, fills and expires them
+    file_sweeper.py     deletes the files of topics that nothing needs
     leader_tables.py    topics as Iceberg tables: writes their metadata
     leader_capacity.py  reservations, and the desired number of brokers
     term_tasks.py       the tasks of the term

@@ -1,4 +1,5 @@
-"""The leader's part in gates: it reserves offsets through leads, checks files, expires gates, and deletes unused files.
+"""The leader's part in gates: it reserves offsets through leads, checks files, and expires gates. `file_sweeper.py` deletes
+unused files.
 
 The rules of a gate are in `cluster/gates.py`. Every decision here is one commit. If a leader dies before the commit, the caller
 asks again, and the next leader starts the work again.
@@ -10,13 +11,13 @@ import asyncio
 import math
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from headgate.broker.cluster.edits.edit import Edit
-from headgate.broker.cluster.edits.files import CondemnFiles, ForgetFiles
-from headgate.broker.cluster.edits.gates import FillGate, OpenGate, ReleaseGate, RenewGate, TrimGates
+from headgate.broker.cluster.edits.gates import FillGate, OpenGate, ReleaseGate, RenewGate
 from headgate.broker.cluster.gates import (
     FRONT_EPOCH,
     STEP_FILES,
@@ -30,16 +31,13 @@ from headgate.broker.cluster.gates import (
     check_ttl,
     check_words,
     digest_of,
-    gate_of,
-    is_url,
     moved,
-    topic_of,
 )
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.control.file_sweeper import FileSweeper, SweepJournal
 from headgate.broker.control.timings import Timings
-from headgate.broker.engine.base.keys import is_of_table
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.steps import Steps
@@ -62,20 +60,14 @@ OPEN_TIMEOUT_S = 10.0
 RETRY_S = 0.05
 SWEEP_S_MAX = 600.0
 """Longest pause, in seconds, between two sweeps for unused files. The pause is shorter if the grace period of files is short."""
-SWEEP_PAGE = 1000
 
 
-class GatesJournal(Protocol):
+class GatesJournal(SweepJournal, Protocol):
     """The journal, as `LeaderGates` needs it (`leader_journal.LeaderJournal`)."""
-
-    @property
-    def manifest(self) -> Manifest: ...
 
     @property
     def is_over(self) -> bool:
         """True if the term has ended."""
-
-    async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None: ...
 
 
 class HoldingLeads(Protocol):
@@ -99,15 +91,13 @@ class LeaderGates:
         is_table_behind: Callable[[uuid.UUID], bool] = lambda topic_id: False,
     ) -> None:
         self._timings = timings or Timings()
-        self._is_table_behind = is_table_behind
-        """True if a topic's table may still name files whose place others have taken (`LeaderTables.is_behind`)."""
+        self.files = FileSweeper(engine, journal, is_table_behind)
         self._note = note or (lambda kind, why, topic: None)
         """Remembers an event, for people: kind, one sentence, topic."""
         self._engine = engine
         self._journal = journal
         self._leads = leads
         self._opening = asyncio.Lock()
-        self._grace_ms = engine.settings.gate_file_grace_ms
         self._deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
         """For each open gate: (renewals, monotonic time in seconds at which it expires). A new leader gives each gate its full
         time again."""
@@ -208,7 +198,7 @@ class LeaderGates:
                 gate = replace(wanted, opened_ms=self._engine.clock.now_ms())
                 try:
                     if gate.place == "front":
-                        await self._open_in_front(topic, gate, rows)
+                        await self._journal.commit_made(partial(_open_in_front, gate=gate, topic=topic, rows=rows))
                     else:
                         await self._open_behind(topic, gate, rows, files, digest)
                     opened = self._journal.manifest.gates.by_topic[topic.id][gate_id]
@@ -235,9 +225,6 @@ class LeaderGates:
                         self._leads.drop_holds(topic.id, gate_id)
                         raise
                 await asyncio.sleep(RETRY_S)
-
-    async def _open_in_front(self, topic: Topic, gate: Gate, rows: list[int]) -> None:
-        await self._journal.commit_made(lambda now: [OpenGate(_in_front(now, gate, topic, rows))])
 
     async def _open_behind(self, topic: Topic, gate: Gate, rows: list[int], files: list[ParquetExtent], digest: str) -> None:
         held = await self._hold(topic, gate.id, rows)
@@ -442,7 +429,7 @@ class LeaderGates:
                     await self._expire(gate)
                 if self._engine.clock.monotonic() >= sweep_s:
                     sweep_s = self._engine.clock.monotonic() + pause_s
-                    await self.sweep(grace_ms)
+                    await self.files.sweep(grace_ms)
             except (RetryError, InvalidError) as error:
                 # The store does not answer, or the manifest changed meanwhile. The next check sees the current state.
                 logger.warning("gates_wait", error=error.message)
@@ -476,80 +463,9 @@ class LeaderGates:
         except InvalidError as error:
             logger.info("gate_not_expired", topic=topic.name, gate=gate.id, error=error.message)
 
-    # -- files
 
-    async def sweep(self, grace_ms: int) -> None:
-        """Delete unused files: with rows below the logs' starts, of deleted topics, and of failed uploads.
-
-        A file is first condemned by a commit. From then on no gate can be filled with it. A leader that was replaced without
-        knowing it finds that out at this commit, before it deletes anything.
-
-        Args:
-            grace_ms: age in ms from which a file that nothing has ever named is deleted, and time after which a file is deleted
-                whose place others have taken.
-        """
-        manifest, self._grace_ms = self._journal.manifest, grace_ms
-        for topic_id in list(manifest.topics_by_id):
-            gone = [one.path for one in manifest.unreadable_files(topic_id)]
-            if gone:
-                await self._trim(topic_id)
-                await self._delete([path for path in gone if not is_url(path)])
-        await self._delete([])
-        last = ""
-        named = manifest.named_files()
-        while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
-            last = objects[-1].key
-            if self._engine.clock.doubt is not None:
-                return  # without a certain clock, the age of a file is unknown
-            oldest_ms = self._engine.clock.now_ms() - grace_ms
-            old = [found.key for found in objects if found.modified_ms <= oldest_ms]
-            await self._delete([key for key in old if self._is_nobodys(key, named)])
-
-    async def _trim(self, topic_id: uuid.UUID) -> None:
-        await self._journal.commit_made(lambda _: [TrimGates(topic_id)])
-
-    def _is_nobodys(self, key: str, named: set[str]) -> bool:
-        topic_id = topic_of(key)
-        if topic_id is None or key in named:
-            return False
-        manifest = self._journal.manifest
-        if topic_id not in manifest.topics_by_id:
-            return True
-        if is_of_table(key) or self._is_read(topic_id, key):
-            return False
-        gates = manifest.gates.of(topic_id)
-        return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
-
-    def _is_read(self, topic_id: uuid.UUID, key: str) -> bool:
-        """True if other files have taken the place of this one a short time ago, or the topic's table does not know it yet: readers
-        may still read it."""
-        replaced_ms = self._journal.manifest.superseded.get(key)
-        if replaced_ms is None:
-            return False
-        return replaced_ms > self._engine.clock.now_ms() - self._grace_ms or self._is_table_behind(topic_id)
-
-    async def _delete(self, paths: list[str]) -> None:
-        """Condemn these files, delete all condemned files, and forget them."""
-        if paths:
-
-            def make(now: Manifest) -> list[Edit]:
-                # A gate that this leader did not know at the check is known here, because the commit proves that this broker leads.
-                named = now.named_files()
-                still = [path for path in paths if self._is_nobodys(path, named)]
-                return [CondemnFiles(still)] if still else []
-
-            await self._journal.commit_made(make)
-        condemned = list(self._journal.manifest.condemned)
-        if not condemned:
-            return
-        for path in condemned:
-            await self._engine.store.delete(path)
-        await self._journal.commit_made(lambda _: [ForgetFiles(condemned)])
-        logger.info("files_swept", files=len(condemned))
-
-
-def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> Gate:
-    """A gate before all existing offsets. Raises InvalidError if there is no room."""
+def _open_in_front(manifest: Manifest, *, gate: Gate, topic: Topic, rows: list[int]) -> list[Edit]:
+    """Open a gate before all existing offsets. Raises InvalidError if there is no room."""
     if topic.id not in manifest.topics_by_id:
         raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{topic.name}`")
     windows: list[GateWindow] = []
@@ -562,7 +478,7 @@ def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> 
                 f"partition=`{partition}` rows=`{count}` room=`{end}`",
             )
         windows.append(GateWindow(partition, end - count, end, FRONT_EPOCH))
-    return replace(gate, windows=windows)
+    return [OpenGate(replace(gate, windows=windows))]
 
 
 def rows_of(files: Sequence[ParquetExtent], partitions: int) -> Steps[list[int]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.errors import HeadgateError
@@ -53,6 +53,14 @@ CLIENT_ID_LENGTH_MAX = 100
 """Characters of a client id in a log line."""
 
 
+class Parked(NamedTuple):
+    """The outcome of a parked produce request. `in_steps`: it was appended in several turns of the loop."""
+
+    answers: list[bytes]
+    appended: bool
+    in_steps: bool
+
+
 class PendingRequests:
     """The pending requests of one connection."""
 
@@ -86,46 +94,52 @@ class PendingRequests:
         deadline = common.now() + PARK_S
         while session.parked:
             request, slot = session.parked[0]
-            frame = memoryview(request)
             change = engine.leads.next_change()
+            may_wait = common.now() < deadline
             try:
-                _, version, correlation_id, client_size = REQUEST(frame, 0)
-                position = skip_header(frame, 0, client_size, version >= produce_wire.FLEXIBLE)
-                is_large = produce_wire.is_large(frame, position, version)
-                refusal = await self._verify(engine, frame, position, version)
-                appending = produce.produce_large(
-                    engine,
-                    frame,
-                    position,
-                    version,
-                    correlation_id,
-                    common.now_ms(),
-                    session.trust.sent(1),
-                    session.rights,
-                )
-                acks, answer = await turn.run(appending) if is_large else finish(appending)
-                appended = True
-                if isinstance(answer, Answer):
-                    if answer.unverified:
-                        answer.refuse_unverified(*(refusal or UNVERIFIED_AGAIN))
-                    left = deadline - common.now()
-                    if left > 0 and await turn.run(answer.is_on_its_way(engine)):
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(left):
-                                await change.wait()
-                        continue
-                    check_answerable(acks)
-                    appended = answer.appended
-                    answer = await turn.run(answer.encode(engine, session.entrance.name))
+                parked = await self._append(engine, memoryview(request), turn, may_wait=may_wait)
             except PARSE_ERRORS as error:
                 session.drop("malformed_request", str(error))
                 return
+            if parked is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(deadline - common.now()):
+                        await change.wait()
+                continue
             session.parked.popleft()
             common.requests["produce"] += 1
-            answers = [answer] if acks else []
+            answers = parked.answers
             if session.throttle is not None:
-                answers = session.throttle.produced(len(frame), answers)
-            session.fill_when_acked(slot, answers, appended=appended, in_steps=is_large)
+                answers = session.throttle.produced(len(request), answers)
+            session.fill_when_acked(slot, answers, appended=parked.appended, in_steps=parked.in_steps)
+
+    async def _append(self, engine: Engine, frame: memoryview, turn: Turn, *, may_wait: bool) -> Parked | None:
+        """Append the batches of one produce request. Raises PARSE_ERRORS.
+
+        Args:
+            may_wait: there is time to wait for a hand-over.
+
+        Returns:
+            None if nothing was appended, because a partition is on its way to another lead, or to this broker.
+        """
+        common, session = self._common, self._session
+        _, version, correlation_id, client_size = REQUEST(frame, 0)
+        position = skip_header(frame, 0, client_size, version >= produce_wire.FLEXIBLE)
+        is_large = produce_wire.is_large(frame, position, version)
+        refusal = await self._verify(engine, frame, position, version)
+        now_ms, trusted = common.now_ms(), session.trust.sent(1)
+        appending = produce.produce_large(engine, frame, position, version, correlation_id, now_ms, trusted, session.rights)
+        acks, answer = await turn.run(appending) if is_large else finish(appending)
+        if not isinstance(answer, Answer):
+            return Parked([answer] if acks else [], True, is_large)
+        if answer.unverified:
+            answer.refuse_unverified(*(refusal or UNVERIFIED_AGAIN))
+        if may_wait and await turn.run(answer.is_on_its_way(engine)):
+            return None
+        check_answerable(acks)
+        appended = answer.appended
+        encoded = await turn.run(answer.encode(engine, session.entrance.name))
+        return Parked([encoded] if acks else [], appended, is_large)
 
     async def _verify(self, engine: Engine, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
         """Ask the coordinator of the request's transaction, if it has one. See `produce.verify`."""

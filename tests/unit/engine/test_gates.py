@@ -536,7 +536,7 @@ async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> Non
     await gates.fill("t", "g", [ref])
     assert await read_values(broker) == [value_of("g", 0, row) for row in range(ROWS)]
     await broker.engine.delete_records(broker.log(), ROWS)
-    await gates.sweep(0)
+    await gates.files.sweep(0)
     assert gates.describe("t", "g").extents == [] and (lake / "a=1" / "part-0.parquet").exists()
 
 
@@ -556,19 +556,19 @@ async def test_who_sweeps_what(make_machine: MakeMachine, clock: ManualClock, tm
     before = await there()
     assert len(before) == 3
     await engine.delete_topic(engine.topic("u"))
-    await gates.sweep(HOUR_MS)
+    await gates.files.sweep(HOUR_MS)
     assert await there() == before, "nothing is old enough"
     clock.advance(HOUR_MS)
-    await gates.sweep(HOUR_MS)
+    await gates.files.sweep(HOUR_MS)
     assert await there() == {case.ref.path}, "the gate is open: its files are on their way"
     with pytest.raises(InvalidError, match="no such file"):
         await gates.fill("t", "g", [leftover])
     await gates.fill("t", "g", [case.ref])
     clock.advance(10 * HOUR_MS)
-    await gates.sweep(0)
+    await gates.files.sweep(0)
     assert await there() == {case.ref.path} and not engine.manifest.condemned
     await engine.delete_records(broker.log(), ROWS)
-    await gates.sweep(HOUR_MS)
+    await gates.files.sweep(HOUR_MS)
     assert await there() == set() and gates.describe("t", "g").rows == ROWS
 
 
@@ -580,7 +580,7 @@ async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_pat
     await broker.leader.journal.commit_made(lambda _: [CondemnFiles([case.ref.path])])
     with pytest.raises(InvalidError, match="being deleted"):
         await gates.fill("t", "g", [case.ref])
-    await gates.sweep(HOUR_MS)
+    await gates.files.sweep(HOUR_MS)
     assert not broker.engine.manifest.condemned
     with pytest.raises(InvalidError, match="no such file"):
         await gates.fill("t", "g", [case.ref])

@@ -162,7 +162,7 @@ class Life:
             case "sweep":
                 self.broker.sweeper.wake()
             case "files":
-                await self.gates.sweep(random.choice((0, 10_000)))
+                await self.gates.files.sweep(random.choice((0, 10_000)))
             case "tail":
                 await self._read_end(partition)
 
@@ -238,7 +238,7 @@ class Life:
                 missing = self.missing.setdefault(gate.id, 0)
                 await self.gates.fill("t", gate.id, await files_for(engine, gate, missing=missing, attempt="last"))
         await engine.durable(5_000)
-        await self.gates.sweep(0)
+        await self.gates.files.sweep(0)
         await self._compare()
         for log in engine.all_logs():
             log.tail.clear()

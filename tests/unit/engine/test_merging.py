@@ -96,17 +96,17 @@ async def test_replaced_files_stay_for_their_readers(make_machine: MakeMachine, 
     assert await folded(broker) == 1
     (file,) = files(broker)
     await broker.leader.tables.write_due()
-    await broker.leader.gates.sweep(HOUR_MS)
+    await broker.leader.gates.files.sweep(HOUR_MS)
     assert await objects(broker) == old | {file.path}
     await machine.crash(broker)
     broker = await machine.start()
     clock.advance(HOUR_MS // 2)
     await broker.leader.tables.write_due()
-    await broker.leader.gates.sweep(HOUR_MS)
+    await broker.leader.gates.files.sweep(HOUR_MS)
     assert await objects(broker) == old | {file.path}
     clock.advance(HOUR_MS)
     await broker.leader.tables.write_due()
-    await broker.leader.gates.sweep(HOUR_MS)
+    await broker.leader.gates.files.sweep(HOUR_MS)
     assert await objects(broker) == {file.path} and not broker.engine.manifest.superseded
     assert [record.value for record, _ in await seen(broker)] == [value_of("flood", 0, row) for row in range(50)]
 

@@ -238,15 +238,15 @@ async def test_retention_removes_files(make_machine: MakeMachine, clock: ManualC
     await broker.sweeper.run_once()
     assert broker.log().log_start == 200 and len(broker.log().sealed) == 1
     path = files(broker)[0].path
-    await broker.leader.gates.sweep(HOUR_MS)
+    await broker.leader.gates.files.sweep(HOUR_MS)
     assert len(files(broker)) == 1
     assert path not in {found.key for found in await broker.store.list("topics/")}
     clock.advance(4 * HOUR_MS)
     await broker.sweeper.run_once()
-    await broker.leader.gates.sweep(HOUR_MS)
+    await broker.leader.gates.files.sweep(HOUR_MS)
     assert not files(broker) and await seen(broker) == []
     await broker.engine.delete_topic(broker.engine.topic("t"))
-    await broker.leader.gates.sweep(HOUR_MS)
+    await broker.leader.gates.files.sweep(HOUR_MS)
     assert await broker.store.list("topics/") == []
 
 

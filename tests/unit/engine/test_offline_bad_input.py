@@ -70,7 +70,7 @@ async def test_a_fold_of_a_broker_that_was_replaced_has_no_effect(make_machine: 
     assert [await seen(second), await seen(second, "h")] == before
     # What the first broker wrote is left over, and the next leader sweeps it. Nothing that is named goes.
     await second.leader.tables.write_due()
-    await second.leader.gates.sweep(-(10**13))
+    await second.leader.gates.files.sweep(-(10**13))
     assert [await seen(second), await seen(second, "h")] == before
     named = second.engine.manifest.named_files()
     assert {one.key for one in await second.store.list("topics/") if one.key.endswith(".parquet")} == named
@@ -87,7 +87,7 @@ async def test_a_sweep_during_a_fold_refuses_its_edit(make_machine: MakeMachine)
     offline = broker.engine.running.offline
     late = [fold async for fold in offline.fold_each()]
     await broker.leader.tables.write_due()
-    await broker.leader.gates.sweep(-(10**13))  # as if the fold had taken longer than the grace period
+    await broker.leader.gates.files.sweep(-(10**13))  # as if the fold had taken longer than the grace period
     # Until its object is gone, a file is condemned; afterwards, no file of this attempt is there any more.
     gone = {one.path for fold in late for one in fold.files}
     assert not gone & {one.key for one in await broker.store.list("topics/")}
@@ -126,7 +126,7 @@ async def test_retention_of_nothing_leaves_nothing_to_fold(make_machine: MakeMac
     await broker.sweeper.run_once()
     assert await folded(broker) == 0 and await seen(broker) == []
     await broker.leader.tables.write_due()
-    await broker.leader.gates.sweep(0)
+    await broker.leader.gates.files.sweep(0)
     assert not files(broker) and not [one for one in await broker.store.list("topics/") if one.key.endswith(".parquet")]
     await swept(broker)
 

@@ -85,7 +85,7 @@ async def test_the_table_follows_the_topic(make_machine: MakeMachine, clock: Man
     # Retention removes the first file. The same objects are swept, the table's own stay.
     clock.advance(4 * HOUR_MS)
     await broker.sweeper.run_once()
-    await broker.leader.gates.sweep(1)
+    await broker.leader.gates.files.sweep(1)
     await agree(broker)
     assert (await read_table(broker))[0][0]["offset"] == 240
     # The next leader goes on where this one stood, also if it missed a change.
@@ -95,7 +95,7 @@ async def test_the_table_follows_the_topic(make_machine: MakeMachine, clock: Man
     broker = await machine.start()
     await agree(broker)
     await broker.engine.delete_topic(broker.engine.topic("t"))
-    await broker.leader.gates.sweep(-(10**13))
+    await broker.leader.gates.files.sweep(-(10**13))
     assert await broker.store.list("topics/") == []
 
 
@@ -212,13 +212,13 @@ async def test_a_table_that_is_behind_keeps_its_files_and_the_check_tells(
             break
     assert manifest_now.superseded
     clock.advance(HOUR_MS)
-    await broker.leader.gates.sweep(-(10**13))
+    await broker.leader.gates.files.sweep(-(10**13))
     assert await tables() == [(1, True, "")], "its files are still there"
     assert list(broker.leader.tables.failing) == [broker.engine.topic("t").id]
     broker.store.refused.clear()
     await agree(broker)
     gone = set(manifest_now.superseded)
-    await broker.leader.gates.sweep(-(10**13))
+    await broker.leader.gates.files.sweep(-(10**13))
     assert not gone & {one.key for one in await broker.store.list("topics/")}
     assert [one[1:] for one in await tables()] == [(False, "")] and not broker.leader.tables.failing
     # An operator, or a sweep of an earlier release, has deleted a file that the table names.

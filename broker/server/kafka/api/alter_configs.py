@@ -7,14 +7,14 @@ As in Kafka, a resource or a key that occurs twice in the request, a null value,
 from __future__ import annotations
 
 from headgate.broker.cluster.acl import Operation
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka import resource_configs
+from headgate.broker.server.kafka.altering import alter_each
 from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.broker_configs import alter_broker
 from headgate.broker.server.kafka.configs import BROKER, TOPIC, find_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api
-from headgate.broker.server.kafka.errors import error_code, error_message
 from headgate.broker.server.kafka.requests import repeated
 from headgate.broker.server.kafka.rules import on_configs
 from headgate.broker.wire.kafka.messages.alter_configs import (
@@ -27,37 +27,35 @@ from headgate.broker.wire.kafka.messages.alter_configs import (
 
 async def handle(request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
     response = AlterConfigsResponse()
-    each = context.turn.each
-    twice = await repeated(context, ((one.resource_type, one.resource_name) for one in request.resources))
-    resources = {(one.resource_type, one.resource_name): one async for one in each(request.resources)}
-    async for (resource_type, name), one in each(resources.items()):
-        result = AlterConfigsResourceResponse(resource_type=resource_type, resource_name=name, error_message=None)
+
+    def add_result(resource: AlterConfigsResource) -> AlterConfigsResourceResponse:
+        result = AlterConfigsResourceResponse(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
         response.responses.append(result)
-        try:
-            if (resource_type, name) in twice:
-                raise InvalidError(Reason.INVALID_REQUEST, "resource is in the request more than once")
-            await _alter(one, request.validate_only, context)
-        except HeadgateError as error:
-            result.error_code = error_code(error)
-            result.error_message = error_message(error)
+        return result
+
+    await alter_each(request.resources, add_result, lambda resource: _alter(resource, request.validate_only, context), context)
     return response
 
 
-async def _alter(one: AlterConfigsResource, validate_only: bool, context: Context) -> None:
-    if await repeated(context, (entry.name for entry in one.configs)):
+async def _alter(resource: AlterConfigsResource, validate_only: bool, context: Context) -> None:
+    if await repeated(context, (entry.name for entry in resource.configs)):
         raise InvalidError(Reason.INVALID_REQUEST, "a key is in the request more than once")
-    config = {entry.name: entry.value async for entry in context.turn.each(one.configs) if entry.value is not None}
-    if len(config) < len(one.configs):
+    config = {entry.name: entry.value async for entry in context.turn.each(resource.configs) if entry.value is not None}
+    if len(config) < len(resource.configs):
         raise InvalidError(Reason.INVALID_REQUEST, "a key has no value")
-    if one.resource_type == BROKER:
-        await alter_broker(one.resource_name, lambda _: config, context, validate_only=validate_only)
-    elif one.resource_type == TOPIC:
-        topic = find_topic(one.resource_name, context)
+    if resource.resource_type == BROKER:
+        await alter_broker(resource.resource_name, lambda _: config, context, validate_only=validate_only)
+    elif resource.resource_type == TOPIC:
+        topic = find_topic(resource.resource_name, context)
         await context.engine.alter_topic_config(topic, config, validate_only=validate_only)
-    elif one.resource_type in resource_configs.KINDS:
-        await resource_configs.alter(one.resource_type, one.resource_name, lambda _: config, context, validate_only=validate_only)
+    elif resource.resource_type in resource_configs.KINDS:
+        await resource_configs.alter(
+            resource.resource_type, resource.resource_name, lambda _: config, context, validate_only=validate_only
+        )
     else:
-        raise unsupported_resource(one.resource_type)
+        raise unsupported_resource(resource.resource_type)
 
 
 API = Api(

@@ -14,15 +14,14 @@ from __future__ import annotations
 from functools import partial
 
 from headgate.broker.cluster import acl
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka import resource_configs
+from headgate.broker.server.kafka.altering import alter_each
 from headgate.broker.server.kafka.audited import rows
 from headgate.broker.server.kafka.broker_configs import alter_broker, alter_loggers, altered_broker
 from headgate.broker.server.kafka.configs import BROKER, BROKER_LOGGER, TOPIC, Operation, alter_topic, unsupported_resource
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api
-from headgate.broker.server.kafka.errors import error_code, error_message
-from headgate.broker.server.kafka.requests import repeated
 from headgate.broker.server.kafka.rules import on_configs
 from headgate.broker.wire.kafka.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -34,25 +33,21 @@ from headgate.broker.wire.kafka.messages.incremental_alter_configs import (
 
 async def handle(request: IncrementalAlterConfigsRequest, context: Context) -> IncrementalAlterConfigsResponse:
     response = IncrementalAlterConfigsResponse()
-    each = context.turn.each
-    twice = await repeated(context, ((one.resource_type, one.resource_name) for one in request.resources))
-    resources = {(one.resource_type, one.resource_name): one async for one in each(request.resources)}
-    async for (resource_type, name), one in each(resources.items()):
-        result = AlterConfigsResourceResponse(resource_type=resource_type, resource_name=name, error_message=None)
+
+    def add_result(resource: AlterConfigsResource) -> AlterConfigsResourceResponse:
+        result = AlterConfigsResourceResponse(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
         response.responses.append(result)
-        try:
-            if (resource_type, name) in twice:
-                raise InvalidError(Reason.INVALID_REQUEST, "resource is in the request more than once")
-            await _alter(one, request.validate_only, context)
-        except HeadgateError as error:
-            result.error_code = error_code(error)
-            result.error_message = error_message(error)
+        return result
+
+    await alter_each(request.resources, add_result, lambda resource: _alter(resource, request.validate_only, context), context)
     return response
 
 
-async def _alter(one: AlterConfigsResource, validate_only: bool, context: Context) -> None:
+async def _alter(resource: AlterConfigsResource, validate_only: bool, context: Context) -> None:
     changes: dict[str, tuple[Operation, str]] = {}
-    async for entry in context.turn.each(one.configs):
+    async for entry in context.turn.each(resource.configs):
         if entry.name in changes:
             raise InvalidError(Reason.INVALID_REQUEST, f"key is in the request more than once. key=`{entry.name[:100]}`")
         if entry.config_operation not in Operation.__members__.values():
@@ -61,18 +56,18 @@ async def _alter(one: AlterConfigsResource, validate_only: bool, context: Contex
         if entry.value is None and operation is not Operation.DELETE:
             raise InvalidError(Reason.INVALID_REQUEST, f"key has no value. key=`{entry.name[:100]}`")
         changes[entry.name] = operation, entry.value or ""
-    name = one.resource_name
-    if one.resource_type == BROKER:
+    name = resource.resource_name
+    if resource.resource_type == BROKER:
         await alter_broker(name, lambda present: altered_broker(present, changes, context), context, validate_only=validate_only)
-    elif one.resource_type == BROKER_LOGGER:
+    elif resource.resource_type == BROKER_LOGGER:
         alter_loggers(name, changes, context, validate_only=validate_only)
-    elif one.resource_type == TOPIC:
+    elif resource.resource_type == TOPIC:
         await alter_topic(name, changes, context, validate_only=validate_only)
-    elif (kind := one.resource_type) in resource_configs.KINDS:
+    elif (kind := resource.resource_type) in resource_configs.KINDS:
         made = partial(resource_configs.changed, kind, name, changes=changes, context=context)
         await resource_configs.alter(kind, name, made, context, validate_only=validate_only)
     else:
-        raise unsupported_resource(one.resource_type)
+        raise unsupported_resource(resource.resource_type)
 
 
 API = Api(
