@@ -2,12 +2,12 @@
 
 An element of a list takes two bytes in a message and a hundred in memory: 60 MB of empty rows became 3 GB, and held the caller for
 seconds. So the elements of all lists are counted before protobuf sees them, and a message is decoded one part after the other: two
-encoded messages behind each other are their merge, so a message may be cut between any two of its fields.
+encoded messages behind each other are their merge, so a message may be cut between any two of its fields, and so may a message in
+it that is no element of a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -31,12 +31,17 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field that has elements, or whose message has. `scalar_bytes`: size of one number of a packed list; 0: it varies."""
+    """A field that has elements, or whose message has.
+
+    `scalar_bytes`: size of one number of a packed list; 0: it varies. `name`: of a message that is no element of a list; empty: it
+    is something else.
+    """
 
     is_list: bool
     inside: dict[int, _Field]
     is_scalar: bool
     scalar_bytes: int
+    name: str
 
 
 def decoding(kind: type[M], data: bytes, elements_max: int) -> Steps[M]:
@@ -47,13 +52,9 @@ def decoding(kind: type[M], data: bytes, elements_max: int) -> Steps[M]:
     message = kind()
     try:
         if len(data) > elements_max:  # an element takes at least a byte
-            start = 0
-            for end in _counting(data, _fields(kind.DESCRIPTOR), elements_max):
-                yield STEP_FIELDS
-                if end - start >= PART_BYTES:
-                    message.MergeFromString(data[start:end])
-                    start = end
-            message.MergeFromString(data[start:])
+            fields = _fields(kind.DESCRIPTOR)
+            yield from _counting(data, fields, elements_max)
+            yield from _merging(message, data, fields)
         else:
             message.MergeFromString(data)
     except DecodeError as error:
@@ -63,20 +64,43 @@ def decoding(kind: type[M], data: bytes, elements_max: int) -> Steps[M]:
     return message
 
 
-def _counting(data: bytes, fields: dict[int, _Field], elements_max: int) -> Iterator[int]:
-    """Count the elements. Yields positions between two fields of the message itself."""
-    found = steps = position = cut = 0
+def _merging(message: Message, data: bytes, fields: dict[int, _Field]) -> Steps[None]:
+    """Decode into a message. Each step is a part of at most `PART_BYTES`, or one element of a list."""
+    start = position = steps = 0
+    while position < len(data):
+        steps += 1
+        if not steps % STEP_FIELDS:
+            yield STEP_FIELDS
+        begin = position
+        tag, value = varint(data, position)
+        position = field_end(data, tag, value, len(data))
+        field = fields.get(tag >> 3)
+        if field is not None and field.name and tag & 7 == 2 and position - value > PART_BYTES:
+            message.MergeFromString(data[start:begin])
+            _, value = varint(data, value)
+            part: Message = getattr(message, field.name)
+            part.SetInParent()
+            yield from _merging(part, data[value:position], field.inside)
+            start = position
+        elif position - start >= PART_BYTES:
+            message.MergeFromString(data[start:position])
+            start = position
+            yield STEP_FIELDS
+    message.MergeFromString(data[start:])
+
+
+def _counting(data: bytes, fields: dict[int, _Field], elements_max: int) -> Steps[None]:
+    """Count the elements."""
+    found = steps = position = 0
     ends: list[tuple[int, dict[int, _Field]]] = [(len(data), fields)]
     while ends:
         end, fields = ends[-1]
         if position >= end:
             ends.pop()
             continue
-        if len(ends) == 1:
-            cut = position
         steps += 1
         if not steps % STEP_FIELDS:
-            yield cut
+            yield STEP_FIELDS
         tag, start = varint(data, position)
         position = field_end(data, tag, start, end)
         field = fields.get(tag >> 3)
@@ -113,4 +137,5 @@ def _field(field: FieldDescriptor) -> _Field:
         FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FIXED64: 8, FieldDescriptor.TYPE_SFIXED64: 8,
         FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_FIXED32: 4, FieldDescriptor.TYPE_SFIXED32: 4,
     }.get(field.type, 0)  # fmt: skip
-    return _Field(field.is_repeated, _fields(field.message_type) if is_message else {}, is_scalar, size)
+    name = field.name if is_message and not field.is_repeated else ""
+    return _Field(field.is_repeated, _fields(field.message_type) if is_message else {}, is_scalar, size, name)
