@@ -225,7 +225,7 @@ class _Lines:
     def tell(self, seen: Progress | None, text: str) -> None:
         name = str(seen.phase) if seen is not None else text
         now = time.monotonic()
-        if name == self._last_name and now - self._last_s < LINE_INTERVAL_S:
+        if name == self._last_name and now - self._last_s < LINE_INTERVAL_S and not (seen and seen.message):
             return
         self._last_name, self._last_s = name, now
         line = name

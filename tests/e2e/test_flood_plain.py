@@ -1,0 +1,138 @@
+"""Floods of plain columns on the command line: real processes and a real broker, and no Java on the machine.
+
+Compared: the records that a foreign client reads with the source, as plain Python computes it; the exit code, the gate and the
+processes that are left when the flood is interrupted, or when a process of its tasks dies. A mismatch means that a flood without
+Spark loses, doubles or reorders history, or does not end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.broker.client.gate_admin import GateState
+from headgate.broker.log.partitioner import partition_for_key
+from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read, read_until
+from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.flood_sources import Event, events, expected, write
+from tests.support.signals import python
+
+ROWS = 400_000
+"""With values of 100 bytes more than the driver's own thread does."""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("plain")
+    with BrokerProcess(place / "store", place / "broker.log") as one:
+        one.start()
+        yield one
+    one.check_output()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files that overlap in time, so that rows are exchanged between tasks."""
+    arrow: Any = pa
+    path = tmp_path_factory.mktemp("large")
+    half = ROWS // 2
+    for number in range(2):
+        rows = range(number, ROWS, 2)
+        table = pa.table(
+            {
+                "at": arrow.array([1_700_000_000_000_000 + row for row in rows], pa.timestamp("us", "UTC")),
+                "user": [f"user-{row % 1000}" for row in rows],
+                "payload": arrow.array([b"%0100d" % row for row in rows], pa.binary()),
+            }
+        )
+        assert table.num_rows == half
+        pq.write_table(table, path / f"{number}.parquet", row_group_size=50_000, compression="none")
+    return path
+
+
+def start(broker: BrokerProcess, topic: str, source: Path, *more: str) -> subprocess.Popen[str]:
+    create(broker, topic)
+    command = python("-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source))
+    environment = {**os.environ, "HEADGATE_CLUSTER": cluster(broker), "JAVA_HOME": "/no/java", "PATH": "/no/programs"}
+    return subprocess.Popen(
+        [*command, "--key", "user", "--event-time", "at", "--value", "payload", "--master", "local[2]", *more],
+        cwd=ROOT, env=environment, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def tasks_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes of a flood's tasks."""
+    found = subprocess.run(["/usr/bin/env", "ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True)
+    return [int(line.split()[0]) for line in found.stdout.splitlines() if "columns.processes" in line]
+
+
+def numbers(found: dict[int, list[Any]]) -> dict[int, list[int]]:
+    return {number: [int(row.value) for row in rows] for number, rows in found.items()}
+
+
+def wanted() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    partition = [partition_for_key(b"user-%d" % user, PARTITIONS) for user in range(1000)]
+    for row in range(ROWS):
+        found[partition[row % 1000]].append(row)
+    return found
+
+
+def test_a_small_flood_without_java_is_whole_and_in_order(broker: BrokerProcess, tmp_path: Path) -> None:
+    rows: list[Event] = events(5000)
+    source = write(tmp_path / "events", rows)
+    with start(broker, "small", source, "--verify") as process:
+        said, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, errors
+    assert "tasks work on columns, with Arrow, without Spark" in errors and "starting Spark" not in errors
+    assert "5,000" in said and "on columns, with Arrow" in said, said
+    assert content(read(broker, "small")) == expected(rows, PARTITIONS)
+
+
+def test_a_large_flood_outlives_a_process_of_its_tasks(broker: BrokerProcess, large: Path) -> None:
+    with start(broker, "large", large) as process:
+        read_until(process, "counting")
+        while not (pids := tasks_of(process)) and process.poll() is None:
+            time.sleep(0.02)
+        os.kill(pids[0], signal.SIGKILL)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, errors
+    assert numbers(read(broker, "large")) == wanted()
+
+
+@pytest.mark.parametrize(("phase", "number"), [("counting", signal.SIGINT), ("shuffling", signal.SIGTERM)])
+def test_an_interrupted_flood_leaves_nothing(broker: BrokerProcess, large: Path, phase: str, number: signal.Signals) -> None:
+    topic = f"interrupted-{phase}"
+    with start(broker, topic, large) as process:
+        read_until(process, phase)
+        while not (pids := tasks_of(process)) and process.poll() is None:
+            time.sleep(0.02)
+        os.kill(process.pid, number)
+        said, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert said == "" and "Traceback" not in errors and "headgate flood run:" not in errors, errors
+    assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_value_that_only_java_writes_starts_spark(broker: BrokerProcess, tmp_path: Path) -> None:
+    """A text that is not UTF-8 shows only in a task, after the gate was opened. Without Java the flood says what it needs."""
+    bad = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
+    table = pa.table({"user": bad, "at": pa.array([0], pa.timestamp("us", "UTC")), "payload": ["a"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with start(broker, "bytes", tmp_path, "--value", "to_json(struct(*))") as process:
+        said, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 1 and said == ""
+    assert "starting Spark" in errors and "spark does not start" in errors, errors
+    assert [gate.state for gate in gates(broker, "bytes")] in ([], [GateState.RELEASED])
