@@ -11,7 +11,6 @@ import asyncio
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -39,7 +38,6 @@ from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, as_json, events, expected, read_json, write
 from tests.support.records import Read, Record
-from tests.support.signals import python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -859,84 +857,6 @@ def test_what_a_function_of_the_user_s_raises_is_said(
     create_once(broker, "wrong")
     with pytest.raises(RetryError, match=r"the job failed\. spark=`KeyError: \d+`"):
         run(flood(broker, "wrong", source[0], value="picky(number)", flood_id="picky"), spark)
-
-
-@pytest.mark.parametrize(
-    ("phase", "number"),
-    [
-        ("starting Spark", signal.SIGINT),
-        ("counting", signal.SIGINT),
-        ("shuffling", signal.SIGTERM),
-        ("shuffling", signal.SIGHUP),
-    ],
-)
-def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str, number: signal.Signals
-) -> None:
-    """This covers the launch of the JVM too: an aborted launch would leave the JVM running, and it shares our standard output.
-
-    It also covers a service manager's SIGTERM, and the SIGHUP of a closed terminal; each of them ends the JVM at once.
-    """
-    topic = f"interrupted-{phase.split()[0]}-{number.name}"
-    with slow_flood(broker, topic, source[0]) as process:
-        read_until(process, phase)
-        if phase == "starting Spark":
-            wait_for_java(process)
-        os.killpg(process.pid, number)
-        said, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 130
-    assert said == "" and "Traceback" not in errors and "headgate flood run:" not in errors, errors
-    assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
-
-
-@pytest.mark.parametrize("phase", ["counting", "shuffling"])
-def test_a_jvm_that_is_killed_is_told(broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str) -> None:
-    """Kill the JVM, as the system does with a process that takes too much memory."""
-    topic = f"no-jvm-{phase}"
-    with slow_flood(broker, topic, source[0]) as process:
-        read_until(process, phase)
-        os.kill(wait_for_java(process), signal.SIGKILL)
-        said, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 1
-    assert said == "" and "Spark's JVM ended" in errors and "spark.driver.memory" in errors, errors
-    assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
-
-
-def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Popen[str]:
-    """A flood on the command line, in a process group of its own, that writes its rows slowly."""
-    create(broker, topic)
-    slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
-    command = python("-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source))
-    return subprocess.Popen(
-        [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
-        cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def read_until(process: subprocess.Popen[str], phase: str) -> None:
-    """Wait until the command line says that a phase has begun."""
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if f": {phase}" in line:
-            return
-    raise AssertionError(f"it ended with {process.wait()}: {said}")
-
-
-def wait_for_java(process: subprocess.Popen[str]) -> int:
-    """Wait until a process of this one's group is Spark's JVM itself, not the JVM of its launcher. Returns its id."""
-    deadline = time.monotonic() + TIMEOUT_S / 2
-    while True:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "there never was a JVM"
-        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pgid=,pid=,args="], capture_output=True, text=True, check=True).stdout
-        mine = [line for line in listed.splitlines() if line.split()[0] == str(process.pid)]
-        for line in mine:
-            if "java" in line and "deploy.SparkSubmit" in line and "launcher.Main" not in line:
-                return int(line.split()[1])
-        time.sleep(0.01)
 
 
 def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:

@@ -1,0 +1,118 @@
+"""Floods on the command line that are ended while they work: by a signal to the command in each phase, and by the end of its JVM.
+
+Runs: `headgate flood run` as a user's process group, with a JVM of its own, and a broker. Compared: the exit code, what the command
+prints, and the gates. A mismatch means that a cancelled flood keeps a gate, a JVM or a part of its rows, or frightens its user with
+a traceback. `tests/unit/assets/test_materialize.py` has Dagster's interrupts, and `test_floods_cancelled.py` clicks of a user.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.broker.client.gate_admin import GateState
+from tests.e2e.test_flood import TIMEOUT_S, cluster, create, gates
+from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.flood_sources import Event, events, write
+from tests.support.signals import python
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("ended")
+    with BrokerProcess(place / "store", place / "broker.log") as one:
+        one.start()
+        yield one
+    one.check_output()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
+    rows = events(5000)
+    return write(tmp_path_factory.mktemp("source") / "events", rows), rows
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("starting Spark", signal.SIGINT),
+        ("counting", signal.SIGINT),
+        ("shuffling", signal.SIGTERM),
+        ("shuffling", signal.SIGHUP),
+    ],
+)
+def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str, number: signal.Signals
+) -> None:
+    """This covers the launch of the JVM too: an aborted launch would leave the JVM running, and it shares our standard output.
+
+    It also covers a service manager's SIGTERM, and the SIGHUP of a closed terminal; each of them ends the JVM at once.
+    """
+    topic = f"interrupted-{phase.split()[0]}-{number.name}"
+    with slow_flood(broker, topic, source[0]) as process:
+        read_until(process, phase)
+        if phase == "starting Spark":
+            wait_for_java(process)
+        os.killpg(process.pid, number)
+        said, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert said == "" and "Traceback" not in errors and "headgate flood run:" not in errors, errors
+    assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
+
+
+@pytest.mark.parametrize("phase", ["counting", "shuffling"])
+def test_a_jvm_that_is_killed_is_told(broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str) -> None:
+    """Kill the JVM, as the system does with a process that takes too much memory."""
+    topic = f"no-jvm-{phase}"
+    with slow_flood(broker, topic, source[0]) as process:
+        read_until(process, phase)
+        os.kill(wait_for_java(process), signal.SIGKILL)
+        said, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 1
+    assert said == "" and "Spark's JVM ended" in errors and "spark.driver.memory" in errors, errors
+    assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
+
+
+def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Popen[str]:
+    """A flood on the command line, in a process group of its own, that writes its rows slowly."""
+    create(broker, topic)
+    slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
+    command = python("-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source))
+    return subprocess.Popen(
+        [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
+        cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def read_until(process: subprocess.Popen[str], phase: str) -> None:
+    """Wait until the command line says that a phase has begun."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if f": {phase}" in line:
+            return
+    raise AssertionError(f"it ended with {process.wait()}: {said}")
+
+
+def wait_for_java(process: subprocess.Popen[str]) -> int:
+    """Wait until a process of this one's group is Spark's JVM itself, not the JVM of its launcher. Returns its id."""
+    deadline = time.monotonic() + TIMEOUT_S / 2
+    while True:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "there never was a JVM"
+        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pgid=,pid=,args="], capture_output=True, text=True, check=True).stdout
+        mine = [line for line in listed.splitlines() if line.split()[0] == str(process.pid)]
+        for line in mine:
+            if "java" in line and "deploy.SparkSubmit" in line and "launcher.Main" not in line:
+                return int(line.split()[1])
+        time.sleep(0.01)
