@@ -20,7 +20,7 @@ from headgate.broker.cluster.objects import Topic
 from headgate.broker.engine.read import lookup
 from headgate.broker.log.batch import CONTROL, parse_header
 from headgate.broker.log.compression import Codec
-from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch, patched
 from tests.support.poison import GOOD, POISON, zstd_bomb
@@ -239,13 +239,12 @@ async def test_a_look_up_by_time_decompresses_a_bounded_part(
 ) -> None:
     """Some hundred bytes that expand to 2 MiB stand for some kB that expand to GBs."""
     asked: list[int] = []
-    iter_records = lookup.iter_records
 
     def bounded(data: memoryview, *, decompressed_bytes_max: int) -> Iterator[Record]:
         asked.append(decompressed_bytes_max)
         return iter_records(data, decompressed_bytes_max=decompressed_bytes_max)
 
-    monkeypatch.setattr(lookup, "iter_records", bounded)
+    monkeypatch.setattr("headgate.broker.engine.read.lookup.iter_records", bounded)
     if not readable:
         monkeypatch.setattr(lookup, "BYTES_MAX", 1 << 20)
     broker = await make_machine("memory").start()
