@@ -56,7 +56,7 @@ def flood_definitions(
         asset_checks=[part.catching_up for part in parts],
         jobs=[job for part in parts for job in (part.job, part.prepare)],
         schedules=[part.schedule for part in parts if part.schedule is not None],
-        sensors=[sensor for sensor in (*shared, *(one for part in parts for one in part.sensors)) if sensor is not None],
+        sensors=[sensor for sensor in (*shared, *(sensor for part in parts for sensor in part.sensors)) if sensor is not None],
         resources={
             "cluster": cluster or ClusterResource(address=dg.EnvVar("HEADGATE_CLUSTER")),
             "topics": TopicsResource(address=cluster.address if cluster else dg.EnvVar("HEADGATE_CLUSTER")),

@@ -86,7 +86,7 @@ def topic_asset(
     asset, checks = flood.asset, specs(flood)
     upstream = {f"dep_{number}": dep for number, dep in enumerate(upstream_of(flood))}
     after = {"plan": None, "capacity": "plan", "load": "capacity", "release": "load"}
-    outputs = {"topic": ("release", "result"), **{one.get_python_identifier(): ("load", one.name) for one in checks}}
+    outputs = {"topic": ("release", "result"), **{check.get_python_identifier(): ("load", check.name) for check in checks}}
     graph = dg.GraphDefinition(
         name=flood.name,
         node_defs=list(ops.values()),
@@ -134,7 +134,7 @@ def upstream_of(flood: Flood) -> list[dg.AssetDep]:
     own = source_key(flood)
     if own is not None:
         return [dg.AssetDep(own)]
-    return [dg.AssetDep.from_coercible(dg.AssetKey(one.split("/")) if isinstance(one, str) else one) for one in flood.asset.deps]
+    return [dg.AssetDep.from_coercible(dg.AssetKey(dep.split("/")) if isinstance(dep, str) else dep) for dep in flood.asset.deps]
 
 
 # -- the steps
@@ -170,8 +170,8 @@ def _plan(flood: Flood) -> dg.OpDefinition:
             f"planned: {made.rows:,} rows, {made.size_bytes:,} bytes, brokers: {made.brokers}, {made.seconds:g} s ({made.basis})"
         )
         if own is not None:
-            for one in made.partitions:
-                context.log_event(dg.AssetObservation(own, partition=one.key, metadata=size_metadata(one)))
+            for partition in made.partitions:
+                context.log_event(dg.AssetObservation(own, partition=partition.key, metadata=size_metadata(partition)))
         context.add_output_metadata({**plan_metadata(made), **memory_metadata(need)})
 
     return plan
@@ -209,7 +209,7 @@ def _capacity(flood: Flood) -> dg.OpDefinition:
             "brokers serving": serving,
             "waited (seconds)": number(waited_s),
             "reservation": run.owner.reservation_id,
-            "segments": dg.MetadataValue.md("\n".join(f"- {one}" for one in splits) or "spread already"),
+            "segments": dg.MetadataValue.md("\n".join(f"- {split}" for split in splits) or "spread already"),
             "serving": members_table(cluster),
             **cluster_page(cluster),
         })  # fmt: skip
@@ -223,7 +223,7 @@ def _load(flood: Flood) -> dg.OpDefinition:
     @dg.op(
         name=f"{flood.name}_load",
         ins=_AFTER,
-        out={"loaded": dg.Out(dg.Nothing), **{one.name: dg.Out(dg.Nothing) for one in checks}},
+        out={"loaded": dg.Out(dg.Nothing), **{check.name: dg.Out(dg.Nothing) for check in checks}},
         pool=f"flood_{flood.topic.replace('.', '_').replace('-', '_')}",
         description="The history, by reference: Spark writes files, one commit per partition fills its gate, and everything is "
         "read back.",
@@ -241,7 +241,7 @@ def _load(flood: Flood) -> dg.OpDefinition:
             if plan.rows:
                 hold(run, plan.brokers)
             began = time.monotonic()
-            planned = {one.key: one.rows for one in plan.partitions}
+            planned = {partition.key: partition.rows for partition in plan.partitions}
             certificates = _loaded(run, spark, pending, planned, follow) if pending else {}
             seconds = time.monotonic() - began
         outcome = Outcome(
@@ -317,9 +317,9 @@ def _release(flood: Flood) -> dg.OpDefinition:
         samples = recording.samples
         used, most = broker_seconds(samples), peak(samples)
         plan = run.kept.plan()
-        planned = {} if plan is None else {one.key: one.rows for one in plan.partitions}
+        planned = {} if plan is None else {partition.key: partition.rows for partition in plan.partitions}
         figures = {key: run.figures(key, rows_now.get(key, 0)) for key in run.keys}
-        seconds = sum(float(str(one[SECONDS].value)) for one in figures.values() if one)
+        seconds = sum(float(str(figure[SECONDS].value)) for figure in figures.values() if figure)
         shared = {
             **(
                 {"flood": dg.MetadataValue.md(markdown(samples, f"{flood.name}: {', '.join(short_keys(run.keys))}"))}

@@ -83,8 +83,10 @@ def size_metadata(size: PartitionSize) -> dict[str, Any]:
 def plan_metadata(plan: Plan) -> dict[str, Any]:
     """The plan of a run."""
     rows = [
-        dg.TableRecord({"partition": one.key, "rows": one.rows, "bytes": one.size_bytes, "exact": one.exact})
-        for one in plan.partitions
+        dg.TableRecord(
+            {"partition": partition.key, "rows": partition.rows, "bytes": partition.size_bytes, "exact": partition.exact}
+        )
+        for partition in plan.partitions
     ]
     return {
         PLANNED: plan.rows,
@@ -94,8 +96,8 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
         "planned broker-seconds": number(plan.broker_seconds),
         "forecast rests on": plan.basis,
         "deadline": plan.deadline.isoformat(timespec="seconds"),
-        "order": dg.MetadataValue.md("\n".join(f"- {one}" for one in plan.stands) or "not known"),
-        **({"notes": dg.MetadataValue.md("\n".join(f"- {one}" for one in plan.notes))} if plan.notes else {}),
+        "order": dg.MetadataValue.md("\n".join(f"- {stand}" for stand in plan.stands) or "not known"),
+        **({"notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in plan.notes))} if plan.notes else {}),
         **({"left out": "; ".join(f"{key}: {why}" for key, why in plan.left_out[:SAID_MAX])} if plan.left_out else {}),
         "plan": dg.MetadataValue.json(plan.to_json()),
         **({"partitions": table(rows, {"partition": "string", "rows": "int", "bytes": "int", "exact": "bool"})} if rows else {}),
@@ -115,12 +117,12 @@ def members_table(cluster: ClusterResource) -> Any:
     view = cluster.view()
     rows = [
         dg.TableRecord({
-            "broker": one.broker_id,
-            "address": f"{one.host}:{one.kafka_port}",
-            "segments": sum(segment.broker_id == one.broker_id for segment in view.segments),
-            "cpu %": round(100 * one.cpu_share, 1),
+            "broker": member.broker_id,
+            "address": f"{member.host}:{member.kafka_port}",
+            "segments": sum(segment.broker_id == member.broker_id for segment in view.segments),
+            "cpu %": round(100 * member.cpu_share, 1),
         })
-        for one in view.members
+        for member in view.members
     ]  # fmt: skip
     return table(rows, {"broker": "int", "address": "string", "segments": "int", "cpu %": "float"}) if rows else "none"
 
@@ -131,7 +133,9 @@ def cluster_page(cluster: ClusterResource) -> dict[str, Any]:
         view = cluster.view()
     except HeadgateError:
         return {}
-    members = sorted((one for one in view.members if one.http_port), key=lambda one: one.broker_id != view.leader_broker_id)
+    members = sorted(
+        (member for member in view.members if member.http_port), key=lambda one: one.broker_id != view.leader_broker_id
+    )
     return {"cluster page": dg.MetadataValue.url(f"http://{members[0].host}:{members[0].http_port}/")} if members else {}
 
 

@@ -18,9 +18,9 @@ def svg(samples: Sequence[Sample], title: str) -> str:
     """The picture; an empty frame without samples."""
     # The last sample is always drawn: it shows that the brokers have left.
     samples = [*samples[: -1 : -(-len(samples) // POINTS_MAX) or 1], *samples[-1:]]
-    span_s = max((one.at_s for one in samples), default=1.0) or 1.0
-    most_brokers = max((max(one.live, one.desired) for one in samples), default=1) or 1
-    most_rows = max((one.rows_done for one in samples), default=0)
+    span_s = max((sample.at_s for sample in samples), default=1.0) or 1.0
+    most_brokers = max((max(sample.live, sample.desired) for sample in samples), default=1) or 1
+    most_rows = max((sample.rows_done for sample in samples), default=0)
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def x(at_s: float) -> float:
@@ -29,8 +29,8 @@ def svg(samples: Sequence[Sample], title: str) -> str:
     def y(share: float) -> float:
         return _TOP + height * (1 - 0.92 * share)
 
-    live = _steps([(x(one.at_s), y(one.live / most_brokers)) for one in samples])
-    desired = _steps([(x(one.at_s), y(one.desired / most_brokers)) for one in samples])
+    live = _steps([(x(sample.at_s), y(sample.live / most_brokers)) for sample in samples])
+    desired = _steps([(x(sample.at_s), y(sample.desired / most_brokers)) for sample in samples])
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
         'font-family="system-ui,sans-serif" font-size="12">',
@@ -47,7 +47,7 @@ def svg(samples: Sequence[Sample], title: str) -> str:
         at_s = span_s * step / 5
         parts.append(f'<text x="{x(at_s):.1f}" y="{_HEIGHT - 14}" text-anchor="middle" fill="#64748b">{at_s:.0f} s</text>')
     if most_rows:
-        rows = " ".join(f"{x(one.at_s):.1f},{y(one.rows_done / most_rows):.1f}" for one in samples)
+        rows = " ".join(f"{x(sample.at_s):.1f},{y(sample.rows_done / most_rows):.1f}" for sample in samples)
         parts.append(f'<polyline points="{rows}" fill="none" stroke="{_ROWS}" stroke-width="2"/>')
         parts.append(f'<text x="{_WIDTH - _RIGHT + 6}" y="{y(1) + 4:.1f}" fill="{_ROWS}">{_short(most_rows)}</text>')
     parts.append(f'<polyline points="{desired}" fill="none" stroke="{_DESIRED}" stroke-width="2" stroke-dasharray="5 4"/>')

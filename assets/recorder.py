@@ -138,4 +138,4 @@ def broker_seconds(samples: Sequence[Sample]) -> float:
 
 def peak(samples: Sequence[Sample]) -> int:
     """Largest number of brokers at one time."""
-    return max((one.live for one in samples), default=0)
+    return max((sample.live for sample in samples), default=0)

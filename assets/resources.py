@@ -126,7 +126,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 found = {}
                 for group in await admin.list_groups():
                     positions = (await admin.describe_group(group.id)).positions
-                    own = [one for one in positions if one.topic == topic]
+                    own = [position for position in positions if position.topic == topic]
                     if own:
                         found[group.id] = GroupLag(
                             lag=sum(one.lag_records or 0 for one in own),

@@ -74,7 +74,7 @@ def _sensor(flood: Flood, name: str, job: str, description: str) -> dg.SensorDef
     )
     def expected(context: dg.SensorEvaluationContext, cluster: ClusterResource) -> Iterator[dg.RunRequest | dg.SkipReason]:
         now = datetime.now(UTC)
-        due = {one.partition_key for one in expected_runs(flood, now) if one.job_name == job and one.partition_key is not None}
+        due = {run.partition_key for run in expected_runs(flood, now) if run.job_name == job and run.partition_key is not None}
         if not due:
             return
         try:
@@ -84,7 +84,7 @@ def _sensor(flood: Flood, name: str, job: str, description: str) -> dg.SensorDef
             return
         if loaded == due:
             yield dg.SkipReason(f"in the topic already: {', '.join(sorted(loaded))}")
-        yield from (one for one in expected_runs(flood, now, loaded) if one.job_name == job)
+        yield from (run for run in expected_runs(flood, now, loaded) if run.job_name == job)
 
     return expected
 
@@ -97,21 +97,24 @@ def expected_runs(flood: Flood, now: datetime, loaded: Collection[str] = ()) -> 
     cron schedule.
     """
     requests = []
-    for one in occurrences(flood, now - LOOK_BACK, now + timedelta(milliseconds=flood.lead_time_ms), loaded):
-        tags = {OCCURRENCE_TAG: occurrence_id(one.at)}
-        if one.at > now:
+    for occurrence in occurrences(flood, now - LOOK_BACK, now + timedelta(milliseconds=flood.lead_time_ms), loaded):
+        tags = {OCCURRENCE_TAG: occurrence_id(occurrence.at)}
+        if occurrence.at > now:
             requests.append(
                 dg.RunRequest(
-                    run_key=one.run_key(flood.name, "prepare"),
+                    run_key=occurrence.run_key(flood.name, "prepare"),
                     job_name=f"{flood.name}_prepare",
-                    partition_key=one.partition,
-                    tags={**tags, HOLD_UNTIL_TAG: one.at.isoformat()},
+                    partition_key=occurrence.partition,
+                    tags={**tags, HOLD_UNTIL_TAG: occurrence.at.isoformat()},
                 )
             )
         elif flood.occurrences.cron is None:
             requests.append(
                 dg.RunRequest(
-                    run_key=one.run_key(flood.name, "start"), job_name=f"{flood.name}_flood", partition_key=one.partition, tags=tags
+                    run_key=occurrence.run_key(flood.name, "start"),
+                    job_name=f"{flood.name}_flood",
+                    partition_key=occurrence.partition,
+                    tags=tags,
                 )
             )
     return requests

@@ -52,7 +52,7 @@ def _on_end(status: dg.DagsterRunStatus, floods: Sequence[Flood]) -> dg.SensorDe
     def release(context: dg.RunStatusSensorContext, cluster: ClusterResource) -> dg.SkipReason:
         done: list[str] = []
         run = context.dagster_run
-        for flood in (one for one in floods if is_of(one, run)):
+        for flood in (flood for flood in floods if is_of(flood, run)):
             try:
                 done += release_after(context.instance, cluster, flood, run, datetime.now(UTC))
             except HeadgateError as error:
@@ -138,11 +138,11 @@ def reconcile(
 def abandoned(instance: DagsterInstance, reservations: "Sequence[Reservation]", now: datetime) -> "list[Reservation]":
     """Dagster's reservations that no run needs. Reservations of other programs stay."""
     found = []
-    for one in reservations:
-        owner = Owner.parse(one.owner)
+    for reservation in reservations:
+        owner = Owner.parse(reservation.owner)
         # A run of another Dagster is unknown here: this one releases only reservations of runs that it knows to be over.
         if owner is not None and _known(instance, owner) and not owner.needs_it(instance, now):
-            found.append(one)
+            found.append(reservation)
     return found
 
 
@@ -166,7 +166,7 @@ def _load() -> dg.SensorDefinition:
             desired, view, reservations = cluster.desired(), cluster.view(), cluster.reservations()
         except HeadgateError as error:
             return dg.SkipReason(f"the cluster does not answer: {error.message}")
-        reserved = max((one.brokers for one in reservations), default=0)
+        reserved = max((reservation.brokers for reservation in reservations), default=0)
         # The deciding reason comes first.
         unplanned = desired.brokers > reserved and bool(desired.reasons) and desired.reasons[0].startswith("the load ")
         seen = f"{desired.brokers}/{desired.live_brokers}/{reserved}/{unplanned}"
@@ -181,8 +181,12 @@ def _load() -> dg.SensorDefinition:
                 "unplanned flood": unplanned,
                 "why": "; ".join(desired.reasons),
                 # A cluster without topics has no segments, and their sum is the integer 0, not a float.
-                "bytes in per second": dg.MetadataValue.float(round(sum((one.bytes_in_per_s for one in view.segments), 0.0), 1)),
-                "bytes out per second": dg.MetadataValue.float(round(sum((one.bytes_out_per_s for one in view.segments), 0.0), 1)),
+                "bytes in per second": dg.MetadataValue.float(
+                    round(sum((segment.bytes_in_per_s for segment in view.segments), 0.0), 1)
+                ),
+                "bytes out per second": dg.MetadataValue.float(
+                    round(sum((segment.bytes_out_per_s for segment in view.segments), 0.0), 1)
+                ),
             },
         )
         return dg.SensorResult(asset_events=[observation], cursor=seen)

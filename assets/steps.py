@@ -320,7 +320,7 @@ def spread(run: Run) -> list[str]:
     done: list[str] = []
     for _ in range(RESHARDS_MAX):
         view = run.cluster.view()
-        brokers = [one.broker_id for one in view.members if not one.draining]
+        brokers = [member.broker_id for member in view.members if not member.draining]
         step = next_split(_parts(run.flood.topic, view), brokers)
         if step is None:
             break
@@ -336,9 +336,9 @@ def spread(run: Run) -> list[str]:
 
 def _parts(topic: str, view: Any) -> list[Part]:
     return [
-        Part(id=one.id, first=one.first_partition, end=one.end_partition, broker=one.broker_id)
-        for one in view.segments
-        if one.topic == topic
+        Part(id=segment.id, first=segment.first_partition, end=segment.end_partition, broker=segment.broker_id)
+        for segment in view.segments
+        if segment.topic == topic
     ]
 
 
@@ -384,7 +384,7 @@ def watch_brokers_go(run: Run, fleet: FleetResource, follow: Follower) -> int:
             asked = state.brokers
             running.scale(asked)
         # A broker that is told to leave no longer serves, but leads until others do.
-        gone = state.live_brokers <= state.brokers and not any(one.draining for one in run.cluster.view().members)
+        gone = state.live_brokers <= state.brokers and not any(member.draining for member in run.cluster.view().members)
         if gone or time.monotonic() > until:
             return state.live_brokers
         text = f"brokers leave: {state.live_brokers} serve, {state.brokers} are to stay"

@@ -114,7 +114,7 @@ class TopicsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         found = self._cluster.topic(topic)
         if found is None:
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"no such topic. topic=`{topic}`")
-        return {one.number: one.high_watermark for one in found.partitions}
+        return {partition.number: partition.high_watermark for partition in found.partitions}
 
     def lags(self, topic: str) -> dict[str, GroupLag]:
         """The consumer groups with positions in a topic."""

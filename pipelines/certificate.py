@@ -147,39 +147,43 @@ class Certificate:
     @property
     def rows(self) -> int:
         """The flood's records, including those that an earlier run added."""
-        return sum(one.end_offset - one.base_offset for one in self.partitions)
+        return sum(partition.end_offset - partition.base_offset for partition in self.partitions)
 
     @property
     def source(self) -> Tally | None:
         """The sum of the source; None when it was not read."""
-        return _sum([one.source for one in self.partitions])
+        return _sum([partition.source for partition in self.partitions])
 
     @property
     def in_topic(self) -> Tally | None:
         """The sum of the records that a client reads; None before `verify`."""
-        return _sum([one.topic for one in self.partitions])
+        return _sum([partition.topic for partition in self.partitions])
 
     @property
     def timestamp_min_ms(self) -> int | None:
         """The time of the earliest record; None without records."""
-        return min((one.timestamp_min_ms for one in self.partitions if one.timestamp_min_ms is not None), default=None)
+        return min(
+            (partition.timestamp_min_ms for partition in self.partitions if partition.timestamp_min_ms is not None), default=None
+        )
 
     @property
     def timestamp_max_ms(self) -> int | None:
         """The time of the latest record; None without records."""
-        return max((one.timestamp_max_ms for one in self.partitions if one.timestamp_max_ms is not None), default=None)
+        return max(
+            (partition.timestamp_max_ms for partition in self.partitions if partition.timestamp_max_ms is not None), default=None
+        )
 
     @property
     def gap_rows(self) -> int | None:
-        return _count([one.gap_rows for one in self.partitions])
+        return _count([partition.gap_rows for partition in self.partitions])
 
     @property
     def duplicate_rows(self) -> int | None:
-        return _count([one.duplicate_rows for one in self.partitions])
+        return _count([partition.duplicate_rows for partition in self.partitions])
 
     @property
     def disordered_rows(self) -> int | None:
-        return _count([one.disordered_rows for one in self.partitions])
+        return _count([partition.disordered_rows for partition in self.partitions])
 
     @property
     def complete(self) -> bool:
@@ -189,11 +193,11 @@ class Certificate:
     @property
     def verified(self) -> bool:
         """True when the flood is complete, and all of it was read from the topic and compared with the source."""
-        return self.complete and all(one.source is not None and one.topic is not None for one in self.partitions)
+        return self.complete and all(partition.source is not None and partition.topic is not None for partition in self.partitions)
 
     def problems(self) -> list[str]:
         """The problems, at most twenty sentences; empty without problems."""
-        return [problem for one in self.partitions for problem in one.problems()][:PROBLEMS_MAX]
+        return [problem for partition in self.partitions for problem in partition.problems()][:PROBLEMS_MAX]
 
     def with_partitions(self, partitions: tuple[PartitionCertificate, ...]) -> Certificate:
         """The same certificate with other partitions."""
@@ -229,7 +233,7 @@ class Certificate:
     @property
     def windows(self) -> list[tuple[int, int, int]]:
         """(partition, base offset, end offset) of the whole flood."""
-        return [(one.partition, one.base_offset, one.end_offset) for one in self.partitions]
+        return [(partition.partition, partition.base_offset, partition.end_offset) for partition in self.partitions]
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object. Checksums are text, because most JSON readers cannot hold 64 bits."""

@@ -109,7 +109,7 @@ class ExtentFiles:
         done.tally += tally(rows)
         if encoder.held_bytes >= self._file_bytes:
             self._flush(partition)
-        elif self._uploading_bytes + sum(one.held_bytes for one in self._encoders.values()) >= self._held_bytes:
+        elif self._uploading_bytes + sum(encoder.held_bytes for encoder in self._encoders.values()) >= self._held_bytes:
             self._flush(max(self._encoders, key=lambda number: self._encoders[number].held_bytes))
 
     def finish(self) -> list[Written]:

@@ -53,13 +53,13 @@ def rows_of_table(spark: SparkSession, source: str, options: Mapping[str, str], 
 
     if not hasattr(spark, "_jsparkSession"):
         return by_spark("Spark Connect shows no plan")
-    paths, bucket = [one.path for one in snapshot.files], None
+    paths, bucket = [file.path for file in snapshot.files], None
     if paths and bucket_of(paths[0]):
         try:
             paths, bucket = stand_in_files(spark, paths)
         except UnlikeError as error:
             return by_spark(str(error))
-    readings = {_S3.sub("s3:", one.path): one.reading for one in snapshot.files}
+    readings = {_S3.sub("s3:", file.path): file.reading for file in snapshot.files}
     listed = rows(lambda: _read(spark, snapshot.columns, paths))
     return replace(listed, bucket=bucket, by_spark=by_spark, readings=readings)
 
@@ -67,7 +67,7 @@ def rows_of_table(spark: SparkSession, source: str, options: Mapping[str, str], 
 def _read(spark: SparkSession, schema: pa.Schema, paths: Iterable[str]) -> DataFrame:
     """Parquet files as they are named: characters of patterns are none, and directories are no columns."""
     kinds = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-    found = [_S3.sub("s3a:", one) for one in paths]
+    found = [_S3.sub("s3a:", path) for path in paths]
     if not found:
         return spark.createDataFrame([], kinds)
     return spark.read.schema(kinds).options(recursiveFileLookup="true", __globPaths__="false").parquet(*found)
@@ -93,7 +93,7 @@ def _of_shape(spark: SparkSession, snapshot: Snapshot, files: list[TableFile]) -
     """The rows of files that are read alike."""
     arrow: Any = pa
     reading = files[0].reading
-    schema = pa.schema([arrow.field(one.name, as_text(one.type)) for one in reading.fields.values()])
+    schema = pa.schema([arrow.field(field.name, as_text(field.type)) for field in reading.fields.values()])
     frame = _read(spark, schema, [file.path for file in files])
     columns = []
     for want in snapshot.schema:

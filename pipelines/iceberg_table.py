@@ -95,8 +95,8 @@ def read_snapshot(source: str, options: Mapping[str, str]) -> Snapshot:
         name,
         columns,
         tuple(_readings(name, table, schema, columns, files)),
-        sum(one.record_count for one in files),
-        sum(one.file_size_in_bytes for one in files),
+        sum(file.record_count for file in files),
+        sum(file.file_size_in_bytes for file in files),
     )
 
 
@@ -129,7 +129,7 @@ def _snapshot_id(table: Table, source: str, options: Mapping[str, str]) -> tuple
     kind, text = given[0], options[given[0]]
     if kind == "snapshot-id":
         found = table.snapshot_by_id(int(text)) if text.isascii() and text.isdigit() else None
-        known = [str(one.snapshot_id) for one in table.snapshots()[-5:]]
+        known = [str(snapshot.snapshot_id) for snapshot in table.snapshots()[-5:]]
     else:
         reference = table.metadata.refs.get(text)
         if reference is not None and str(reference.snapshot_ref_type) != kind:
@@ -170,8 +170,8 @@ def _readings(name: str, table: Table, schema: Schema, columns: pa.Schema, files
     mapping = table.name_mapping() or schema.name_mapping
     mapped = {name: field.field_id for field in mapping for name in field.names if field.field_id is not None}
     specs = table.specs()
-    kinds = {id_of(one): one.type for one in columns}
-    defaults = {one.field_id: pa.scalar(one.initial_default, kinds[one.field_id]) for one in schema.fields}
+    kinds = {id_of(column): column.type for column in columns}
+    defaults = {field.field_id: pa.scalar(field.initial_default, kinds[field.field_id]) for field in schema.fields}
 
     def look(file: Any) -> TableFile:
         path = str(file.file_path)

@@ -102,17 +102,17 @@ def list_files(system: Any, base: str, options: Mapping[str, str]) -> Listing:
     leaves = _leaves(system, roots)
     if known.get("recursivefilelookup", "false").lower() == "true":
         return Listing(_chosen([_file(one) for some in leaves.values() for one in some], known), True)
-    paths = {one.path: one for one in roots}
+    paths = {root.path: root for root in roots}
     bases = {path if one.type == fs.FileType.Directory else _parent(path) for path, one in paths.items()}
     if "basepath" in known:
         bases = {_inside(known["basepath"])}
     read = directories(leaves, bases, paths)
     found = [_file(one, columns) for leaf, columns in read.columns.items() for one in leaves.get(leaf, ())]
     if not read.by_column:
-        lone = {one.path: one for files in leaves.values() for one in files if one.path in paths}
+        lone = {file.path: file for files in leaves.values() for file in files if file.path in paths}
         found = list({one.path: one for one in (*found, *map(_file, lone.values()))}.values())
     seen = {one.path for one in found}
-    left_out = sorted(leaf for leaf, files in leaves.items() if any(one.size and one.path not in seen for one in files))
+    left_out = sorted(leaf for leaf, files in leaves.items() if any(file.size and file.path not in seen for file in files))
     return Listing(_chosen(found, known), True, tuple(left_out))
 
 
@@ -178,7 +178,7 @@ def _logged(system: Any, base: str) -> list[DataFile] | None:
     numbers = {int(name.partition(".")[0]): name for name in logs if name.removesuffix(".compact").isdecimal()}
     compact = max((number for number, name in numbers.items() if name.endswith(".compact")), default=-1)
     found: dict[str, DataFile] = {}
-    for number in sorted(one for one in numbers if one >= compact):
+    for number in sorted(number for number in numbers if number >= compact):
         for entry in _entries(system, logs[numbers[number]].path):
             path = _inside(entry["path"])
             if entry["action"] == "delete":
@@ -205,11 +205,11 @@ def _chosen(files: Sequence[DataFile], options: Mapping[str, str]) -> tuple[Data
     return tuple(
         sorted(
             (
-                one for one in files
-                if one.size_bytes
-                and (name is None or name.fullmatch(one.path.rpartition("/")[2]) is not None)
-                and (after is None or one.modified_ns > after)
-                and (before is None or one.modified_ns < before)
+                file for file in files
+                if file.size_bytes
+                and (name is None or name.fullmatch(file.path.rpartition("/")[2]) is not None)
+                and (after is None or file.modified_ns > after)
+                and (before is None or file.modified_ns < before)
             ),
             key=lambda one: one.path,
         )

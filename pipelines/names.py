@@ -35,7 +35,7 @@ def in_sql(name: str) -> str:
 
 def bare_function(text: str, columns: Collection[str]) -> str | None:
     """The first name in an expression that is no column and that Spark would call as a function; None without one."""
-    names = {one.lower() for one in columns}
+    names = {column.lower() for column in columns}
     tokens = [one for one in _TOKEN.findall(text) if not one.startswith(_COMMENTS)]
     # The variables of a lambda are names too.
     names.update(before.lower() for before, after in pairwise(tokens) if after == "->")

@@ -51,7 +51,8 @@ class Topics:
             return cls(pattern=text)
         found = json_value("assign", text)
         if not isinstance(found, dict) or not all(
-            isinstance(numbers, list) and all(isinstance(one, int) and one >= 0 for one in numbers) for numbers in found.values()
+            isinstance(numbers, list) and all(isinstance(number, int) and number >= 0 for number in numbers)
+            for numbers in found.values()
         ):
             raise invalid('assign is written as {"topic": [0, 1]}', text)
         return cls(assigned={name: tuple(sorted(set(numbers))) for name, numbers in found.items()})

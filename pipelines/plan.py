@@ -191,7 +191,7 @@ def _filtered(frame: DataFrame, conditions: Sequence[str], bounds: tuple[str, st
         return frame
     with spark_errors(f"event time cannot be compared with a time. event_time=`{event_time}`"):
         at = expression(frame, event_time)
-        start, end = (expression(frame, one) for one in bounds)
+        start, end = (expression(frame, bound) for bound in bounds)
         return frame.where((at >= start) & (at < end))
 
 

@@ -134,7 +134,9 @@ def _pieces(topic: str, part: PartitionLayout, start: int, end: int, narrowed: N
         return (Piece(topic, part.partition, at, min(at + rows_max, high)) for at in range(low, high, rows_max))
 
     position = start
-    held: list[tuple[int, int, FileRef | None, int]] = [(one.base_offset, one.end_offset, one, 0) for one in part.extents]
+    held: list[tuple[int, int, FileRef | None, int]] = [
+        (extent.base_offset, extent.end_offset, extent, 0) for extent in part.extents
+    ]
     held += [(one.file.base_offset, one.end_offset, one.file, one.end_offset) for one in part.folded]
     held += [(hole.base_offset, hole.end_offset, None, 0) for hole in part.holes]
     held += [(base, stop, None, 0) for base, stop in part.left_out]

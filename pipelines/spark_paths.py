@@ -189,7 +189,7 @@ def directories(leaves: Iterable[str], bases: Collection[str], roots: Collection
             "Spark refuses a source whose columns in directories begin at different places, or that has other directories beside "
             f"them: name one directory, or set the option basePath. directories=`{', '.join(some[:3])}` count=`{len(some)}`",
         )
-    names = {tuple(column_of(one).lower() for one in columns): leaf for leaf, columns in with_columns.items()}
+    names = {tuple(column_of(column).lower() for column in columns): leaf for leaf, columns in with_columns.items()}
     if len(names) > 1:
         some = sorted(names.values())
         raise InvalidError(

@@ -105,7 +105,7 @@ class DagsterApi:
             entries = self._once(_LOCATIONS, {})["workspaceOrError"].get("locationEntries", ())
         except RetryError:
             return False
-        entry = next((one for one in entries if one["name"] == LOCATION), None)
+        entry = next((entry for entry in entries if entry["name"] == LOCATION), None)
         if entry is None or entry["loadStatus"] != "LOADED":
             return False
         loaded = entry["locationOrLoadError"] or {}

@@ -304,7 +304,7 @@ class Demo:
 
     def _hear_readers(self, readers: dict[str, Any]) -> None:
         self._say("consumers read to the end and judge")
-        rows = sum(one["added_rows"] for one in self._certificates())
+        rows = sum(certificate["added_rows"] for certificate in self._certificates())
         for name, process in readers.items():
             process.stdin.write(f"{rows if name == 'earliest' else 0} {self.facts.live_rows}\n")
             process.stdin.flush()
@@ -333,13 +333,13 @@ class Demo:
     def _collect(self, run_id: str) -> None:
         facts = self.facts
         facts.checks = self.dagster.checks(run_id)
-        facts.history_rows = sum(one["added_rows"] for one in facts.certificates)
+        facts.history_rows = sum(certificate["added_rows"] for certificate in facts.certificates)
         found = list(self.dagster.metadata(FLOOD, run_id).values())
         plan = json.loads(found[0]["plan"]) if found else {}
         facts.planned_rows = int(plan.get("rows", 0))
         facts.backfill_s = sum(float(one.get("seconds", 0.0)) for one in found)
         facts.problems += [f"check {name} failed" for name, passed in facts.checks.items() if not passed]
-        if len(facts.certificates) != len(facts.days) or not all(one["verified"] for one in facts.certificates):
+        if len(facts.certificates) != len(facts.days) or not all(certificate["verified"] for certificate in facts.certificates):
             facts.problems.append("a certificate is missing or not complete")
         for name, verdict in facts.readers.items():
             wanted = facts.history_rows if name == "earliest" else 0

@@ -90,8 +90,8 @@ def main(bootstrap: str, topic: str, start: str) -> int:
     at = dict.fromkeys(partitions, OFFSET_BEGINNING)
     if start == "latest":
         # The position is requested now, so that no record sent from here on is missed.
-        at = {one: consumer.get_watermark_offsets(TopicPartition(topic, one), ANSWER_S)[1] for one in partitions}
-    consumer.assign([TopicPartition(topic, one, at[one]) for one in partitions])
+        at = {partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), ANSWER_S)[1] for partition in partitions}
+    consumer.assign([TopicPartition(topic, partition, at[partition]) for partition in partitions])
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     goal = _Goal()

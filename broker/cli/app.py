@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
         errors = error.errors if isinstance(error, output.SomeFailedError) else (error,)
         for one in errors:
             output.fail(output.error_line(one, command), command)
-        return output.EXIT_USAGE if all(one.reason is Reason.INVALID_REQUEST for one in errors) else output.EXIT_FAILED
+        return output.EXIT_USAGE if all(error.reason is Reason.INVALID_REQUEST for error in errors) else output.EXIT_FAILED
     except (typer.Abort, KeyboardInterrupt):
         _drop_closed_output()
         return output.EXIT_INTERRUPTED

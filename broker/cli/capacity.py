@@ -55,13 +55,22 @@ async def list_all(cluster: str, json: bool) -> None:
     async with Control(cluster) as control:
         desired, reservations = await control.desired_brokers(), await control.reservations()
     if json:
-        output.print_json({**asdict(desired), "reservations": [asdict(one) for one in reservations]})
+        output.print_json({**asdict(desired), "reservations": [asdict(reservation) for reservation in reservations]})
         return
     _show_desired(desired)
     if reservations:
         output.print_table(
             ("reservation", "owner", "brokers", "left", "ttl"),
-            [(one.id, one.owner, one.brokers, output.duration(one.left_ms), output.duration(one.ttl_ms)) for one in reservations],
+            [
+                (
+                    reservation.id,
+                    reservation.owner,
+                    reservation.brokers,
+                    output.duration(reservation.left_ms),
+                    output.duration(reservation.ttl_ms),
+                )
+                for reservation in reservations
+            ],
             numeric=("brokers",),
         )
 

@@ -46,8 +46,8 @@ async def _supported(asking: Awaitable[_T]) -> _T | None:
 def headline(found: Look) -> str:
     """The cluster in one line."""
     view, desired = found.view, found.desired
-    total_in = sum(one.bytes_in_per_s for one in view.segments)
-    total_out = sum(one.bytes_out_per_s for one in view.segments)
+    total_in = sum(segment.bytes_in_per_s for segment in view.segments)
+    total_out = sum(segment.bytes_out_per_s for segment in view.segments)
     wanted = "" if desired is None else f" of {desired.brokers} desired"
     return (
         f"{output.plural(len(view.members), 'broker')}{wanted}, leader {view.leader_broker_id}, "
@@ -59,22 +59,25 @@ def segment_rows(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
     """A row per segment."""
     return [
         (
-            one.id,
-            one.topic,
-            one.span,
-            f"broker {one.broker_id}",
-            one.leader_epoch,
-            output.size(one.bytes_in_per_s),
-            output.size(one.bytes_out_per_s),
-            f"{one.requests_per_s:,.0f}",
+            segment.id,
+            segment.topic,
+            segment.span,
+            f"broker {segment.broker_id}",
+            segment.leader_epoch,
+            output.size(segment.bytes_in_per_s),
+            output.size(segment.bytes_out_per_s),
+            f"{segment.requests_per_s:,.0f}",
         )
-        for one in segments
+        for segment in segments
     ]
 
 
 def decision_rows(decisions: Sequence[Decision]) -> list[tuple[object, ...]]:
     """A row per decision."""
-    return [(output.duration(one.age_ms), one.kind, _topics(one), _result(one), one.why) for one in decisions]
+    return [
+        (output.duration(decision.age_ms), decision.kind, _topics(decision), _result(decision), decision.why)
+        for decision in decisions
+    ]
 
 
 def state(member: Member, segments: int, leader_broker_id: int) -> str:
@@ -91,11 +94,11 @@ def state(member: Member, segments: int, leader_broker_id: int) -> str:
 
 def starvation(view: ClusterView) -> str:
     """The warning about machines that give brokers too little processor time; empty without such a machine."""
-    starved = [one for one in view.members if one.starved]
+    starved = [member for member in view.members if member.starved]
     if not starved:
         return ""
     late = ", ".join(f"broker {one.broker_id} runs up to {one.late_ms / 1000:.1f} s late" for one in starved)
-    longest_ms = max(one.silence_ms_max for one in view.members)
+    longest_ms = max(member.silence_ms_max for member in view.members)
     patience = f"; a silent broker is replaced after up to {longest_ms / 1000:.1f} s" if longest_ms else ""
     return f"machine starved: {late}{patience}"
 

@@ -135,7 +135,7 @@ class Positions:
     async def printed(self, records: Sequence[ConsumerRecord], now_s: float) -> None:
         """Note printed records, and store the positions behind them now and then."""
         if self._group is not None:
-            self._printed.update((TopicPartition(one.topic, one.partition), one.offset + 1) for one in records)
+            self._printed.update((TopicPartition(record.topic, record.partition), record.offset + 1) for record in records)
             if now_s >= self._store_s:
                 self._store_s = now_s + LOOK_S
                 await self.store()

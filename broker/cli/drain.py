@@ -16,11 +16,11 @@ async def drain(cluster: str, broker_id: int, json: bool) -> None:
     async with Control(cluster, timeout_ms=TIMEOUT_MS) as control:
         segments = await control.drain(broker_id)
     if json:
-        output.print_json([asdict(one) for one in segments])
+        output.print_json([asdict(segment) for segment in segments])
         return
-    brokers = sorted({one.broker_id for one in segments})
+    brokers = sorted({segment.broker_id for segment in segments})
     where = (
-        f"{output.plural(len(segments), 'segment')} went to {', '.join(f'broker {one}' for one in brokers)}"
+        f"{output.plural(len(segments), 'segment')} went to {', '.join(f'broker {broker}' for broker in brokers)}"
         if segments
         else "it led nothing"
     )

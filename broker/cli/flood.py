@@ -203,7 +203,7 @@ def _shown(title: str) -> Iterator[Callable[[Progress | None, str], None]]:
             if name not in tasks:
                 for done in tasks.values():
                     # One phase ends when the next one begins.
-                    task = next(one for one in bars.tasks if one.id == done)
+                    task = next(task for task in bars.tasks if task.id == done)
                     bars.update(done, completed=task.total if task.total is not None else 1, total=task.total or 1)
                 tasks[name] = bars.add_task(name, total=None)
             if seen is not None and seen.rows_total:

@@ -57,7 +57,7 @@ def read(path: Path) -> list[Flood]:
     try:
         return parse_all([(path.read_text(), str(path))])
     except DocumentError as error:
-        raise output.SomeFailedError([InvalidError(error.reason, str(one)) for one in error.problems]) from error
+        raise output.SomeFailedError([InvalidError(error.reason, str(problem)) for problem in error.problems]) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(Reason.INVALID_REQUEST, f"floods cannot be read: {error}. file=`{path}`") from error
 
@@ -73,11 +73,11 @@ def check(path: Path, as_json: bool) -> int:
     if as_json:
         output.print_json(rows)
     else:
-        shown = [(one["flood"], one["topic"], ", ".join(one["partitions"]), "no" if one["problem"] else "yes") for one in rows]
+        shown = [(row["flood"], row["topic"], ", ".join(row["partitions"]), "no" if row["problem"] else "yes") for row in rows]
         output.print_table(("flood", "topic", "looked at", "fits"), shown)
-        for one in rows:
-            for note in one["notes"]:
-                output.print_line(f"{one['flood']}: {note}")
+        for row in rows:
+            for note in row["notes"]:
+                output.print_line(f"{row['flood']}: {note}")
     return _told(rows)
 
 
@@ -156,8 +156,8 @@ def plan(path: Path, names: Sequence[str], partitions: Sequence[str], cluster: s
 
 def _print(made: Plan) -> None:
     shown = [
-        (one.key, f"{one.rows:,}", output.size(one.size_bytes), "counted" if one.exact else "estimated")
-        for one in made.partitions[:SHOWN_MAX]
+        (partition.key, f"{partition.rows:,}", output.size(partition.size_bytes), "counted" if partition.exact else "estimated")
+        for partition in made.partitions[:SHOWN_MAX]
     ]
     if len(made.partitions) > SHOWN_MAX:
         shown.append((f"... {len(made.partitions) - SHOWN_MAX} more", "", "", ""))
@@ -190,13 +190,13 @@ def show(path: Path, cluster: str, as_json: bool) -> int:
     rows: list[dict[str, Any]] = []
     with Connection(cluster, timeout_ms=CALL_MS) as connection:
         for flood in read(path):
-            gates = {one.id: one for one in _gates(connection, flood.topic)}
+            gates = {gate.id: gate for gate in _gates(connection, flood.topic)}
             keys = _keys(flood, (), now)
             own = {key: gates[gate] for gate, key in gates_of(flood, keys, gates).items()}
             loaded = sorted(key for key, gate in own.items() if str(gate.state) == "filled")
             open_now = sorted(key for key, gate in own.items() if str(gate.state) == "open")
             names = {own[key].id for key in loaded}
-            filled = [one for one in gates.values() if str(one.state) == "filled" and one.id.partition(LATE)[0] in names]
+            filled = [gate for gate in gates.values() if str(gate.state) == "filled" and gate.id.partition(LATE)[0] in names]
             rows.append({
                 "flood": flood.name,
                 "topic": flood.topic,
@@ -214,13 +214,13 @@ def show(path: Path, cluster: str, as_json: bool) -> int:
         return 0
     shown = [
         (
-            *(one[name] for name in ("flood", "topic", "state")),
-            f"{one['loaded']} of {one['partitions']}",
-            one["last"] or "-",
-            f"{one['rows']:,}",
-            output.size(one["bytes"]),
+            *(row[name] for name in ("flood", "topic", "state")),
+            f"{row['loaded']} of {row['partitions']}",
+            row["last"] or "-",
+            f"{row['rows']:,}",
+            output.size(row["bytes"]),
         )
-        for one in rows
+        for row in rows
     ]
     output.print_table(("flood", "topic", "state", "loaded", "last", "rows", "size"), shown, numeric=("rows", "size"))
     return 0
@@ -254,13 +254,13 @@ def _keys(flood: Flood, asked: Sequence[str], now: datetime) -> list[str]:
 
 
 def _named(floods: list[Flood], names: Sequence[str]) -> list[Flood]:
-    unknown = sorted(set(names) - {one.name for one in floods})
+    unknown = sorted(set(names) - {flood.name for flood in floods})
     if unknown:
-        known = ", ".join(one.name for one in floods)
+        known = ", ".join(flood.name for flood in floods)
         raise InvalidError(
             Reason.INVALID_REQUEST, f"the file has no such flood. option=`--flood` value=`{unknown[0]}` floods=`{known}`"
         )
-    return [one for one in floods if not names or one.name in names]
+    return [flood for flood in floods if not names or flood.name in names]
 
 
 def _topic(connection: Connection, name: str) -> Topic | None:

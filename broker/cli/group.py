@@ -20,20 +20,23 @@ async def list_all(cluster: str, as_json: bool) -> None:
         output.print_json(
             [
                 {
-                    "group": one.id,
-                    "state": one.state,
-                    "protocol_type": one.protocol_type,
-                    "members": one.members,
-                    "positions": one.positions,
-                    "lag_records": one.lag_records,
+                    "group": group.id,
+                    "state": group.state,
+                    "protocol_type": group.protocol_type,
+                    "members": group.members,
+                    "positions": group.positions,
+                    "lag_records": group.lag_records,
                 }
-                for one in groups
+                for group in groups
             ]
         )
         return
     output.print_table(
         ("group", "state", "type", "members", "positions", "lag"),
-        [(one.id, one.state, one.protocol_type or NOTHING, one.members, one.positions, f"{one.lag_records:,}") for one in groups],
+        [
+            (group.id, group.state, group.protocol_type or NOTHING, group.members, group.positions, f"{group.lag_records:,}")
+            for group in groups
+        ],
         numeric=("members", "positions", "lag"),
     )
 
@@ -45,7 +48,7 @@ async def describe(cluster: str, ids: Sequence[str], as_json: bool) -> None:
     if not as_json:
         _show(groups)
     elif groups:
-        output.print_json([_as_json(one) for one in groups])
+        output.print_json([_as_json(group) for group in groups])
     output.tell_of(errors)
 
 

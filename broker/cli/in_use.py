@@ -20,8 +20,8 @@ async def check_unused(settings: Settings) -> None:
     """Raise InvalidError if brokers serve the store, with their addresses."""
     brokers = await _running(settings)
     if brokers:
-        kafka = ",".join(f"{one.host}:{one.kafka_port}" for one in brokers)
-        grpc = ",".join(f"{one.host}:{one.grpc_port}" for one in brokers)
+        kafka = ",".join(f"{broker.host}:{broker.kafka_port}" for broker in brokers)
+        grpc = ",".join(f"{broker.host}:{broker.grpc_port}" for broker in brokers)
         raise InvalidError(
             Reason.INVALID_REQUEST,
             f"a cluster serves this store already. kafka=`{kafka}` grpc=`{grpc}` store=`{settings.store}` "
@@ -41,7 +41,7 @@ async def _running(settings: Settings) -> list[Incarnation]:
             await store.close()
     except HeadgateError:
         return []
-    open_ones = [one for one in manifest.incarnations.values() if not one.sealed and one.grpc_port]
+    open_ones = [incarnation for incarnation in manifest.incarnations.values() if not incarnation.sealed and incarnation.grpc_port]
     answers = await asyncio.gather(*map(_answers, open_ones))
     return [one for one, answered in zip(open_ones, answers, strict=True) if answered]
 

@@ -134,7 +134,7 @@ def parse_json(line: bytes, number: int) -> tuple[bytes | None, bytes | None, He
         headers = row.get("headers") or []
         if isinstance(headers, dict):
             headers = [{"name": name, "value": value} for name, value in headers.items()]
-        made = tuple((os.fsdecode(_taken(one, "name") or b""), _taken(one, "value")) for one in headers)
+        made = tuple((os.fsdecode(_taken(header, "name") or b""), _taken(header, "value")) for header in headers)
         timestamp_ms = row.get("timestamp_ms")
         if timestamp_ms is not None and (isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int)):
             raise TypeError("timestamp_ms is no whole number")

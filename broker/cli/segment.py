@@ -15,12 +15,12 @@ async def list_all(cluster: str, topic: str | None, json: bool) -> None:
     """Show open segments, by topic and partition."""
     async with Control(cluster) as control:
         view = await control.describe()
-    segments = [one for one in view.segments if topic in (None, one.topic)]
+    segments = [segment for segment in view.segments if topic in (None, segment.topic)]
     if topic is not None and not segments:
         async with Admin(cluster) as admin:
             await admin.describe_topic(topic)  # raises if the topic does not exist
     if json:
-        output.print_json([asdict(one) for one in segments])
+        output.print_json([asdict(segment) for segment in segments])
         return
     output.print_table(SEGMENT_COLUMNS, segment_rows(segments), numeric=SEGMENT_NUMERIC)
 
@@ -45,7 +45,9 @@ async def move(cluster: str, segment_id: int, broker_id: int | None, json: bool)
 
 def _show(segments: Sequence[Segment], what: str, json: bool) -> None:
     if json:
-        output.print_json([asdict(one) for one in segments])
+        output.print_json([asdict(segment) for segment in segments])
         return
-    made = ", ".join(f"segment {one.id} of {one.topic} {one.span} at broker {one.broker_id}" for one in segments)
+    made = ", ".join(
+        f"segment {segment.id} of {segment.topic} {segment.span} at broker {segment.broker_id}" for segment in segments
+    )
     output.print_line(f"{what}: {made}")

@@ -236,7 +236,8 @@ def _is_number(kind: Any) -> bool:
 def columns_of(batch: pa.RecordBatch) -> list[list[Any]]:
     """The values by column. Times and dates are text, because Python's have fewer years."""
     return [
-        _times(one) if pa.types.is_timestamp(one.type) or pa.types.is_date32(one.type) else one.to_pylist() for one in batch.columns
+        _times(column) if pa.types.is_timestamp(column.type) or pa.types.is_date32(column.type) else column.to_pylist()
+        for column in batch.columns
     ]
 
 

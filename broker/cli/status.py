@@ -103,7 +103,7 @@ def _topic_rows(topics: Sequence[TopicStatus]) -> list[tuple[object, ...]]:
 
 def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tuple[object, ...]]:
     """A row per broker. Without the leader's view, loads and segments are unknown."""
-    members = {} if view is None else {one.incarnation_id: one for one in view.members}
+    members = {} if view is None else {member.incarnation_id: member for member in view.members}
     rows: list[tuple[object, ...]] = []
     for broker in brokers:
         member = members.get(broker.incarnation_id)

@@ -60,10 +60,10 @@ async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
         output.print_json(
             {
                 "objects": len(found.judged),
-                "damages": [_damage_json(one) for one in found.damages],
+                "damages": [_damage_json(damage) for damage in found.damages],
                 "unreadable": [one._asdict() for one in found.unreadable],
                 "left_over": [_judged_json(one) for one in left_over],
-                "tables": [asdict(one) for one in found.tables],
+                "tables": [asdict(table) for table in found.tables],
             }
         )
         return found.is_whole
@@ -86,18 +86,20 @@ async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
 
 
 def _tell_tables(found: Inspection) -> None:
-    for one in found.tables[:LINES_MAX]:
-        if one.fault is not None:
-            output.print_line(f"unreadable table: {one.topic}: {one.fault.key}: {one.fault.what}")
+    for table in found.tables[:LINES_MAX]:
+        if table.fault is not None:
+            output.print_line(f"unreadable table: {table.topic}: {table.fault.key}: {table.fault.what}")
             output.print_line("  no record is lost: consumers do not read the table")
-        elif one.is_behind:
-            output.print_line(f"the table of {one.topic} does not have the topic's newest files: a leader adds them within seconds")
+        elif table.is_behind:
+            output.print_line(
+                f"the table of {table.topic} does not have the topic's newest files: a leader adds them within seconds"
+            )
 
 
 def _summary(found: Inspection, deep: bool) -> str:
     size = output.size(sum(one.found.size_bytes for one in found.judged))
     what = "every record read" if deep else "sizes and footers compared; --deep reads every record"
-    count, tables = len(found.damages), sum(one.fault is not None for one in found.tables)
+    count, tables = len(found.damages), sum(table.fault is not None for table in found.tables)
     damaged = [output.plural(number, noun) for number, noun in ((count, "object"), (tables, "table")) if number]
     verdict = "whole" if found.is_whole else f"DAMAGED: {', '.join(damaged)}"
     return f"{verdict}: {output.plural(len(found.judged), 'object')}, {size}, {what}"

@@ -63,7 +63,7 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, str]]:
             if not child.hidden:
                 yield from _leaves(child, f"{path} {name}".strip())
         return
-    arguments = [_argument(one) for one in command.params if one.param_type_name == "argument"]
+    arguments = [_argument(param) for param in command.params if param.param_type_name == "argument"]
     yield " ".join([path, *arguments]), (command.help or "").split("\n\n")[0]
 
 
@@ -88,9 +88,9 @@ def _paths() -> str:
 
 def _metrics() -> str:
     rows = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
-    for one in asyncio.run(all_metrics()).entries():
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        rows.append(f"| `{one.shown}` | {one.kind} | {labels} | {_cell(one.documentation)} |")
+    for entry in asyncio.run(all_metrics()).entries():
+        labels = ", ".join(f"`{label}`" for label in entry.labels)
+        rows.append(f"| `{entry.shown}` | {entry.kind} | {labels} | {_cell(entry.documentation)} |")
     return "\n".join(rows)
 
 

@@ -217,14 +217,14 @@ def desired_brokers(
         brokers_max: bound of the number, also for a reservation from before this limit.
     """
     claims = [(minimum, 0, f"the minimum is {brokers_text(minimum)}")]
-    for one in reservations:
-        owner = f" of {one.reservation.owner}" if one.reservation.owner else ""
+    for reservation in reservations:
+        owner = f" of {reservation.reservation.owner}" if reservation.reservation.owner else ""
         claims.append(
             (
-                one.reservation.brokers,
+                reservation.reservation.brokers,
                 1,
-                f"reservation {one.reservation.id}{owner} holds {brokers_text(one.reservation.brokers)} "
-                f"for another {math.ceil(one.left_ms / 1000)} s",
+                f"reservation {reservation.reservation.id}{owner} holds {brokers_text(reservation.reservation.brokers)} "
+                f"for another {math.ceil(reservation.left_ms / 1000)} s",
             )
         )
     claims.append((demand.brokers, 2, demand.reason))

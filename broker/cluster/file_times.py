@@ -110,10 +110,10 @@ def _passing(
 def _passed(files: Sequence[ParquetExtent]) -> Passed:
     ranges: list[tuple[int, int]] = []
     base = end = files[0].base_offset
-    for one in files:
-        if one.base_offset != end:
+    for file in files:
+        if file.base_offset != end:
             ranges.append((base, end))
-            base = one.base_offset
-        end = one.end_offset
+            base = file.base_offset
+        end = file.end_offset
     ranges.append((base, end))
     return Passed(files[0].base_offset, tuple(ranges), files[0].folded)

@@ -56,14 +56,14 @@ class FoldedFiles:
         """Every file, with its topic."""
         for topic_id, partitions in self.by_topic.items():
             for files in partitions.values():
-                for one in files:
-                    yield topic_id, one
+                for file in files:
+                    yield topic_id, file
 
     def add(self, topic_id: uuid.UUID, partition: int, files: Iterable[ParquetExtent]) -> None:
         found = self.by_topic.setdefault(topic_id, {}).setdefault(partition, [])
-        for one in files:
-            position = bisect_right(found, one.base_offset, key=_base_offset)
-            found.insert(position, one)
+        for file in files:
+            position = bisect_right(found, file.base_offset, key=_base_offset)
+            found.insert(position, file)
             self._changed(topic_id, partition, position)
 
     def overlap(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> bool:
@@ -132,7 +132,7 @@ class FoldedFiles:
             assert partitions
             for number, files in partitions.items():
                 assert files
-                assert all(one.partition == number and one.base_offset < one.end_offset for one in files)
+                assert all(file.partition == number and file.base_offset < file.end_offset for file in files)
                 assert all(one.end_offset <= other.base_offset for one, other in pairwise(files))
 
 

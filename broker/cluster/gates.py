@@ -217,7 +217,7 @@ def digest_of(extents: Sequence[ParquetExtent]) -> Steps[str]:
     for start in range(0, len(rows), STEP_FILES):
         yield STEP_FILES
         comma = ", " if start else ""
-        digest.update((comma + ", ".join(repr(_reference(one)) for one in rows[start : start + STEP_FILES])).encode())
+        digest.update((comma + ", ".join(repr(_reference(row)) for row in rows[start : start + STEP_FILES])).encode())
     digest.update(b"]")
     return digest.hexdigest()[:32]
 
@@ -248,12 +248,12 @@ def moved(extents: Iterable[ParquetExtent], windows: Mapping[int, GateWindow]) -
     """Extents with offsets from 0, moved into their windows, with the windows' epochs."""
     return [
         msgspec.structs.replace(
-            one,
-            base_offset=one.base_offset + windows[one.partition].base_offset,
-            end_offset=one.end_offset + windows[one.partition].base_offset,
-            leader_epoch=windows[one.partition].leader_epoch,
+            extent,
+            base_offset=extent.base_offset + windows[extent.partition].base_offset,
+            end_offset=extent.end_offset + windows[extent.partition].base_offset,
+            leader_epoch=windows[extent.partition].leader_epoch,
         )
-        for one in extents
+        for extent in extents
     ]
 
 

@@ -179,13 +179,15 @@ class Manifest:
 
     def named_files(self) -> set[str]:
         """The paths of all files of gates and of folds."""
-        named = {one.path for gate in self.gates.all() for one in gate.extents}
+        named = {extent.path for gate in self.gates.all() for extent in gate.extents}
         named.update(one.path for _, one in self.files.all())
         return named
 
     def needs(self, chunk: Chunk) -> bool:
         """True if a chunk has a record that may still be read."""
-        return any(self.readable.has(one.topic_id, one.partition, one.base_offset, one.end_offset) for one in chunk.extents)
+        return any(
+            self.readable.has(extent.topic_id, extent.partition, extent.base_offset, extent.end_offset) for extent in chunk.extents
+        )
 
     def producers_objects(self) -> set[str]:
         """Keys of all objects with producers' state that a lead may still need."""

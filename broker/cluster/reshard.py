@@ -314,7 +314,7 @@ class _Pass:
         targets, now_ms = self._targets, self._now_ms
         staying = board.staying()
         newcomers = [one for one in staying if not board.segments[one]]
-        joined = [broker.joined_ms for one in newcomers if (broker := self._broker(one)) is not None]
+        joined = [broker.joined_ms for newcomer in newcomers if (broker := self._broker(newcomer)) is not None]
         if not joined or now_ms - max(joined) < targets.welcome_settle_ms:
             return []
         fair = sum(board.movable[one] for one in staying) / len(staying)
@@ -338,7 +338,7 @@ class _Pass:
             self._changed(
                 board,
                 segment_id,
-                f"{', '.join(board.name(one) for one in newcomers)} had nothing of {_share(fair)} that each broker "
+                f"{', '.join(board.name(newcomer) for newcomer in newcomers)} had nothing of {_share(fair)} that each broker "
                 f"is to have, {board.name(self._history.segments[segment_id].info.incarnation_id)} had "
                 f"{_share(before[self._history.segments[segment_id].info.incarnation_id])}",
             )

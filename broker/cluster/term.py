@@ -335,7 +335,7 @@ class Term:
         It is 0 unless most of them differ by more than `clock_difference_max_ms`: a single member that differs has a wrong clock
         itself, and reports that.
         """
-        ahead_ms = [one.clock_ahead_ms for one in self.members.values() if one.clock_ahead_ms is not None]
+        ahead_ms = [member.clock_ahead_ms for member in self.members.values() if member.clock_ahead_ms is not None]
         differing = [one for one in ahead_ms if abs(one) > self._clock_difference_max_ms]
         return differing[0] if 2 * len(differing) > len(ahead_ms) else 0
 
@@ -433,10 +433,14 @@ class Term:
         seals = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
         alive = {broker.incarnation_id for broker in brokers}
         successors, held = self.orders.successors(seals, alive)
-        if not {one.topic_id for one in successors} <= {gap.topic_id for gap in gaps}:
+        if not {successor.topic_id for successor in successors} <= {gap.topic_id for gap in gaps}:
             # An order over several topics is complete now, and earlier commits sealed the segments of some of these topics.
             gaps = find_gaps(manifest, edits, everywhere=True)
-        taken = {(one.topic_id, number) for one in successors for number in range(one.first_partition, one.end_partition)}
+        taken = {
+            (successor.topic_id, number)
+            for successor in successors
+            for number in range(successor.first_partition, successor.end_partition)
+        }
         taken |= held
         rest = dict(manifest.segments.open)
         for segment_id in seals:
@@ -456,7 +460,11 @@ class Term:
 
     def others(self) -> list[Incarnation]:
         """The open incarnations of other brokers."""
-        return [one for one in self.manifest.incarnations.values() if not one.sealed and one.id != self._mine.id]
+        return [
+            incarnation
+            for incarnation in self.manifest.incarnations.values()
+            if not incarnation.sealed and incarnation.id != self._mine.id
+        ]
 
     def to_recover(self) -> list[Incarnation]:
         """The condemned brokers that no failover has recovered yet."""

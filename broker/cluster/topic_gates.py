@@ -95,7 +95,7 @@ class TopicGates:
         for gate_id, gate in list(self.of(topic_id).items()):
             ids = set(map(id, gone(gate.extents)))
             if ids:
-                self.change(topic_id, gate_id, extents=[one for one in gate.extents if id(one) not in ids])
+                self.change(topic_id, gate_id, extents=[extent for extent in gate.extents if id(extent) not in ids])
 
     def drop_topic(self, topic_id: uuid.UUID) -> None:
         self.by_topic.pop(topic_id, None)

@@ -36,11 +36,11 @@ class TopicLimits:
 def lots(partitions: Iterable[int]) -> Iterator[slice]:
     """Divide topics with these numbers of partitions into lots for one commit each."""
     first = end = total = 0
-    for one in partitions:
-        if end > first and (end - first == LOT_TOPICS_MAX or total + one > LOT_PARTITIONS_MAX):
+    for partition in partitions:
+        if end > first and (end - first == LOT_TOPICS_MAX or total + partition > LOT_PARTITIONS_MAX):
             yield slice(first, end)
             first, total = end, 0
-        total += one
+        total += partition
         end += 1
     if end > first:
         yield slice(first, end)

@@ -120,7 +120,7 @@ class LeaderCapacity:
         if self._demand is None:
             if self._term.awaits_members():
                 return
-            reserved = max((one.reservation.brokers for one in self.reservations()), default=0)
+            reserved = max((reservation.reservation.brokers for reservation in self.reservations()), default=0)
             self._demand = LoadDemand(_live(loads), now_ms, self._brokers_max, reserved=reserved)
         if now_s - self._measured_s >= MEASURE_S:
             self._measured_s = now_s
@@ -152,8 +152,8 @@ class LeaderCapacity:
                 at_s=now_s,
                 desired=0 if self._demand is None else self.desired().brokers,
                 live=_live(loads),
-                bytes_in_per_s=sum(one.bytes_in_per_s for one in segments),
-                bytes_out_per_s=sum(one.bytes_out_per_s for one in segments),
+                bytes_in_per_s=sum(segment.bytes_in_per_s for segment in segments),
+                bytes_out_per_s=sum(segment.bytes_out_per_s for segment in segments),
             )
         )
 

@@ -237,16 +237,18 @@ class LeaderGates:
         live = gate.place == "now" and (any(one.live for one in held) or any(one.live for one in earlier))
         gate = replace(gate, windows=windows, live=live)
         if files:
-            counted = {one.partition: GateWindow(one.partition, 0, one.rows, -1) for one in windows}
-            extents = moved(await self._run(check_extents(gate.id, files, counted)), {one.partition: one for one in windows})
+            counted = {window.partition: GateWindow(window.partition, 0, window.rows, -1) for window in windows}
+            extents = moved(
+                await self._run(check_extents(gate.id, files, counted)), {window.partition: window for window in windows}
+            )
             gate = replace(
                 gate,
                 state="filled",
                 filled_ms=gate.opened_ms,
                 extents=extents,
                 digest=digest,
-                rows=sum(one.rows for one in extents),
-                size_bytes=sum(one.size_bytes for one in extents),
+                rows=sum(extent.rows for extent in extents),
+                size_bytes=sum(extent.size_bytes for extent in extents),
                 files=len(extents),
             )
         segments = [one.segment_id for one in held]
@@ -279,9 +281,10 @@ class LeaderGates:
         """Commit the files of a gate. Raises as `open`, and InvalidError(UNKNOWN_GATE)."""
         topic = self._topic(topic_name)
         gate = self._gate(topic, gate_id)
-        windows = {one.partition: one for one in gate.windows}
+        windows = {window.partition: window for window in gate.windows}
         files = [
-            replace(one, leader_epoch=windows[one.partition].leader_epoch) if one.partition in windows else one for one in files
+            replace(file, leader_epoch=windows[file.partition].leader_epoch) if file.partition in windows else file
+            for file in files
         ]
         digest = await self._run(digest_of(files))
         gate = self._gate(topic, gate_id)
@@ -294,7 +297,7 @@ class LeaderGates:
         key = (topic.id, gate_id)
         self._filling[key] = self._filling.get(key, 0) + 1
         try:
-            extents = await self._run(check_extents(gate_id, files, {one.partition: one for one in gate.windows}))
+            extents = await self._run(check_extents(gate_id, files, {window.partition: window for window in gate.windows}))
             await self._engine.references.check(topic.id, extents, absolute=True)
             filled_ms = self._engine.clock.now_ms()
 

@@ -172,7 +172,7 @@ class LeaderTables:
             gone = {path for path in merged if path in known.files}
             fresh = [one for one in added if one.path not in known.files and one.path not in left and self._is_whole(topic.id, one)]
             if recheck:
-                gone.update(one.path for one in known.files.values() if not self._is_whole(topic.id, one))
+                gone.update(file.path for file in known.files.values() if not self._is_whole(topic.id, file))
             if not fresh and not gone:
                 self._known[topic.id] = known
                 return

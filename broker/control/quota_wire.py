@@ -34,9 +34,9 @@ def use_message(use: Use, broker_id: int = 0) -> control_pb2.QuotaUse:
 def uses_of(messages: Iterable[control_pb2.QuotaUse]) -> list[Use]:
     """Uses of quotas that this release knows."""
     return [
-        Use(_entity(one), KINDS[one.kind], one.limit, one.share, one.rate, one.throttled, one.waited_s)
-        for one in messages
-        if one.kind in KINDS
+        Use(_entity(message), KINDS[message.kind], message.limit, message.share, message.rate, message.throttled, message.waited_s)
+        for message in messages
+        if message.kind in KINDS
     ]
 
 
@@ -47,4 +47,4 @@ def shares_message(shares: Mapping[Key, float]) -> control_pb2.QuotaShares:
 
 def shares_of(message: control_pb2.QuotaShares) -> list[tuple[Entity, Kind, float]]:
     """Shares of quotas that this release knows."""
-    return [(_entity(one), KINDS[one.kind], one.share) for one in message.shares if one.kind in KINDS]
+    return [(_entity(share), KINDS[share.kind], share.share) for share in message.shares if share.kind in KINDS]

@@ -75,7 +75,7 @@ class Replication:
         engine = self._engine
         now_s = engine.clock.monotonic()
         self._avoided = {key: until_s for key, until_s in self._avoided.items() if until_s > now_s}
-        others = [one for one in engine.brokers() if one.broker_id != engine.broker_id and one.id not in self._avoided]
+        others = [broker for broker in engine.brokers() if broker.broker_id != engine.broker_id and broker.id not in self._avoided]
         return min(others, key=lambda one: (one.broker_id < engine.broker_id, one.broker_id), default=None)
 
     async def _stream(self, peer: Incarnation) -> None:

@@ -195,7 +195,10 @@ class Topics:
                     refused = {topic.id: error for topic, error in zip(topics, errors, strict=True) if error is not None}
                 results += [refused.get(one.id, one) if isinstance(one, Topic) else one for one in made]
                 await turn.pause()
-            if any(isinstance(one, Topic) and one.partitions > INSTALL_PARTITIONS_MAX for one in results) and not validate_only:
+            if (
+                any(isinstance(result, Topic) and result.partitions > INSTALL_PARTITIONS_MAX for result in results)
+                and not validate_only
+            ):
                 await self._leads.opened()
             return results
 

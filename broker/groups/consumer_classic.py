@@ -74,7 +74,9 @@ def handle(
                 error = Reason.REBALANCE_IN_PROGRESS
             return HeartbeatReply(error=error)
         case Leave():
-            return LeaveReply(members=tuple((one, group.remove(one.member_id, one.instance_id)) for one in event.members))
+            return LeaveReply(
+                members=tuple((member, group.remove(member.member_id, member.instance_id)) for member in event.members)
+            )
 
 
 def _join(group: ConsumerGroup, config: GroupConfig, event: Join, topology: Topology) -> JoinReply:
@@ -183,27 +185,27 @@ def upgraded(
 
 def downgraded(group_id: str, group: ConsumerGroup, config: GroupConfig, names: dict[uuid.UUID, str], now_ms: int) -> Group:
     """The classic group of a consumer group whose members all use the classic protocol."""
-    members = [replace(one) for one in group.members.values()]
+    members = [replace(member) for member in group.members.values()]
     first = members[0].classic
     assert first is not None
-    known = [{name for name, _ in one.classic.protocols} for one in members if one.classic is not None]
+    known = [{name for name, _ in member.classic.protocols} for member in members if member.classic is not None]
     common = [name for name, _ in first.protocols if all(name in theirs for theirs in known)]
     protocol = common[0] if common else first.protocols[0][0]
     rows = tuple(
         MemberMetadata(
-            member_id=one.member_id,
-            instance_id=one.instance_id,
-            client_id=one.client_id,
-            client_host=one.client_host,
-            rebalance_timeout_ms=one.rebalance_timeout_ms,
-            session_timeout_ms=one.classic.session_timeout_ms,
-            subscription=dict(one.classic.protocols).get(protocol, one.classic.protocols[0][1]),
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            session_timeout_ms=member.classic.session_timeout_ms,
+            subscription=dict(member.classic.protocols).get(protocol, member.classic.protocols[0][1]),
             assignment=encode_assignment(
-                (names[topic], number) for topic, number in group.roster.holdings[one.member_id].assigned if topic in names
+                (names[topic], number) for topic, number in group.roster.holdings[member.member_id].assigned if topic in names
             ),
         )
-        for one in members
-        if one.classic is not None
+        for member in members
+        if member.classic is not None
     )
     metadata = GroupMetadata(
         protocol_type=CONSUMER_PROTOCOL,

@@ -144,7 +144,7 @@ class ConsumerGroup:
     @property
     def is_classic(self) -> bool:
         """True if all members still use the classic protocol."""
-        return bool(self.members) and all(one.classic is not None for one in self.members.values())
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or time to give up partitions is over."""
@@ -268,7 +268,9 @@ class ConsumerGroup:
             return ConsumerState.EMPTY
         if roster.epoch > roster.target_epoch:
             return ConsumerState.ASSIGNING
-        settled = all(one.progress is Progress.STABLE and one.epoch == roster.target_epoch for one in roster.holdings.values())
+        settled = all(
+            holding.progress is Progress.STABLE and holding.epoch == roster.target_epoch for holding in roster.holdings.values()
+        )
         return ConsumerState.STABLE if settled else ConsumerState.RECONCILING
 
     def describe(self) -> ConsumerDescription:

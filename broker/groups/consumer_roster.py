@@ -156,7 +156,7 @@ class ConsumerRoster:
     @property
     def assignor(self) -> str:
         """The assignor that most members ask for."""
-        votes = Counter(one.assignor for one in self.members.values() if one.assignor is not None)
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
 
     # -- rows
@@ -190,10 +190,12 @@ class ConsumerRoster:
     def check_invariants(self) -> None:
         """Raise AssertionError when the state contradicts the attributes' docs."""
         assert self.members.keys() == self.holdings.keys() and self.targets.keys() <= self.members.keys()
-        assert self.static == {one.instance_id: one.member_id for one in self.members.values() if one.instance_id is not None}
+        assert self.static == {
+            member.instance_id: member.member_id for member in self.members.values() if member.instance_id is not None
+        }
         held = [(one, member_id) for member_id, holding in self.holdings.items() for one in holding.all]
         assert len(held) == len(self.owners) and dict(held) == self.owners
-        assert all(not (one.assigned & one.revoking) for one in self.holdings.values())
+        assert all(not (holding.assigned & holding.revoking) for holding in self.holdings.values())
 
 
 def _set(values: dict[str, Value], member_id: str, value: Value | None) -> None:

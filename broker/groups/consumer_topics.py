@@ -77,7 +77,7 @@ class Subscriptions:
         if not changed and not self._is_stale and topology.version == self._topology.version:
             return False
         self._is_stale = False
-        names = {one.member_id: (one.pattern, self._names(one, topology)) for one in members}
+        names = {member.member_id: (member.pattern, self._names(member, topology)) for member in members}
         matched = {member_id: found for member_id, (pattern, found) in names.items() if pattern is not None}
         self._topology = topology
         before, self.read = self.read, {}
@@ -97,4 +97,4 @@ class Subscriptions:
 
     def has(self, members: Iterable[Identity], topic: str) -> bool:
         """True if a member reads a topic."""
-        return any(topic in self._names(one, self._topology) for one in members)
+        return any(topic in self._names(member, self._topology) for member in members)

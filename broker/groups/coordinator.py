@@ -193,7 +193,7 @@ class Coordinator(Driver[ConsumerShard]):
         token = self.token()
         self._execute(slot, list(slot.shard.end_transaction(producer_id, epoch, token, commit=commit)))
         reply = cast(RowsReply, await token)
-        error = reply.error or next((one for one in reply.errors if one is not None), None)
+        error = reply.error or next((error for error in reply.errors if error is not None), None)
         if error is not None:
             raise RetryError(error, "positions of a transaction were not stored")
 

@@ -502,7 +502,7 @@ def _check_together(settings: Settings) -> None:
 
 def _check_security(settings: Settings) -> None:
     """Check the settings of TLS and of the listeners against each other."""
-    with_tls = [one for one in listeners(settings) if one.is_tls]
+    with_tls = [listener for listener in listeners(settings) if listener.is_tls]
     if with_tls and not settings.tls_certificate:
         raise invalid(f"a listener with TLS needs `tls_certificate`. listener=`{with_tls[0].name}`")
     if settings.tls_certificate and not settings.tls_ca:

@@ -76,7 +76,7 @@ def run(settings: Settings) -> int:
         secret_files.leave_no_core()
         kept = os.environ.get(KAFKA_SOCKET)
         kafka = [ports.adopt(int(kept)) if kept else ports.listen(settings.host, settings.kafka_port, "kafka_port")]
-        kafka += [ports.listen(one.host, one.port, "kafka_listeners") for one in listeners(settings)[1:]]
+        kafka += [ports.listen(listener.host, listener.port, "kafka_listeners") for listener in listeners(settings)[1:]]
         ports.check_free(settings.host, settings.grpc_port, "grpc_port")
         if settings.tls_certificate:
             ports.check_free(settings.host, settings.grpc_mtls_port, "grpc_mtls_port")

@@ -313,7 +313,7 @@ def _flood_silence(leader: Leader) -> dict[Labels, float]:
 
 
 def _running(leader: Leader) -> list[Flood]:
-    return [one for one in leader.floods.floods() if one.ended_s is None]
+    return [flood for flood in leader.floods.floods() if flood.ended_s is None]
 
 
 def _register_groups(metrics: Metrics, groups: Coordinator) -> None:

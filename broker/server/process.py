@@ -286,7 +286,7 @@ class Process:
 
     def _hosts(self) -> list[str]:
         """The host names of the cluster's brokers."""
-        return [] if self._node is None else [one.host for one in self._node.engine.manifest.incarnations.values()]
+        return [] if self._node is None else [incarnation.host for incarnation in self._node.engine.manifest.incarnations.values()]
 
     # -- end
 

@@ -136,18 +136,18 @@ class Exchange:
         """Write the markers of a prepared transaction at all leads. See `coordinator.Marker`."""
         results: dict[Partition, HeadgateError | None] = {}
         by_lead: dict[str, tuple[Incarnation, set[Partition]]] = {}
-        for one in partitions:
-            topic = self._engine.manifest.topics.get(one[0])
+        for partition in partitions:
+            topic = self._engine.manifest.topics.get(partition[0])
             if topic is None:
                 # The topic was deleted, and its records with it: this broker knew it when the partition was added, or is a later
                 # coordinator, whose manifest is newer.
-                results[one] = None
+                results[partition] = None
                 continue
-            lead = self._engine.lead(topic.id, one[1])
+            lead = self._engine.lead(topic.id, partition[1])
             if lead is None:
-                results[one] = RetryError(Reason.NOT_LEADER, "the partition has no lead at the moment")
+                results[partition] = RetryError(Reason.NOT_LEADER, "the partition has no lead at the moment")
             else:
-                by_lead.setdefault(lead[0].id, (lead[0], set()))[1].add(one)
+                by_lead.setdefault(lead[0].id, (lead[0], set()))[1].add(partition)
         commit = transaction.state is State.PREPARE_COMMIT
         answers = await asyncio.gather(
             *(self._write_at(lead, transaction, commit, theirs, coordinator) for lead, theirs in by_lead.values())
@@ -244,7 +244,7 @@ class Exchange:
         if channel is None:
             channel = self._channels[address] = self._connect(address)
         self._calls[address] += 1
-        patience = self._patiences.of(broker.id, (one.id for one in self._engine.brokers()))
+        patience = self._patiences.of(broker.id, (broker.id for broker in self._engine.brokers()))
         asked_s = asyncio.get_running_loop().time()
         call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(path)
         try:
@@ -276,7 +276,7 @@ class Exchange:
     async def _close_unused(self, address: str) -> None:
         """Close the channels to brokers that are gone, except those with a call: closing a channel cancels its calls."""
         known = {_address(broker) for broker in self._engine.brokers()} | {address}
-        for gone in [one for one in self._channels if one not in known and not self._calls[one]]:
+        for gone in [channel for channel in self._channels if channel not in known and not self._calls[channel]]:
             await self._channels.pop(gone).close()
 
 

@@ -448,7 +448,9 @@ def ask_positions(
 ) -> dict[Place, int]:
     """Query a group's positions and record the answers. Raises KafkaException if no answer comes."""
     invoked_us = world.recorder.now_us()
-    told = consumer.committed([TopicPartition(one.topic, one.partition) for one in partitions], timeout=ASK_TIMEOUT_S)
+    told = consumer.committed(
+        [TopicPartition(partition.topic, partition.partition) for partition in partitions], timeout=ASK_TIMEOUT_S
+    )
     ended_us = world.recorder.now_us()
     answers: dict[Place, int] = {}
     for one in told:

@@ -97,7 +97,7 @@ class _Case:
         yield Kind.CHANGED, self._changed()
         yield Kind.TWO_VALUES, self._two_values()
         yield Kind.READ_BACKWARDS, self._read_backwards()
-        numbers = [one.number for one in self.producers.values() if one.idempotent]
+        numbers = [producer.number for producer in self.producers.values() if producer.idempotent]
         is_idempotent = np.isin(self.ours["producer"], numbers)
         yield Kind.DUPLICATED, self._duplicated(Kind.DUPLICATED, self.ours[is_idempotent])
         yield Kind.DUPLICATED_PLAIN, self._duplicated(Kind.DUPLICATED_PLAIN, self.ours[~is_idempotent])

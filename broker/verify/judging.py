@@ -31,8 +31,8 @@ def judge_directory(directory: Path, *, strict: bool) -> Result:
         findings.counts += found.counts
         findings.examples += found.examples
     for violations in (judge_positions(recorded.commits, recorded.positions), judge_watermarks(recorded.watermarks)):
-        for kind in dict.fromkeys(one.kind for one in violations):
-            of_kind = [one for one in violations if one.kind is kind]
+        for kind in dict.fromkeys(violation.kind for violation in violations):
+            of_kind = [violation for violation in violations if violation.kind is kind]
             findings.add(kind, len(of_kind), of_kind[:EXAMPLES_MAX])
     return Result(
         run=run,

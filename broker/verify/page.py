@@ -53,8 +53,8 @@ class Result:
 
 def latency_ms(counts: Sequence[PlaceCounts], quantile: float) -> float:
     """A quantile of all acknowledgements' latencies: the upper bound of its class."""
-    total = np.sum([one.latencies for one in counts], axis=0)
-    longest = max(one.latency_us_max for one in counts)
+    total = np.sum([count.latencies for count in counts], axis=0)
+    longest = max(count.latency_us_max for count in counts)
     if not total.sum():
         return 0.0
     at = int(np.searchsorted(np.cumsum(total), quantile * total.sum()))
@@ -84,15 +84,15 @@ def as_data(result: Result) -> dict[str, Any]:
         "endpoint": result.run.endpoint,
         "run": f"{result.run.run:016x}",
         "history": result.directory,
-        "sent": sum(one.sent for one in counts),
+        "sent": sum(count.sent for count in counts),
         "acked": result.acked,
-        "refused": sum(one.refused for one in counts),
-        "unknown": sum(one.unknown for one in counts),
-        "unknown_written": sum(one.unknown_written for one in counts),
-        "deleted": sum(one.deleted for one in counts),
-        "in_log": sum(one.in_log for one in counts),
-        "foreign": sum(one.foreign for one in counts),
-        "read_live": sum(one.read for one in counts),
+        "refused": sum(count.refused for count in counts),
+        "unknown": sum(count.unknown for count in counts),
+        "unknown_written": sum(count.unknown_written for count in counts),
+        "deleted": sum(count.deleted for count in counts),
+        "in_log": sum(count.in_log for count in counts),
+        "foreign": sum(count.foreign for count in counts),
+        "read_live": sum(count.read for count in counts),
         "commits": result.commits,
         "position_answers": result.position_answers,
         "watermark_answers": result.watermark_answers,
@@ -100,15 +100,15 @@ def as_data(result: Result) -> dict[str, Any]:
         "ack_ms": {
             "p50": latency_ms(counts, 0.5),
             "p99": latency_ms(counts, 0.99),
-            "max": max(one.latency_us_max for one in counts) / 1000,
+            "max": max(count.latency_us_max for count in counts) / 1000,
         },
-        "longest_without_ack_ms": max(one.unavailable_us for one in counts) / 1000,
+        "longest_without_ack_ms": max(count.unavailable_us for count in counts) / 1000,
         "partitions_not_read_to_the_end": [_place(result.run, place) for place in result.unread],
         "counts": {kind.value: result.findings.counts[kind] for kind in Kind},
         "errors": {kind.value: wrong[kind] for kind in Kind if wrong[kind]},
         "violations": [
-            {**asdict(one), "topic": result.run.places[one.place][0], "partition": result.run.places[one.place][1]}
-            for one in result.findings.examples
+            {**asdict(example), "topic": result.run.places[example.place][0], "partition": result.run.places[example.place][1]}
+            for example in result.findings.examples
         ],
     }
 
@@ -150,10 +150,10 @@ def as_text(result: Result) -> str:
         lines.append(f"{count:>8,}    {kind}{allowed}: {rule}")
     lines.append("            A record without an acknowledgement may be in the log or not: neither is an error.")
     for kind in Kind:
-        examples = [one for one in result.findings.examples if one.kind is kind]
+        examples = [example for example in result.findings.examples if example.kind is kind]
         if examples:
             lines += ["", f"{kind}: {result.findings.counts[kind]:,}"]
-            lines += [f"  {_violation(result.run, one)}" for one in examples[:EXAMPLES_MAX]]
+            lines += [f"  {_violation(result.run, example)}" for example in examples[:EXAMPLES_MAX]]
             if (more := result.findings.counts[kind] - len(examples[:EXAMPLES_MAX])) > 0:
                 lines.append(f"  and {more:,} more")
     if result.events:

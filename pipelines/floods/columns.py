@@ -131,7 +131,7 @@ def _objects(line: str) -> list[_Object]:
     except ValueError:
         return []
     rows = [row] if isinstance(row, _Object) else row if isinstance(row, list) else []
-    return [one for one in rows if isinstance(one, _Object)]
+    return [row for row in rows if isinstance(row, _Object)]
 
 
 def _of_two(one: str, other: str) -> str:

@@ -180,7 +180,7 @@ class Section:
         text = self.text(name)
         if text is None or text in choices:
             return text or default
-        self.wrong(name, " or ".join(f"`{one}`" for one in choices))
+        self.wrong(name, " or ".join(f"`{choice}`" for choice in choices))
         return default
 
     def integer(self, name: str, low: int, high: int, default: int | None) -> int | None:
@@ -234,10 +234,10 @@ class Section:
         if node is None:
             return ()
         items = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        if not all(isinstance(one, yaml.ScalarNode) and one.value.strip() for one in items):
+        if not all(isinstance(item, yaml.ScalarNode) and item.value.strip() for item in items):
             self.wrong(name, "a list of texts")
             return ()
-        return tuple(str(one.value) for one in items)
+        return tuple(str(item.value) for item in items)
 
     def section(self, name: str, expected: str | None = None) -> Section | None:
         """A mapping inside this one."""

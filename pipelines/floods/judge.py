@@ -70,7 +70,7 @@ class Columns:
         """The column's own spelling: Spark ignores case unless two columns differ only in it."""
         if name in self.kinds:
             return name
-        return next((one for one in self.kinds if one.lower() == name.lower()), name)
+        return next((kind for kind in self.kinds if kind.lower() == name.lower()), name)
 
 
 def plain(text: str, columns: Columns | None = None) -> str | None:
@@ -142,7 +142,7 @@ def _problems(flood: Flood, columns: Columns) -> Iterator[str]:
 def _hint(name: str, columns: Columns) -> str:
     if columns.header is not None and name.lower() in columns.header.lower():
         return ': the first line of the file seems to hold the names, which the option `header: "true"` reads.'
-    folded = {one.lower(): one for one in columns.kinds}
+    folded = {kind.lower(): kind for kind in columns.kinds}
     near = get_close_matches(name.lower(), folded, 1)
     if not near and name.lower() in (*BARE_FUNCTIONS, "now", "localtimestamp"):
         return f": a function needs its brackets, `{name}()`."
@@ -182,7 +182,7 @@ def _misfit(field: str, name: str, kind: str | None) -> str | None:
 def moved_note(flood: Flood, columns: Iterable[Columns | None]) -> list[str]:
     """A note about columns that the flood reads, and that tasks on columns cannot: nested ones in the default value, and times of
     96 bits."""
-    known = [one for one in columns if one is not None]
+    known = [column for column in columns if column is not None]
     whole = flood.value == WHOLE_ROW
     read = " ".join(expressions(flood).values())
     nested = dict.fromkeys(name for one in known for name, kind in one.kinds.items() if whole and kind in (*_NESTED, VARIANT))

@@ -26,7 +26,7 @@ def notes_of_loaded(flood: Flood, keys: Collection[str], topic: Topic | None, no
     if topic is None or not keys:
         return []
     spans = spans_of(flood.partitions, sorted(keys))
-    held = {one.id: one.definition for one in topic.gates}
+    held = {gate.id: gate.definition for gate in topic.gates}
     differs: dict[str, list[str]] = {}
     for span in spans:
         ours = job_of(flood, span, cluster="", partitions=1).identity()
@@ -38,5 +38,7 @@ def notes_of_loaded(flood: Flood, keys: Collection[str], topic: Topic | None, no
             sizes = look(flood, spans[-COMPARED_MAX:], now, skip_missing=True).sizes
         except HeadgateError as error:
             return [*notes, f"partitions in the topic are not compared with the source: {error.message}"]
-        notes += changed_since({key: loaded_rows(flood, key, topic) for key in keys}, {one.key: one for one in sizes if one.exact})
+        notes += changed_since(
+            {key: loaded_rows(flood, key, topic) for key in keys}, {size.key: size for size in sizes if size.exact}
+        )
     return notes

@@ -104,7 +104,7 @@ def _notes(sizes: Sequence[PartitionSize], looks: Sequence[_PathLook]) -> Iterat
             yield f"the source is {one.path}"
     if (note := next(filter(None, (one.note for one in looks)), None)) is not None:
         yield note
-    empty = [one.key for one in sizes if one.exact and not one.rows]
+    empty = [size.key for size in sizes if size.exact and not size.rows]
     if empty:
         yield f"without rows, so nothing is added for them: {', '.join(empty[:SAID_MAX])}{', ...' if len(empty) > SAID_MAX else ''}"
     seen = [columns for one in looks for columns in one.seen]
@@ -194,7 +194,7 @@ class _PathLook:
 
     def _estimate(self, found: SourceFiles) -> list[PartitionSize]:
         """Sizes, and rows estimated from the density of lines."""
-        flood, files, total = self._flood, found.files, sum(one.size_bytes for one in found.files)
+        flood, files, total = self._flood, found.files, sum(file.size_bytes for file in found.files)
         per_row, growth = 100.0, 1.0
         format = flood.source.format.lower()
         if format in _LINE_FORMATS and total:
@@ -210,7 +210,7 @@ class _PathLook:
         size = total * growth / self._held
         names = len(files) if format == "csv" and has_header(flood.source.options) else 0
         rows, exact = max(round(size / per_row - names / self._held), 0), total == 0
-        return [PartitionSize(key=one.key, rows=rows, size_bytes=round(size), exact=exact) for one in self._spans]
+        return [PartitionSize(key=span.key, rows=rows, size_bytes=round(size), exact=exact) for span in self._spans]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +227,8 @@ def listing(flood: Flood, span: TimeSpan) -> Listing:
     files = find_files(flood, source_path(flood, span)).files
     return Listing(
         files=len(files),
-        size_bytes=sum(one.size_bytes for one in files),
-        modified=max((one.modified for one in files), default=datetime.fromtimestamp(0, UTC)),
+        size_bytes=sum(file.size_bytes for file in files),
+        modified=max((file.modified for file in files), default=datetime.fromtimestamp(0, UTC)),
     )
 
 
@@ -281,8 +281,8 @@ def _parquet(
                     sizes[span] += count * per_row
     outside = None if named is None else round(elsewhere)
     return [
-        PartitionSize(key=one.key, rows=round(rows[one]), size_bytes=round(sizes[one]), exact=exact, elsewhere=outside)
-        for one in spans
+        PartitionSize(key=span.key, rows=round(rows[span]), size_bytes=round(sizes[span]), exact=exact, elsewhere=outside)
+        for span in spans
     ]
 
 

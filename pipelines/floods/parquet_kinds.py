@@ -92,7 +92,7 @@ def arrow_kind(kind: Any) -> str | None:
 def _of_metadata(notes: Mapping[bytes, bytes]) -> list[tuple[str, str | None]] | None:
     try:
         fields = json.loads(notes[_SPARK_SCHEMA])["fields"]
-        return [(str(one["name"]), _of_spark(one["type"])) for one in fields]
+        return [(str(field["name"]), _of_spark(field["type"])) for field in fields]
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -110,7 +110,7 @@ def parse_values(document: Mapping[str, Any], name: str) -> list[Flood]:
     try:
         return parse(text, name)
     except DocumentError as error:
-        raise DocumentError([replace(one, line=0) for one in error.problems]) from None
+        raise DocumentError([replace(problem, line=0) for problem in error.problems]) from None
 
 
 def flood(**fields: Any) -> Flood:

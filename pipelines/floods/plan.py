@@ -79,7 +79,11 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values."""
-        return {**asdict(self), "partitions": [asdict(one) for one in self.partitions], "deadline": self.deadline.isoformat()}
+        return {
+            **asdict(self),
+            "partitions": [asdict(partition) for partition in self.partitions],
+            "deadline": self.deadline.isoformat(),
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
@@ -101,8 +105,8 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
         sizes: the source's, by partition, without partitions that are in the topic already.
         past: finished runs of this flood, the newest first.
     """
-    rows = sum(one.rows for one in sizes)
-    size_bytes = sum(one.size_bytes for one in sizes)
+    rows = sum(size.rows for size in sizes)
+    size_bytes = sum(size.size_bytes for size in sizes)
     useful = [one for one in past if one.rows > 0 and one.seconds > 0][:PAST_RUNS_MAX]
     if rows == 0:
         seconds, basis = 0.0, "nothing to add"
@@ -122,7 +126,7 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
         partitions=tuple(sizes),
         rows=rows,
         size_bytes=size_bytes,
-        exact=all(one.exact for one in sizes),
+        exact=all(size.exact for size in sizes),
         brokers=brokers,
         seconds=round(seconds, 1),
         broker_seconds=round(seconds * brokers, 1),
@@ -135,14 +139,14 @@ def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:
     """Whether partitions take all rows at their paths, as far as that is known; and the message about it."""
     if flood.partition_by == "path":
         return True, "each partition takes all rows at its path"
-    outside = {source_path(flood, span_of(flood.partitions, one.key)): one.elsewhere for one in sizes if one.elsewhere}
+    outside = {source_path(flood, span_of(flood.partitions, size.key)): size.elsewhere for size in sizes if size.elsewhere}
     if outside:
         each = ", ".join(f"{path}: {rows}" for path, rows in sorted(outside.items())[:SAID_MAX])
         return False, (
             "rows are of another time than the path at which they are, and no partition takes them. A `source` without the time in "
             f"its path has all rows for each partition; or `timezone` is another. rows=`{each}` paths=`{len(outside)}`"
         )
-    if any(one.elsewhere is None for one in sizes):
+    if any(size.elsewhere is None for size in sizes):
         return True, "not counted: the path names no time, or only Spark could count its rows"
     return True, "0 rows are of another time than the path at which they are"
 

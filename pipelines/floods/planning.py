@@ -34,10 +34,10 @@ def pending(flood: Flood, keys: Sequence[str], topic: Topic | None, now: datetim
     found = spans_of(flood.partitions, [key for key in keys if key not in filled])
     if flood.late is None or topic is None:
         return found
-    states = {one.id: one.state for one in topic.gates}
+    states = {gate.id: gate.state for gate in topic.gates}
     loaded = spans_of(flood.partitions, [key for key in sorted(filled) if states.get(gate_id(flood, key, late=True)) != "filled"])
     sizes = look(flood, loaded, now, skip_missing=True).sizes if loaded and can_count(flood) else ()
-    counted = {one.key: one.rows for one in sizes if one.exact}
+    counted = {size.key: size.rows for size in sizes if size.exact}
     for span in loaded:
         rows = loaded_rows(flood, span.key, topic)
         if counted.get(span.key, rows + 1) > rows:
@@ -85,7 +85,9 @@ def make_plan(
     if not complete:
         notes.append(text)
     behind = {span.key: span.loaded for span in there if span.late}
-    plan = forecast(flood, [_late(one, behind[one.key]) if one.key in behind else one for one in found.sizes], past, now, deadline)
+    plan = forecast(
+        flood, [_late(size, behind[size.key]) if size.key in behind else size for size in found.sizes], past, now, deadline
+    )
     filled = filled_keys(flood, keys, topic) - {span.key for span in spans}
     notes += notes_of_loaded(flood, filled, topic, now)
     left_out = [

@@ -105,12 +105,12 @@ def _of_table(flood: Flood, source: str) -> SourceFiles:
     snapshot = read_snapshot(source, flood.source.options)
     if not snapshot.files:
         return SourceFiles(pafs.LocalFileSystem(), snapshot.name, (), named=())
-    urls = [one.path.replace("s3a://", "s3://", 1) for one in snapshot.files]
+    urls = [file.path.replace("s3a://", "s3://", 1) for file in snapshot.files]
     try:
         remote = "://" in urls[0]
         # Of the bucket alone: the rest of a location is not encoded, as that of a URL would be.
         files: Any = pafs.FileSystem.from_uri("/".join(urls[0].split("/", 3)[:3]))[0] if remote else pafs.LocalFileSystem()
-        paths = tuple(one.partition("://")[2] for one in urls) if remote else tuple(urls)
+        paths = tuple(url.partition("://")[2] for url in urls) if remote else tuple(urls)
         found = _stated(files, paths)
     except OSError as error:
         raise refused(error, snapshot.name) from error

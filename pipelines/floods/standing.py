@@ -65,7 +65,7 @@ def topic_of(found: TopicDescription | None, gates: Iterable[Gate]) -> Topic | N
 
 def _live(partitions: Iterable[Partition], windows: Iterable[GateWindow]) -> int:
     """The readable records outside the windows of gates."""
-    spans = {one.number: (max(one.log_start, 0), one.high_watermark) for one in partitions}
+    spans = {partition.number: (max(partition.log_start, 0), partition.high_watermark) for partition in partitions}
     found = sum(max(end - start, 0) for start, end in spans.values())
     for window in windows:
         start, end = spans.get(window.partition, (0, 0))
@@ -93,14 +93,16 @@ def check_topic(flood: Flood, topic: Topic | None) -> None:
 
 def filled_keys(flood: Flood, keys: Sequence[str], topic: Topic | None) -> set[str]:
     """The partitions that are in the topic."""
-    filled = set() if topic is None else {one.id for one in topic.gates if one.state == "filled"}
+    filled = set() if topic is None else {gate.id for gate in topic.gates if gate.state == "filled"}
     return {key for key in keys if gate_id(flood, key) in filled}
 
 
 def loaded_rows(flood: Flood, key: str, topic: Topic) -> int:
     """The rows of a partition that are in the topic, with its late ones."""
     own = gate_id(flood, key)
-    return sum(one.rows for one in topic.gates if one.state == "filled" and (one.id == own or one.id.startswith(f"{own}{LATE}")))
+    return sum(
+        gate.rows for gate in topic.gates if gate.state == "filled" and (gate.id == own or gate.id.startswith(f"{own}{LATE}"))
+    )
 
 
 def stands(flood: Flood, spans: Sequence[TimeSpan], topic: Topic | None) -> list[str]:
@@ -109,7 +111,7 @@ def stands(flood: Flood, spans: Sequence[TimeSpan], topic: Topic | None) -> list
         return ["nothing is added"]
     if topic is None:
         return ["the history stands first, and live records behind it: the flood creates the topic"]
-    others = {one.id: one for one in topic.gates if one.state == "filled"}
+    others = {gate.id: gate for gate in topic.gates if gate.state == "filled"}
     if flood.place == "front":
         found = ["the history stands before all records of the topic"]
         newer = _loaded_keys(flood, others, before=spans[-1].key)

@@ -226,10 +226,10 @@ def _spelled(name: str, topics: list[Topic], tables: Set[str]) -> list[Topic]:
     """Of some topics whose names differ in case only, the one that a query names, if any. Raises InvalidError."""
     if len(topics) == 1:
         return topics
-    spellings = {one for one in tables if one.lower() == name}
-    chosen = [one for one in topics if spellings == {one.name}]
+    spellings = {table for table in tables if table.lower() == name}
+    chosen = [topic for topic in topics if spellings == {topic.name}]
     if spellings and not chosen:
-        names = ", ".join(one.name for one in topics)
+        names = ", ".join(topic.name for topic in topics)
         raise InvalidError(
             Reason.INVALID_REQUEST,
             f"names of tables have no case, so these topics have the same name: spell that of one of them. topics=`{names}`",

@@ -242,7 +242,7 @@ class Scan:
         for number, group in enumerate(footer.groups):
             first = (group.first_offset or 0) if piece.folded_end else file.base_offset + group.first_row
             spans.append((number, group, max(first, piece.start), min(_end_of(piece, file, footer, number), piece.end)))
-        spans = [one for one in spans if one[2] < one[3]]
+        spans = [span for span in spans if span[2] < span[3]]
         if self._filter is None:
             return [(number, group) for number, group, _, _ in spans]
         known = [

@@ -62,9 +62,9 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
     def _check_files(self, state: Manifest, first: int, end: int) -> None:
         covered = self.files[0].base_offset if self.files else first
         assert covered == first or not state.readable.has(self.topic_id, self.partition, first, covered), "the rest is deleted"
-        for one in self.files:
-            assert one.folded and one.partition == self.partition and one.base_offset == covered, "files follow each other"
-            covered = one.end_offset
+        for file in self.files:
+            assert file.folded and file.partition == self.partition and file.base_offset == covered, "files follow each other"
+            covered = file.end_offset
         assert covered == end or not self.files, "files have the offsets of what they replace"
 
     def _is_there(self, state: Manifest, part: ChunkPart | FilePart) -> bool:
@@ -88,7 +88,7 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
         return frozenset(
             {
                 (self.topic_id, self.partition),
-                *(one.path for one in self.files),
+                *(file.path for file in self.files),
                 *(one.path for one in self.merged),
                 *(one.incarnation_id for one in self.replaced),
             }
@@ -104,7 +104,7 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
             gate = state.gates.of(topic_id).get(gate_id)
             if gate is not None:
                 gone = {(part.path, part.base_offset) for part in self.merged}
-                kept = [one for one in gate.extents if (one.path, one.base_offset) not in gone]
+                kept = [extent for extent in gate.extents if (extent.path, extent.base_offset) not in gone]
                 state.gates.change(topic_id, gate_id, extents=kept)
         state.superseded.update((part.path, self.at_ms) for part in self.merged)
         if self.files:
@@ -121,9 +121,9 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
             chunk = state.chunks.get(incarnation_id, {}).get(number)
             if chunk is not None:
                 kept = [
-                    one
-                    for one in chunk.extents
-                    if one.topic_id != self.topic_id or one.partition != self.partition or one.base_offset not in gone
+                    extent
+                    for extent in chunk.extents
+                    if extent.topic_id != self.topic_id or extent.partition != self.partition or extent.base_offset not in gone
                 ]
                 state.chunks[incarnation_id][number] = msgspec.structs.replace(chunk, extents=kept)
 
@@ -148,7 +148,7 @@ class CondemnFiles(Edit, frozen=True, tag="condemn_files"):
     def check(self, state: Manifest) -> None:
         condemned = set(self.paths)
         for gate in state.gates.all():
-            if any(one.path in condemned for one in gate.extents):
+            if any(extent.path in condemned for extent in gate.extents):
                 raise InvalidError(Reason.GATE_CONFLICT, f"a file is in use. gate=`{gate.id}`")
         for _, file in state.files.all():
             if file.path in condemned:
@@ -171,9 +171,9 @@ class ForgetFiles(Edit, frozen=True, tag="forget_files"):
 
 def check_paths(state: Manifest, extents: Iterable[ParquetExtent]) -> None:
     """Raise InvalidError(INVALID_REFERENCE) if one of these files is being deleted."""
-    for one in extents:
-        if one.path in state.condemned:
+    for extent in extents:
+        if extent.path in state.condemned:
             raise InvalidError(
                 Reason.INVALID_REFERENCE,
-                f"the file was unused for too long and is being deleted. path=`{one.path}`",
+                f"the file was unused for too long and is being deleted. path=`{extent.path}`",
             )

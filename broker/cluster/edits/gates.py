@@ -28,7 +28,7 @@ class OpenGate(Edit, frozen=True, tag="open_gate"):
         before = gates.get(gate.id)
         if before is not None and before.state != "released":
             raise InvalidError(Reason.GATE_CONFLICT, f"the gate is there already. gate=`{gate.id}` state=`{before.state}`")
-        if sum(one.state == "open" for one in gates.values()) >= OPEN_GATES_MAX:
+        if sum(gate.state == "open" for gate in gates.values()) >= OPEN_GATES_MAX:
             raise InvalidError(
                 Reason.GATE_CONFLICT,
                 f"too many gates are open. topic=`{topic.name}` open=`{OPEN_GATES_MAX}` max=`{OPEN_GATES_MAX}`",
@@ -90,8 +90,8 @@ class FillGate(Edit, frozen=True, tag="fill_gate"):
             extents=self.extents,
             digest=self.digest,
             filled_ms=self.filled_ms,
-            rows=sum(one.rows for one in self.extents),
-            size_bytes=sum(one.size_bytes for one in self.extents),
+            rows=sum(extent.rows for extent in self.extents),
+            size_bytes=sum(extent.size_bytes for extent in self.extents),
             files=len(self.extents),
         )
 

@@ -110,16 +110,16 @@ class FoldChunks(Edit, frozen=True, tag="fold_chunks"):
 
     def check(self, state: Manifest) -> None:
         _check_listed(state, self.incarnation_id, self.numbers)
-        for one in self.chunk.extents:
-            if state.files.overlap(one.topic_id, one.partition, one.base_offset, one.end_offset):
+        for extent in self.chunk.extents:
+            if state.files.overlap(extent.topic_id, extent.partition, extent.base_offset, extent.end_offset):
                 raise InvalidError(
                     Reason.CHANGED_MEANWHILE,
-                    f"records are in files by now. incarnation=`{self.incarnation_id}` partition=`{one.partition}` "
-                    f"base=`{one.base_offset}`",
+                    f"records are in files by now. incarnation=`{self.incarnation_id}` partition=`{extent.partition}` "
+                    f"base=`{extent.base_offset}`",
                 )
 
     def touches(self) -> frozenset[object]:
-        return frozenset({self.incarnation_id, *((one.topic_id, one.partition) for one in self.chunk.extents)})
+        return frozenset({self.incarnation_id, *((extent.topic_id, extent.partition) for extent in self.chunk.extents)})
 
     def apply(self, state: Manifest) -> None:
         chunks = state.chunks.get(self.incarnation_id)

@@ -92,7 +92,7 @@ class SetLogStart(Edit, frozen=True, tag="set_log_start"):
             return
         for gate in state.gates.of(self.topic_id).values():
             if gate.state == "open" and any(
-                self.offsets.get(one.partition, 0) > one.base_offset for one in gate.windows if one.rows
+                self.offsets.get(window.partition, 0) > window.base_offset for window in gate.windows if window.rows
             ):
                 raise RetryError(Reason.NOT_READY, f"retention must not pass an open gate. gate=`{gate.id}`")
 

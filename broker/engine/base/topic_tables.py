@@ -53,8 +53,8 @@ def is_whole(manifest: Manifest, topic_id: uuid.UUID, one: ParquetExtent) -> boo
 def digest_of(files: Iterable[ParquetExtent]) -> str:
     """The value of `FILES` for a table with these files."""
     count = sums = 0
-    for one in files:
-        count, sums = count + 1, sums ^ zlib.crc32(one.path.encode())
+    for file in files:
+        count, sums = count + 1, sums ^ zlib.crc32(file.path.encode())
     return digest(count, sums)
 
 

@@ -107,11 +107,11 @@ class Windows:
         return self.rows[at + 1] if at + 1 < len(self.rows) else None
 
     def find(self, gate_id: str, *states: State) -> ReaderWindow | None:
-        return next((one for one in reversed(self.rows) if one.gate_id == gate_id and one.state in states), None)
+        return next((row for row in reversed(self.rows) if row.gate_id == gate_id and row.state in states), None)
 
     def first_waiting(self) -> ReaderWindow | None:
         """The first window at which readers wait."""
-        return next((one for one in self.rows if one.waits), None)
+        return next((row for row in self.rows if row.waits), None)
 
     def without(self, base_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """The parts of a range of offsets outside all windows, by offset."""
@@ -130,7 +130,7 @@ class Windows:
     def forget_readers(self) -> None:
         """Bound the memory of readers: only the newest OPEN_GATES_MAX of the filled windows keep theirs. A reader of the others
         did not ask for records since long before; it then counts as a reader like any other."""
-        remembered = [one for one in self.rows if one.state == "filled" and one.past]
+        remembered = [row for row in self.rows if row.state == "filled" and row.past]
         for one in remembered[:-OPEN_GATES_MAX]:
             one.past.clear()
 

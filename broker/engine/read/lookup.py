@@ -154,7 +154,7 @@ async def _look(
     header = parse_header(batches[0])
 
     def seen(bytes_max: int) -> _T | None:
-        return look(one for one in iter_records(batches[0], decompressed_bytes_max=bytes_max) if one.offset >= offset)
+        return look(record for record in iter_records(batches[0], decompressed_bytes_max=bytes_max) if record.offset >= offset)
 
     try:
         if header.record_count <= IN_TURN_RECORDS_MAX:

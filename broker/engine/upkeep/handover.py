@@ -135,7 +135,7 @@ class Handover:
             await self._leads.settled()
             try:
                 segments = self._leads.segments()
-                is_whole = not any(one.id in self._leads.damaged and len(one.origins) > 1 for one in segments)
+                is_whole = not any(segment.id in self._leads.damaged and len(segment.origins) > 1 for segment in segments)
                 await self._seal(segments, *([SealIncarnation(self._life.incarnation_id)] if is_whole else []))
                 return
             except FencedError as error:

@@ -51,7 +51,7 @@ class Inspection:
     @property
     def is_whole(self) -> bool:
         """True if every object that the cluster or a table refers to is there and intact."""
-        return not self.damages and not any(one.fault for one in self.tables)
+        return not self.damages and not any(table.fault for table in self.tables)
 
 
 async def read_manifest(store: Store) -> Manifest:

@@ -96,7 +96,7 @@ def needs(manifest: Manifest) -> dict[str, Need]:
             need = Need(Kind.CHUNK, chunk.size_bytes, records, incarnation_id, chunk)
             found[keys.chunk_object(incarnation_id, chunk)] = need
             if not chunk.index_inline:
-                size = max((one.position + one.length_bytes for one in chunk.extents), default=0)
+                size = max((extent.position + extent.length_bytes for extent in chunk.extents), default=0)
                 found[keys.index_object(incarnation_id, chunk)] = Need(Kind.INDEX, size, records, incarnation_id, chunk)
     for key in manifest.producers_objects():
         found[key] = Need(Kind.PRODUCERS)
@@ -136,7 +136,7 @@ def judge(found: ObjectInfo, manifest: Manifest, needed: Mapping[str, Need], old
     """
     need = needed.get(found.key)
     if need is not None:
-        topics = {one.topic for one in need.records} if need.extents else set()
+        topics = {record.topic for record in need.records} if need.extents else set()
         return Judged(found, need.kind, Standing.NEEDED, "the manifest refers to it", topics.pop() if len(topics) == 1 else "")
     if found.key.startswith("cluster/"):
         return Judged(found, Kind.CLUSTER, Standing.NEEDED, "the cluster's own state")
@@ -217,9 +217,9 @@ def topic_use(manifest: Manifest) -> dict[str, TopicUse]:
     found = {name: TopicUse() for name in manifest.topics}
     for chunks in manifest.chunks.values():
         for chunk in chunks.values():
-            for one in chunk.extents:
-                if manifest.readable.has(one.topic_id, one.partition, one.base_offset, one.end_offset):
-                    found[manifest.topics_by_id[one.topic_id].name].live_bytes += one.data_bytes
+            for extent in chunk.extents:
+                if manifest.readable.has(extent.topic_id, extent.partition, extent.base_offset, extent.end_offset):
+                    found[manifest.topics_by_id[extent.topic_id].name].live_bytes += extent.data_bytes
     for path, need in needs(manifest).items():
         if need.extents and not is_url(path) and need.records:
             use = found[need.records[0].topic]
@@ -310,10 +310,10 @@ def _rows(manifest: Manifest) -> dict[tuple[uuid.UUID, int], list[Row]]:
     rows: dict[tuple[uuid.UUID, int], list[Row]] = {}
     for chunks in manifest.chunks.values():
         for chunk in chunks.values():
-            for one in chunk.extents:
-                if manifest.readable.has(one.topic_id, one.partition, one.base_offset, one.end_offset):
-                    key = (one.topic_id, one.partition)
-                    rows.setdefault(key, []).append(Row(one.end_offset, one.data_bytes, chunk.appended_ms))
+            for extent in chunk.extents:
+                if manifest.readable.has(extent.topic_id, extent.partition, extent.base_offset, extent.end_offset):
+                    key = (extent.topic_id, extent.partition)
+                    rows.setdefault(key, []).append(Row(extent.end_offset, extent.data_bytes, chunk.appended_ms))
     for topic_id, gates in manifest.gates.by_topic.items():
         for gate in gates.values():
             for file in gate.extents:

@@ -64,8 +64,8 @@ def choose_files(log: PartitionLog, stay: Set[int], *, at_rest: bool, old_ms: in
 
 def waits_for_age(log: PartitionLog) -> bool:
     """True if there are files of gates that time alone will make old."""
-    files = (one for one in log.sealed.extents if isinstance(one, ParquetExtent))
-    return any(not one.folded and not is_url(one.path) for one in files)
+    files = (extent for extent in log.sealed.extents if isinstance(extent, ParquetExtent))
+    return any(not file.folded and not is_url(file.path) for file in files)
 
 
 def _partly_deleted(log: PartitionLog, stay: Set[int]) -> Part | None:

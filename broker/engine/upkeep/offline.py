@@ -195,7 +195,7 @@ def choose(
 
 
 def _chunk_bytes(extents: Iterable[AnyExtent], stay: Set[int]) -> int:
-    return sum(one.data_bytes for one in extents if isinstance(one, Extent) and one.base_offset not in stay)
+    return sum(extent.data_bytes for extent in extents if isinstance(extent, Extent) and extent.base_offset not in stay)
 
 
 def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], stable_end: int) -> Iterator[list[Part]]:

@@ -99,7 +99,7 @@ async def _check_snapshot(store: Store, topic: Topic, metadata: dict[str, Any], 
         return  # a table without a version is empty
     prefix = f"{metadata['location'].rstrip('/')}/"
     missing: list[str] = []
-    for manifest in [one["manifest_path"] async for one in _rows(store, topic, prefix, lists[0])]:
+    for manifest in [row["manifest_path"] async for row in _rows(store, topic, prefix, lists[0])]:
         async for entry in _rows(store, topic, prefix, manifest):
             key = _key(topic, prefix, entry["data_file"]["file_path"])
             if key not in sizes and not await _is_there(store, key):

@@ -108,7 +108,7 @@ class Audit:
             "who": _cut(caller.who),
             "from": caller.host,
             "door": caller.door,
-            "targets": [_cut(one) for one in targets[:TARGETS_MAX]],
+            "targets": [_cut(target) for target in targets[:TARGETS_MAX]],
         }
         if len(targets) > TARGETS_MAX:
             row["targets_left_out"] = len(targets) - TARGETS_MAX

@@ -47,4 +47,4 @@ def traits(request: Message) -> dict[str, object]:
 def sources(request: Message) -> dict[str, object]:
     """The places of the files that fill a gate."""
     files = getattr(request, "files", ())
-    return {"paths": [one.path for one in files[:PATHS_MAX]]} if files else {}
+    return {"paths": [file.path for file in files[:PATHS_MAX]]} if files else {}

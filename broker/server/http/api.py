@@ -51,8 +51,8 @@ class Api:
     async def flood(self, request: Request) -> Response:
         flood_id = request.path_params["id"]
         cluster = await self._views().cluster()
-        floods = [one for one in cluster.floods if one.id == flood_id]
-        gates = [one for one in cluster.gates if one.id == flood_id]
+        floods = [flood for flood in cluster.floods if flood.id == flood_id]
+        gates = [gate for gate in cluster.gates if gate.id == flood_id]
         if not floods and not gates:
             raise InvalidError(Reason.NOT_FOUND, f"no flood or gate of this id is remembered here. flood=`{flood_id[:100]}`")
         return json({"floods": floods, "gates": gates})

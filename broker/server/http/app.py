@@ -119,11 +119,11 @@ def create_app(behind: Behind, pages: Pages, security: Security | None = None) -
     open_ones = ("probe", "scrape") if settings.http_metrics_open else ("probe",)
     routes = [
         Route(
-            one.path,
-            guarded(one.answer, hosts if one.access == "read" else None, None if one.access in open_ones else security),
+            door.path,
+            guarded(door.answer, hosts if door.access == "read" else None, None if door.access in open_ones else security),
             methods=["GET"],
         )
-        for one in doors(behind, pages)
+        for door in doors(behind, pages)
     ]
     return Starlette(routes=routes)
 

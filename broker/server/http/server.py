@@ -119,7 +119,11 @@ class _Connection(H11Protocol):
 
     def _close_oldest(self) -> bool:
         """Close the connection that has been without a request for longest. False: all others have a request."""
-        idle = [one for one in self.connections if isinstance(one, _Connection) and one is not self and one.idle]
+        idle = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, _Connection) and connection is not self and connection.idle
+        ]
         if not idle:
             return False
         oldest = min(idle, key=lambda one: one.idle_since)
@@ -177,9 +181,9 @@ class _Server(uvicorn.Server):
     def _close_late(self) -> None:
         """Close connections that do not complete the head of their request in time."""
         now = asyncio.get_running_loop().time()
-        for one in list(self.server_state.connections):
-            if isinstance(one, _Connection) and one.head_since is not None and now - one.head_since > HEAD_S:
-                one.transport.abort()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, _Connection) and connection.head_since is not None and now - connection.head_since > HEAD_S:
+                connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

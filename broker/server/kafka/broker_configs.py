@@ -56,7 +56,7 @@ def broker_entries(name: str, context: Context) -> list[Entry]:
     with under Headgate's own names. "": those that clients gave all brokers."""
     if name == ALL:
         configs = context.engine.manifest.broker_configs.get(ALL, {})
-        return [_chosen(one, configs[one]) for one in sorted(configs)]
+        return [_chosen(config, configs[config]) for config in sorted(configs)]
     known = {one.name: one for one in (*_own(context.engine.configs.started_with), *_named(context), *_live(context))}
     return [known[one] for one in sorted(known)]
 

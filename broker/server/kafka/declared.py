@@ -73,8 +73,8 @@ class Asked:
         """Take items out of a list that the client may not touch. Returns these."""
         dropped: list[_T] = []
         kept: list[_T] = []
-        async for one in self.context.turn.each(list(items)):
-            (kept if may(one) else dropped).append(one)
+        async for item in self.context.turn.each(list(items)):
+            (kept if may(item) else dropped).append(item)
         items[:] = kept
         return dropped
 

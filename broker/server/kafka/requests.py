@@ -45,7 +45,7 @@ async def in_portions(context: Context, rows: list[_Row], act: Callable[[list[_R
         async for at in context.turn.each(range(0, len(rows), ROWS_MAX)):
             acts.append(asyncio.ensure_future(act(rows[at : at + ROWS_MAX])))
             await asyncio.sleep(0)  # the group adds it to the log
-        replies = [await one for one in acts]
+        replies = [await act for act in acts]
     except HeadgateError as error:
         return RowsReply(error=error.reason)
     finally:

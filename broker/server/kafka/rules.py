@@ -79,7 +79,7 @@ def on_partitions(
             numbers = (
                 topic.partition_indexes
                 if hasattr(topic, "partition_indexes")
-                else [getattr(one, number) for one in topic.partitions]
+                else [getattr(partition, number) for partition in topic.partitions]
             )
             rows = [made(row, **{number: one}, error_code=TOPIC_REFUSED, **fields) for one in numbers]
             response.topics.append(made(topic_row, **{name: getattr(topic, name)}, partitions=rows))

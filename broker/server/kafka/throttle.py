@@ -91,7 +91,7 @@ class Throttle:
         """Count received bytes. Returns the answers with the time that the client must wait."""
         meter = self._client.produce
         wait_ms = 0 if meter is None else self._mute(meter.take(size, self._common.now()))
-        return [produce_wire.throttled(one, self._version, wait_ms) for one in answers] if wait_ms else answers
+        return [produce_wire.throttled(answer, self._version, wait_ms) for answer in answers] if wait_ms else answers
 
     def refuses(self, request: FetchRequest, correlation_id: int, slot: Slot) -> bool:
         """Answer a fetch without records if its client must wait already. Otherwise bound its answer."""

@@ -105,7 +105,7 @@ class Views:
         now_ms = self._clock.now_ms()
         gates = [] if leader is None else leader.gates
         if trouble:
-            gates = [gate_row(manifest, one, now_ms, None, None) async for one in turn.each(choose_gates(manifest, []))]
+            gates = [gate_row(manifest, gate, now_ms, None, None) async for gate in turn.each(choose_gates(manifest, []))]
         rates = None if leader is None or trouble else leader.brokers
         return model.Cluster(
             cluster_id=self._engine.cluster_id,
@@ -121,8 +121,8 @@ class Views:
             topics_total=topic_count(manifest),
             partitions_total=whole.partitions,
             segments_total=whole.segments,
-            bytes_in_per_s=None if rates is None else sum(one.bytes_in_per_s or 0.0 for one in rates),
-            bytes_out_per_s=None if rates is None else sum(one.bytes_out_per_s or 0.0 for one in rates),
+            bytes_in_per_s=None if rates is None else sum(rate.bytes_in_per_s or 0.0 for rate in rates),
+            bytes_out_per_s=None if rates is None else sum(rate.bytes_out_per_s or 0.0 for rate in rates),
             brokers_total=len(live),
             brokers=brokers,
             floods=[] if leader is None else leader.floods,
@@ -136,13 +136,13 @@ class Views:
         mine, now_ms = self._engine.incarnation_id, self._clock.now_ms()
         return [
             plain_broker(
-                one,
-                counts.get(one.id, Counts()),
+                broker,
+                counts.get(broker.id, Counts()),
                 now_ms,
                 leads_cluster=False,
-                state=(trouble_of(self._engine) or "cut off") if one.id == mine else "unknown",
+                state=(trouble_of(self._engine) or "cut off") if broker.id == mine else "unknown",
             )
-            for one in self._engine.brokers()[: model.BROKERS_MAX]
+            for broker in self._engine.brokers()[: model.BROKERS_MAX]
         ]
 
     async def _ask_leader(self) -> tuple[model.LeaderView | None, str]:
@@ -190,7 +190,7 @@ class Views:
         if sort == "busiest" and leader is not None:
             await turn.pause()
             there = set(names)
-            first = {one.name: None for one in leader.topics if one.name in there}
+            first = {topic.name: None for topic in leader.topics if topic.name in there}
             names = [*first, *(name for name in names if name not in first)]
         pages = max(-(-len(names) // TOPICS_PER_PAGE), 1)
         page = min(max(page, 1), pages)
@@ -229,10 +229,10 @@ class Views:
 
     async def _topic_rows(self, names: Sequence[str], leader: model.LeaderView | None) -> list[model.Topic]:
         manifest, turn = self._engine.manifest, self._engine.turns.begin()
-        known = {} if leader is None else {one.name: one for one in leader.topics}
+        known = {} if leader is None else {topic.name: topic for topic in leader.topics}
         if leader is not None and (missing := [name for name in names if name not in known]):
             with suppress(HeadgateError):  # without the leader the rates of these topics are unknown for now
-                known.update((one.name, one) for one in (await self._leaders_view(missing[: model.TOPICS_MAX])).topics)
+                known.update((topic.name, topic) for topic in (await self._leaders_view(missing[: model.TOPICS_MAX])).topics)
         bounds = await self._bounds(names)
         rows: list[model.Topic] = []
         async for name in turn.each(names):
@@ -275,7 +275,7 @@ class Views:
             trouble = error.message
         groups, at_s = self._listed or ([], None)
         wanted = search.casefold()
-        found = [one for one in groups if wanted in one.id.casefold()]
+        found = [group for group in groups if wanted in group.id.casefold()]
         pages = max(-(-len(found) // model.GROUPS_MAX), 1)
         page = min(max(page, 1), pages)
         return model.Groups(
@@ -293,8 +293,10 @@ class Views:
     async def _find_groups(self) -> int:
         response = await self._groups.everywhere()
         found = [
-            model.Group(id=one.id, state=one.state, members=one.members, positions=one.positions, lag_records=one.lag_records)
-            async for one in self._engine.turns.begin().each(response.groups)
+            model.Group(
+                id=group.id, state=group.state, members=group.members, positions=group.positions, lag_records=group.lag_records
+            )
+            async for group in self._engine.turns.begin().each(response.groups)
         ]
         found.sort(key=lambda one: (-one.lag_records, one.id))
         self._listed = found, self._clock.monotonic()

@@ -75,7 +75,10 @@ class LeaderViews:
     async def _brokers(self, leader: Leader, turn: Turn) -> list[model.Broker]:
         counts, _ = await led(leader.manifest, turn)
         loads = {load.incarnation_id: load for load in leader.term.loads()}
-        live = sorted((one for one in leader.manifest.incarnations.values() if not one.sealed), key=lambda one: one.broker_id)
+        live = sorted(
+            (incarnation for incarnation in leader.manifest.incarnations.values() if not incarnation.sealed),
+            key=lambda one: one.broker_id,
+        )
         return [
             await self._broker(leader, one, counts.get(one.id, Counts()), loads.get(one.id), turn)
             for one in live[: model.BROKERS_MAX]
@@ -131,21 +134,21 @@ def _floods(leader: Leader) -> list[model.Flood]:
     now_s = leader.clock.monotonic()
     return [
         model.Flood(
-            topic=one.report.topic,
-            id=one.report.flood_id,
-            phase=one.report.phase,
-            rows_planned=one.report.rows_planned,
-            rows_moved=one.report.rows_moved,
-            rows_written=one.report.rows_written,
-            rows_verified=one.report.rows_verified,
-            rows_per_s=round(one.rows_per_s),
-            left_s=None if one.left_s is None else round(one.left_s, 1),
-            age_s=round((now_s if one.ended_s is None else one.ended_s) - one.began_s, 1),
-            silent_s=round(now_s - one.reported_s, 1),
-            ended=one.ended_s is not None,
-            message=one.report.message,
+            topic=flood.report.topic,
+            id=flood.report.flood_id,
+            phase=flood.report.phase,
+            rows_planned=flood.report.rows_planned,
+            rows_moved=flood.report.rows_moved,
+            rows_written=flood.report.rows_written,
+            rows_verified=flood.report.rows_verified,
+            rows_per_s=round(flood.rows_per_s),
+            left_s=None if flood.left_s is None else round(flood.left_s, 1),
+            age_s=round((now_s if flood.ended_s is None else flood.ended_s) - flood.began_s, 1),
+            silent_s=round(now_s - flood.reported_s, 1),
+            ended=flood.ended_s is not None,
+            message=flood.report.message,
         )
-        for one in leader.floods.floods()[: model.FLOODS_MAX]
+        for flood in leader.floods.floods()[: model.FLOODS_MAX]
     ]
 
 
@@ -165,19 +168,22 @@ def _capacity(leader: Leader) -> model.Capacity:
         reservations_total=len(reservations),
         reservations=[
             model.Reservation(
-                id=one.reservation.id, owner=one.reservation.owner, brokers=one.reservation.brokers, left_s=one.left_ms / 1000
+                id=reservation.reservation.id,
+                owner=reservation.reservation.owner,
+                brokers=reservation.reservation.brokers,
+                left_s=reservation.left_ms / 1000,
             )
-            for one in reservations[: model.RESERVATIONS_MAX]
+            for reservation in reservations[: model.RESERVATIONS_MAX]
         ],
         samples=[
             model.Sample(
-                ago_s=round(now_s - one.at_s),
-                desired=one.desired,
-                live=one.live,
-                bytes_in_per_s=round(one.bytes_in_per_s),
-                bytes_out_per_s=round(one.bytes_out_per_s),
+                ago_s=round(now_s - sample.at_s),
+                desired=sample.desired,
+                live=sample.live,
+                bytes_in_per_s=round(sample.bytes_in_per_s),
+                bytes_out_per_s=round(sample.bytes_out_per_s),
             )
-            for one in leader.chronicle.samples
+            for sample in leader.chronicle.samples
         ],
     )
 
@@ -187,25 +193,27 @@ def _decisions(leader: Leader) -> list[model.Decision]:
     now_s = leader.clock.monotonic()
     found = [
         (
-            one.at_s,
+            decision.at_s,
             model.Decision(
-                age_s=round(now_s - one.at_s, 1),
-                kind=one.order.kind.value,
-                why=one.order.why,
-                topics=list(one.topics[:5]),
-                under_way=one.under_way,
-                error="" if one.error is None else one.error.message,
-                pause_ms=round(one.pause_s * 1000) or None,
+                age_s=round(now_s - decision.at_s, 1),
+                kind=decision.order.kind.value,
+                why=decision.order.why,
+                topics=list(decision.topics[:5]),
+                under_way=decision.under_way,
+                error="" if decision.error is None else decision.error.message,
+                pause_ms=round(decision.pause_s * 1000) or None,
             ),
         )
-        for one in leader.term.orders.decisions
+        for decision in leader.term.orders.decisions
     ]
     found += [
         (
-            one.at_s,
-            model.Decision(age_s=round(now_s - one.at_s, 1), kind=one.kind, why=one.why, topics=[one.topic] if one.topic else []),
+            event.at_s,
+            model.Decision(
+                age_s=round(now_s - event.at_s, 1), kind=event.kind, why=event.why, topics=[event.topic] if event.topic else []
+            ),
         )
-        for one in leader.chronicle.events
+        for event in leader.chronicle.events
     ]
     found.sort(key=lambda pair: -pair[0])
     return [decision for _, decision in found[: model.DECISIONS_MAX]]

@@ -154,13 +154,13 @@ def gate_row(
         uploaded = filled
     windows = [
         model.Window(
-            partition=one.partition,
-            base_offset=one.base_offset,
-            end_offset=one.end_offset,
-            files=None if uploaded is None else uploaded.get(one.partition, (0, 0))[0],
-            bytes=None if uploaded is None else uploaded.get(one.partition, (0, 0))[1],
+            partition=window.partition,
+            base_offset=window.base_offset,
+            end_offset=window.end_offset,
+            files=None if uploaded is None else uploaded.get(window.partition, (0, 0))[0],
+            bytes=None if uploaded is None else uploaded.get(window.partition, (0, 0))[1],
         )
-        for one in gate.windows[: model.WINDOWS_MAX]
+        for window in gate.windows[: model.WINDOWS_MAX]
     ]
     return model.Gate(
         topic="" if topic is None else topic.name,
@@ -170,7 +170,7 @@ def gate_row(
         owner=gate.owner,
         age_s=max(now_ms - (gate.filled_ms or gate.opened_ms), 0) / 1000,
         expires_in_s=None if expires_in_ms is None or gate.state != "open" else expires_in_ms / 1000,
-        rows_planned=sum(one.rows for one in gate.windows),
+        rows_planned=sum(window.rows for window in gate.windows),
         rows=gate.rows,
         size_bytes=gate.size_bytes,
         files=gate.files,

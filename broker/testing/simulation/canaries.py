@@ -62,7 +62,10 @@ def _no_expiry() -> Mapping[str, object]:
     from headgate.broker.control.leader_capacity import LeaderCapacity
 
     def reservations(self: LeaderCapacity) -> list[OpenReservation]:
-        return [OpenReservation(reservation=one, left_ms=one.ttl_ms) for one in self._journal.manifest.reservations.values()]
+        return [
+            OpenReservation(reservation=reservation, left_ms=reservation.ttl_ms)
+            for reservation in self._journal.manifest.reservations.values()
+        ]
 
     return {
         "headgate.broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: [],

@@ -139,7 +139,7 @@ class Fleet:
             self._starting.pop(slot).cancel()
             self._plan.ended(slot, self._now_ms())
             return
-        broker = next(one for one in self.brokers.values() if one.slot == slot)
+        broker = next(broker for broker in self.brokers.values() if broker.slot == slot)
         if self.peace and broker.serving:
             self._drained.add(broker)
         self._scene.trace(broker.name, "is drained")
@@ -170,7 +170,7 @@ class Fleet:
 
     def incarnation(self, incarnation_id: str) -> Broker | None:
         """The broker of this incarnation, if it is the newest at its address; else None."""
-        return next((one for one in self.brokers.values() if one.incarnation_id == incarnation_id), None)
+        return next((broker for broker in self.brokers.values() if broker.incarnation_id == incarnation_id), None)
 
     def opened(self, edit: OpenSegment) -> None:
         self._segments[edit.segment.id] = edit.segment

@@ -136,7 +136,7 @@ def fetch_committed(topic_id: bytes, partition: int, offset: int, max_bytes: int
         check(response.error_code)
         row = response.responses[0].partitions[0]
         check(row.error_code)
-        aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()]
+        aborted = [(transaction.producer_id, transaction.first_offset) for transaction in row.aborted_transactions or ()]
         return Committed(row.high_watermark, row.last_stable_offset, bytes(row.records or b""), aborted)
 
     rows = [fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)]

@@ -232,7 +232,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         task.process = (context or contextvars.copy_context()).get(PROCESS)
         self._tasks.append(task)
         if len(self._tasks) > 4000:
-            self._tasks = [one for one in self._tasks if not one.done() or one._log_traceback]
+            self._tasks = [task for task in self._tasks if not task.done() or task._log_traceback]
         return task
 
     def run_in_executor(  # type: ignore[override]

@@ -181,7 +181,9 @@ class Historian:
         topic = (await world.ask_any(kafka.topics()))["t"]
         rows = [random.choice((0, 1, 5)) for _ in topic.leads]
         gate = await self._ask("open", "t", gate_id, "now", rows, random.choice((1_000, 3_000)))
-        world.trace("historian", "opened", gate_id, [(one.partition, one.base_offset, one.end_offset) for one in gate.windows])
+        world.trace(
+            "historian", "opened", gate_id, [(window.partition, window.base_offset, window.end_offset) for window in gate.windows]
+        )
         end = random.choice(("fill", "fill", "fill", "release", "die"))
         if end == "release":
             await self._ask("release", "t", gate_id)

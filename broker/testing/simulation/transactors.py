@@ -338,17 +338,17 @@ class Payments:
     @property
     def idle(self) -> bool:
         """True if no producer is active."""
-        return all(one.idle for one in self.transactors)
+        return all(transactor.idle for transactor in self.transactors)
 
     def stuck(self) -> str:
         """What producers wait for, and where consumers stand."""
-        waits = [f"{one.name}: {one.last_error}" for one in self.transactors if not one.idle]
+        waits = [f"{transactor.name}: {transactor.last_error}" for transactor in self.transactors if not transactor.idle]
         return "; ".join(waits + [f"partition {one.partition}: read up to {one.position}" for one in self._last])
 
     async def judge(self) -> None:
         """Read everything again, and check it. Open transactions end meanwhile. Raises Violation."""
         world = self._world
-        self._last = [CommittedReader(world, self.book, self._topic_id, one.partition) for one in self._readers]
+        self._last = [CommittedReader(world, self.book, self._topic_id, reader.partition) for reader in self._readers]
         for reader in self._last:
             at_end = await reader.step()
             while not at_end:
@@ -358,7 +358,9 @@ class Payments:
             if before.values != now.values[: len(before.values)]:
                 raise Violation(HIDDEN, f"another consumer had other records. partition=`{now.partition}`")
         positions: dict[str, int] = {}
-        for one in self.transactors:
-            positions[one.name] = await one.ask_coordinator(one.group, kafka.GROUP, calls.stable_position(one.group, TOPIC))
+        for transactor in self.transactors:
+            positions[transactor.name] = await transactor.ask_coordinator(
+                transactor.group, kafka.GROUP, calls.stable_position(transactor.group, TOPIC)
+            )
         self.book.judge([value for reader in self._last for value in reader.values], positions)
         world.trace("payments", "judged", len(self.book.transactions), positions)

@@ -136,7 +136,7 @@ class Table:
         list_name = f"{version:020d}-list.avro"
         objects[list_name] = self._list(manifests, version)
         snapshot = self._snapshot(list_name, manifests, added, gone, version, now_ms)
-        names = frozenset((list_name, *(one.name for one in manifests)))
+        names = frozenset((list_name, *(manifest.name for manifest in manifests)))
         snapshots = (*self.snapshots, (snapshot, names))[-SNAPSHOTS_KEPT:]
         table = replace(self, version=version, manifests=tuple(manifests), snapshots=snapshots)
         return Written(objects=objects, metadata=table.metadata(properties, now_ms), table=table)
@@ -184,9 +184,9 @@ class Table:
         self, manifests: list[_Manifest], spec_id: int, fresh: list[_Entry], version: int, objects: dict[str, bytes]
     ) -> list[_Manifest]:
         """The manifests with further files: in the last one of their spec, as far as it has room, and in new ones."""
-        last = next((one for one in reversed(manifests) if one.spec_id == spec_id), None)
+        last = next((manifest for manifest in reversed(manifests) if manifest.spec_id == spec_id), None)
         if last is not None and len(last.entries) < MANIFEST_FILES_MAX:
-            manifests = [one for one in manifests if one is not last]
+            manifests = [manifest for manifest in manifests if manifest is not last]
             objects.pop(last.name, None)
             fresh = [*last.entries, *fresh]
         made = [
@@ -212,7 +212,7 @@ class Table:
         return replace(one, row=encode(MANIFEST_FILE, _manifest_row(one, self.manifest_url(name))))
 
     def _list(self, manifests: Iterable[_Manifest], version: int) -> bytes:
-        rows = (one.row for one in manifests)
+        rows = (manifest.row for manifest in manifests)
         described = {"snapshot-id": str(version), "sequence-number": str(version), "format-version": "2"}
         return container(MANIFEST_FILE, rows, described)
 

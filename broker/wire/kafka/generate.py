@@ -207,12 +207,14 @@ def _item(struct: Struct) -> str:
 def _runs(fields: list[Field], width_max: int) -> Iterator[list[Field]]:
     """Fields in their order; neighbouring fixed-width fields with the same versions together."""
     run: list[Field] = []
-    for one in fields:
-        if run and (not one.fixed or one.versions != run[0].versions or sum(len(x.name) + 8 for x in [*run, one]) > width_max):
+    for field in fields:
+        if run and (
+            not field.fixed or field.versions != run[0].versions or sum(len(x.name) + 8 for x in [*run, field]) > width_max
+        ):
             yield run
             run = []
-        run.append(one)
-        if not one.fixed:
+        run.append(field)
+        if not field.fixed:
             yield run
             run = []
     if run:
@@ -539,14 +541,14 @@ def _dataclass(out: Writer, struct: Struct, attributes: Callable[[], None] | Non
         out.line()
     if attributes is None and not struct.fields:
         out.line("pass")
-    for one in struct.fields:
-        out.line(f"{one.name}: {one.type} = {one.default_clause}")
-        versions = one.versions.condition(struct.reach)
+    for field in struct.fields:
+        out.line(f"{field.name}: {field.type} = {field.default_clause}")
+        versions = field.versions.condition(struct.reach)
         note = ""
         if versions is not None:
-            low, high = one.versions.lowest, one.versions.highest
+            low, high = field.versions.lowest, field.versions.highest
             note = f" (v{low})" if low == high else f" (v{low}-v{high})" if high != struct.reach.highest else f" (v{low}+)"
-        out.doc(one.about.removesuffix(".") + note)
+        out.doc(field.about.removesuffix(".") + note)
     if attributes is not None:
         attributes()
     out.depth -= 1

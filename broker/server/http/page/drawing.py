@@ -45,17 +45,17 @@ def strip(topic: model.Topic) -> list[Block]:
     unit = WIDTH / max(end, 1)
     gap = min(GAP, WIDTH / max(len(segments), 1) / 4)
     blocks: list[Block] = []
-    for one in segments:
-        width = (one.end_partition - one.first_partition) * unit
-        last = one.end_partition - 1
-        span = f"partition {last}" if one.first_partition == last else f"partitions {one.first_partition}-{last}"
-        lead = "no lead" if one.broker_id is None else f"broker {one.broker_id}"
-        fresh = one.age_s is not None and one.age_s < FRESH_S
+    for segment in segments:
+        width = (segment.end_partition - segment.first_partition) * unit
+        last = segment.end_partition - 1
+        span = f"partition {last}" if segment.first_partition == last else f"partitions {segment.first_partition}-{last}"
+        lead = "no lead" if segment.broker_id is None else f"broker {segment.broker_id}"
+        fresh = segment.age_s is not None and segment.age_s < FRESH_S
         blocks.append(
             Block(
-                round(one.first_partition * unit + gap / 2, 1),
+                round(segment.first_partition * unit + gap / 2, 1),
                 round(max(width - gap, 1.0), 1),
-                hue(one.broker_id),
+                hue(segment.broker_id),
                 fresh,
                 f"{span}: {lead}",
             )
@@ -77,7 +77,7 @@ class Tube:
 def tubes(gate: model.Gate, flood: model.Flood | None) -> list[Tube]:
     """The windows of a gate. The level of a window without files is estimated from what the flood's tasks have written."""
     windows = gate.windows[:WINDOWS_MAX]
-    rows = [one.end_offset - one.base_offset for one in windows]
+    rows = [window.end_offset - window.base_offset for window in windows]
     most = max(rows, default=0) or 1
     written = 0.0
     if flood is not None and flood.rows_planned and not flood.ended:

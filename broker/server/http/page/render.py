@@ -86,10 +86,12 @@ def _charts(capacity: model.Capacity | None) -> dict[str, object]:
     slots = min(max(len(samples), SLOTS_MIN), SAMPLES_MAX)
     span_s = SAMPLE_S * slots
     return {
-        "brokers": drawing.chart([one.live for one in samples], [one.desired for one in samples], span_s, steps=True, slots=slots),
+        "brokers": drawing.chart(
+            [sample.live for sample in samples], [sample.desired for sample in samples], span_s, steps=True, slots=slots
+        ),
         "traffic": drawing.chart(
-            [one.bytes_in_per_s for one in samples],
-            [one.bytes_out_per_s for one in samples],
+            [sample.bytes_in_per_s for sample in samples],
+            [sample.bytes_out_per_s for sample in samples],
             span_s,
             steps=False,
             slots=slots,
@@ -99,13 +101,13 @@ def _charts(capacity: model.Capacity | None) -> dict[str, object]:
 
 def _flood_cards(cluster: model.Cluster) -> dict[str, object]:
     """Floods with their gates, open gates without a flood, and what is over."""
-    gates = {(one.topic, one.id): one for one in cluster.gates}
-    running = [(one, gates.get((one.topic, one.id))) for one in cluster.floods if not one.ended]
-    ended = {(one.topic, one.id): one for one in cluster.floods if one.ended}
+    gates = {(gate.topic, gate.id): gate for gate in cluster.gates}
+    running = [(flood, gates.get((flood.topic, flood.id))) for flood in cluster.floods if not flood.ended]
+    ended = {(flood.topic, flood.id): flood for flood in cluster.floods if flood.ended}
     named = {(flood.topic, flood.id) for flood, _ in running}
     running, more = running[:CARDS_MAX], max(len(running) - CARDS_MAX, 0)
-    alone = [one for one in cluster.gates if one.state == "open" and (one.topic, one.id) not in named]
-    over = [(one, ended.pop((one.topic, one.id), None)) for one in cluster.gates if one.state != "open"]
+    alone = [gate for gate in cluster.gates if gate.state == "open" and (gate.topic, gate.id) not in named]
+    over = [(gate, ended.pop((gate.topic, gate.id), None)) for gate in cluster.gates if gate.state != "open"]
     more += max(len(alone) + len(running) - CARDS_MAX, 0)
     alone = alone[: CARDS_MAX - len(running)]
     return {"running": running, "alone": alone, "more": more, "over": over, "ended": list(ended.values())}

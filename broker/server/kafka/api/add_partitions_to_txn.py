@@ -40,8 +40,8 @@ async def handle(request: AddPartitionsToTxnRequest, context: Context) -> AddPar
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(one, context))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
-            AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=await _add(one, context))
-            async for one in context.turn.each(request.transactions)
+            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=await _add(transaction, context))
+            async for transaction in context.turn.each(request.transactions)
         ]
     )
 

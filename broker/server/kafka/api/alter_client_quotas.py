@@ -73,14 +73,14 @@ def _judge(entry: EntryData, seen: set[Entity], context: Context, entries: int) 
 
 
 def _shown(names: list[EntityData]) -> str:
-    return ", ".join(f"{one.entity_type}={one.entity_name or '<default>'}" for one in names)
+    return ", ".join(f"{name.entity_type}={name.entity_name or '<default>'}" for name in names)
 
 
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     if asked.rights.on_cluster(Operation.ALTER_CONFIGS):
         yield None
         return
-    rows = [made(EntryResult, entity=one.entity, error_code=CLUSTER_REFUSED) for one in request.entries]
+    rows = [made(EntryResult, entity=entry.entity, error_code=CLUSTER_REFUSED) for entry in request.entries]
     yield made(AlterClientQuotasResponse, entries=rows)
 
 

@@ -40,7 +40,7 @@ class _Changes:
 
     @property
     def are_repeated(self) -> bool:
-        mechanisms = self.deletions + [one.mechanism for one in self.upsertions]
+        mechanisms = self.deletions + [upsertion.mechanism for upsertion in self.upsertions]
         return len(set(mechanisms)) < len(mechanisms)
 
 

@@ -95,7 +95,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     response = yield None
     rows: list[Message] = []
     async for group in asked.context.turn.each(response.groups):
-        held = [one.topic_name for member in group.members for one in member.assignment.topic_partitions]
+        held = [partition.topic_name for member in group.members for partition in member.assignment.topic_partitions]
         named = [name for member in group.members for name in member.subscribed_topic_names]
         hidden = not all(map(may, dict.fromkeys((*held, *named))))
         rows.append(made(DescribedGroup, group_id=group.group_id, error_code=TOPIC_REFUSED) if hidden else group)

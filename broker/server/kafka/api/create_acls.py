@@ -26,8 +26,8 @@ async def handle(request: CreateAclsRequest, context: Context) -> CreateAclsResp
         refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=SECURITY_DISABLED_TEXT)
         return CreateAclsResponse(results=[refused] * len(request.creations))
     judged: list[Acl | HeadgateError] = []
-    async for one in context.turn.each(request.creations):
-        judged.append(_judge(one, context))
+    async for creation in context.turn.each(request.creations):
+        judged.append(_judge(creation, context))
     acls = list(dict.fromkeys(one for one in judged if isinstance(one, Acl)))
     failed: HeadgateError | None = None
     if acls:
@@ -73,8 +73,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
 
 
 def act(request: Message) -> Iterator[str]:
-    for one in request.creations:
-        yield rule_text(one, one.resource_type, one.resource_name, one.principal)
+    for creation in request.creations:
+        yield rule_text(creation, creation.resource_type, creation.resource_name, creation.principal)
 
 
 API = Api(30, versions=(1, 3), flexible_from=2, request=CreateAclsRequest, handle=handle, rule=rule, act=act)

@@ -28,8 +28,8 @@ from headgate.broker.wire.kafka.messages.create_partitions import (
 async def handle(request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
     response = CreatePartitionsResponse()
     each = context.turn.each
-    twice = await repeated(context, (one.name for one in request.topics))
-    topics = {one.name: one async for one in each(request.topics)}
+    twice = await repeated(context, (topic.name for topic in request.topics))
+    topics = {topic.name: topic async for topic in each(request.topics)}
     async for name, one in each(topics.items()):
         result = CreatePartitionsTopicResult(name=name)
         response.results.append(result)

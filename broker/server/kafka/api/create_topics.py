@@ -44,17 +44,17 @@ brokers, and 3 is usual."""
 
 async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
     each = context.turn.each
-    twice = await repeated(context, (one.name for one in request.topics))
+    twice = await repeated(context, (topic.name for topic in request.topics))
     results: dict[str, Topic | HeadgateError | None] = {}
     asked: dict[str, NewTopic] = {}
-    async for one in each(request.topics):
-        results[one.name] = None
+    async for topic in each(request.topics):
+        results[topic.name] = None
         try:
-            if one.name in twice:
-                raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{one.name}`")
-            asked[one.name] = await _asked(one, context)
+            if topic.name in twice:
+                raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{topic.name}`")
+            asked[topic.name] = await _asked(topic, context)
         except InvalidError as error:
-            results[one.name] = error
+            results[topic.name] = error
     created = await context.engine.create_topics(list(asked.values()), validate_only=request.validate_only)
     results.update(zip(asked, created, strict=True))
     response = CreateTopicsResponse()

@@ -36,12 +36,12 @@ async def handle(request: DeleteRecordsRequest, context: Context) -> DeleteRecor
     async for topic in each(request.topics):
         rows = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(rows)
-        async for one in each(topic.partitions):
-            row = DeleteRecordsPartitionResult(partition_index=one.partition_index, low_watermark=ID_UNKNOWN)
+        async for partition in each(topic.partitions):
+            row = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=ID_UNKNOWN)
             rows.partitions.append(row)
             try:
-                log = _log(topic.name, one.partition_index, context)
-                offsets[log] = max(context.engine.cut_offset(log, one.offset), offsets.get(log, 0))
+                log = _log(topic.name, partition.partition_index, context)
+                offsets[log] = max(context.engine.cut_offset(log, partition.offset), offsets.get(log, 0))
             except HeadgateError as error:
                 row.error_code = error_code(error)
             else:

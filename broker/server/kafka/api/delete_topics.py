@@ -99,8 +99,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
 
 def act(request: Message) -> Iterator[str]:
     yield from request.topic_names
-    for one in request.topics:
-        yield one.name or str(one.topic_id)
+    for topic in request.topics:
+        yield topic.name or str(topic.topic_id)
 
 
 API = Api(20, versions=(1, 6), flexible_from=4, request=DeleteTopicsRequest, handle=handle, rule=rule, act=act)

@@ -42,23 +42,23 @@ async def handle(request: DescribeClientQuotasRequest, context: Context) -> Desc
 def _wanted(components: list[ComponentData]) -> dict[str, str | None]:
     """The wanted name by type; None: any. Raises InvalidError in Kafka's words."""
     wanted: dict[str, str | None] = {}
-    for one in components:
-        word = one.entity_type
+    for component in components:
+        word = component.entity_type
         if not word:
             raise InvalidError(Reason.INVALID_REQUEST, "Invalid empty entity type.")
         if word in wanted:
             raise InvalidError(Reason.INVALID_REQUEST, f"Entity type {word} cannot appear more than once in the filter.")
         if word not in PARTS:
             raise InvalidError(Reason.UNSUPPORTED, f"Unsupported entity type {word}")
-        if one.match_type not in MATCHES:
-            raise InvalidError(Reason.INVALID_REQUEST, f"Unknown match type {one.match_type}")
-        if one.match_type == EXACT and one.match is None:
+        if component.match_type not in MATCHES:
+            raise InvalidError(Reason.INVALID_REQUEST, f"Unknown match type {component.match_type}")
+        if component.match_type == EXACT and component.match is None:
             raise InvalidError(Reason.INVALID_REQUEST, "Request specified MATCH_TYPE_EXACT, but set match string to null.")
-        if one.match_type != EXACT and one.match is not None:
+        if component.match_type != EXACT and component.match is not None:
             raise InvalidError(
-                Reason.INVALID_REQUEST, f"Request specified {MATCHES[one.match_type]}, but also specified a match string."
+                Reason.INVALID_REQUEST, f"Request specified {MATCHES[component.match_type]}, but also specified a match string."
             )
-        wanted[word] = one.match if one.match_type == EXACT else DEFAULT if one.match_type == OF_DEFAULT else None
+        wanted[word] = component.match if component.match_type == EXACT else DEFAULT if component.match_type == OF_DEFAULT else None
     if "ip" in wanted and len(wanted) > 1:
         raise InvalidError(
             Reason.INVALID_REQUEST,

@@ -36,17 +36,19 @@ from headgate.broker.wire.kafka.messages.describe_configs import (
 async def handle(request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
     each = context.turn.each
-    resources = {(one.resource_type, one.resource_name): one async for one in each(request.resources)}
-    async for one in each(resources.values()):
-        result = DescribeConfigsResult(resource_type=one.resource_type, resource_name=one.resource_name, error_message=None)
+    resources = {(resource.resource_type, resource.resource_name): resource async for resource in each(request.resources)}
+    async for resource in each(resources.values()):
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
         response.results.append(result)
         try:
-            entries = _entries(one.resource_type, one.resource_name, context)
+            entries = _entries(resource.resource_type, resource.resource_name, context)
         except HeadgateError as error:
             result.error_code = error_code(error)
             result.error_message = error_message(error)
             continue
-        wanted = {key async for key in each(one.configuration_keys or ())}
+        wanted = {key async for key in each(resource.configuration_keys or ())}
         result.configs = [
             _result(entry, request.include_synonyms, request.include_documentation)
             for entry in entries

@@ -31,7 +31,7 @@ async def handle(request: DescribeQuorumRequest, context: Context) -> DescribeQu
     response = DescribeQuorumResponse(error_message=None)
     each = context.turn.each
     async for topic in each(request.topics):
-        rows = [_partition(topic.topic_name, one.partition_index, context) async for one in each(topic.partitions)]
+        rows = [_partition(topic.topic_name, partition.partition_index, context) async for partition in each(topic.partitions)]
         response.topics.append(DescribedTopic(topic_name=topic.topic_name, partitions=rows))
     leader = context.engine.manifest.incarnations.get(context.engine.manifest.leader)
     if leader is not None and context.api_version >= NODES_VERSION_MIN:

@@ -39,7 +39,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
     engine = context.engine
     cursor = request.cursor
     each = context.turn.each
-    asked = {one.name async for one in each(request.topics)}
+    asked = {topic.name async for topic in each(request.topics)}
     names = sorted(asked or {topic.name async for topic in each(engine.topics())})
     response = DescribeTopicPartitionsResponse()
     if cursor is not None and cursor.partition_index < 0:

@@ -23,10 +23,10 @@ async def handle(request: DescribeUserScramCredentialsRequest, context: Context)
     users = context.engine.manifest.access.users
     response = DescribeUserScramCredentialsResponse(error_message=None)
     if not request.users:
-        async for user in context.turn.each([one for one in users.values() if one.verifiers]):
+        async for user in context.turn.each([user for user in users.values() if user.verifiers]):
             response.results.append(_row(user))
         return response
-    names = [one.name for one in request.users]
+    names = [user.name for user in request.users]
     twice = await repeated(context, names)
     async for name in context.turn.each(dict.fromkeys(names)):
         known = users.get(name)
@@ -55,7 +55,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     if asked.rights.on_cluster(Operation.DESCRIBE):
         yield None
         return
-    rows = [made(DescribeUserScramCredentialsResult, user=one.name, error_code=CLUSTER_REFUSED) for one in request.users or ()]
+    rows = [made(DescribeUserScramCredentialsResult, user=user.name, error_code=CLUSTER_REFUSED) for user in request.users or ()]
     yield made(DescribeUserScramCredentialsResponse, error_code=CLUSTER_REFUSED, results=rows)
 
 

@@ -126,9 +126,9 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
         yield None
         return
     topics = []
-    async for one in asked.context.turn.each(request.topic_partitions or ()):
-        rows = [made(PartitionResult, partition_id=number, error_code=CLUSTER_REFUSED) for number in one.partitions]
-        topics.append(made(ReplicaElectionResult, topic=one.topic, partition_result=rows))
+    async for partition in asked.context.turn.each(request.topic_partitions or ()):
+        rows = [made(PartitionResult, partition_id=number, error_code=CLUSTER_REFUSED) for number in partition.partitions]
+        topics.append(made(ReplicaElectionResult, topic=partition.topic, partition_result=rows))
     code = CLUSTER_REFUSED if asked.context.api_version else 0
     yield made(ElectLeadersResponse, error_code=code, replica_election_results=topics)
 
@@ -136,8 +136,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
 def act(request: Message) -> Iterator[str]:
     if request.topic_partitions is None:
         yield "every topic"
-    for one in request.topic_partitions or ():
-        yield one.topic
+    for partition in request.topic_partitions or ():
+        yield partition.topic
 
 
 API = Api(43, versions=(0, 2), flexible_from=2, request=ElectLeadersRequest, handle=handle, rule=rule, act=act)

@@ -46,7 +46,9 @@ LOOKUPS_MAX = 16
 
 async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
     each = context.turn.each
-    twice = await repeated(context, ((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions))
+    twice = await repeated(
+        context, ((topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions)
+    )
     doubt = await find_doubt(context)
     searches: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]] = []
     response = ListOffsetsResponse()
@@ -54,17 +56,17 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
     async for topic in each(request.topics):
         answers = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answers)
-        async for one in each(topic.partitions):
-            answer = ListOffsetsPartitionResponse(partition_index=one.partition_index)
+        async for partition in each(topic.partitions):
+            answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
             answers.partitions.append(answer)
-            if (topic.name, one.partition_index) in twice:
+            if (topic.name, partition.partition_index) in twice:
                 answer.error_code = ErrorCode.INVALID_REQUEST
-            elif one.timestamp < 0 and context.api_version < _VERSION_MIN.get(one.timestamp, 1 << 15):
+            elif partition.timestamp < 0 and context.api_version < _VERSION_MIN.get(partition.timestamp, 1 << 15):
                 answer.error_code = ErrorCode.UNSUPPORTED_VERSION
-            elif one.timestamp >= 0 or one.timestamp == MAX_TIMESTAMP:
-                searches.append((topic.name, one, answer))
+            elif partition.timestamp >= 0 or partition.timestamp == MAX_TIMESTAMP:
+                searches.append((topic.name, partition, answer))
             else:
-                _name(topic.name, one, answer, context, doubt, committed=committed)
+                _name(topic.name, partition, answer, context, doubt, committed=committed)
     left = iter(searches)
     await asyncio.gather(*(_search_all(left, context, doubt, committed=committed) for _ in range(min(len(searches), LOOKUPS_MAX))))
     return response

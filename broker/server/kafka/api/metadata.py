@@ -135,8 +135,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     refused: list[Message] = []
     hidden: list[Message] = []
     if not everything:
-        by_id = [one for one in request.topics if one.topic_id != ZERO_UUID]
-        request.topics = [one for one in request.topics if one.topic_id == ZERO_UUID]
+        by_id = [topic for topic in request.topics if topic.topic_id != ZERO_UUID]
+        request.topics = [topic for topic in request.topics if topic.topic_id == ZERO_UUID]
         refused = await asked.drop(request.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name or ""))
         if (
             request.allow_auto_topic_creation

@@ -109,8 +109,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
             name=topic.name,
             topic_id=topic.topic_id,
             partitions=[
-                made(OffsetCommitResponsePartition, partition_index=one.partition_index, error_code=code)
-                for one in topic.partitions
+                made(OffsetCommitResponsePartition, partition_index=partition.partition_index, error_code=code)
+                for partition in topic.partitions
             ],
         )
         for topic in refused

@@ -52,8 +52,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     response = yield None
     for topic in refused:
         rows = [
-            made(OffsetDeleteResponsePartition, partition_index=one.partition_index, error_code=TOPIC_REFUSED)
-            for one in topic.partitions
+            made(OffsetDeleteResponsePartition, partition_index=partition.partition_index, error_code=TOPIC_REFUSED)
+            for partition in topic.partitions
         ]
         response.topics.append(made(OffsetDeleteResponseTopic, name=topic.name, partitions=rows))
 

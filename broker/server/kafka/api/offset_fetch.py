@@ -201,9 +201,9 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
         return
     groups = await asked.drop(request.groups, lambda one: asked.rights.on_group(Operation.DESCRIBE, one.group_id))
     topics = {
-        one.group_id: await asked.drop(one.topics, lambda topic: asked.on_named(Operation.DESCRIBE, topic))
-        for one in request.groups
-        if one.topics is not None
+        group.group_id: await asked.drop(group.topics, lambda topic: asked.on_named(Operation.DESCRIBE, topic))
+        for group in request.groups
+        if group.topics is not None
     }
     response = yield None
     for group in response.groups:
@@ -216,7 +216,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
 
 
 def _unread(topic: Message, kind: type[Message], row: type[Message]) -> Message:
-    rows = [made(row, partition_index=one, committed_offset=-1, error_code=TOPIC_REFUSED) for one in topic.partition_indexes]
+    rows = [made(row, partition_index=index, committed_offset=-1, error_code=TOPIC_REFUSED) for index in topic.partition_indexes]
     names = {"name": topic.name, "topic_id": topic.topic_id} if kind is OffsetFetchResponseTopics else {"name": topic.name}
     return made(kind, **names, partitions=rows)
 

@@ -28,7 +28,8 @@ async def handle(request: OffsetForLeaderEpochRequest, context: Context) -> Offs
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_end(topic.topic, one, context, refusal) async for one in each(topic.partitions)]
+                topic=topic.topic,
+                partitions=[_end(topic.topic, partition, context, refusal) async for partition in each(topic.partitions)],
             )
             async for topic in each(request.topics)
         ]

@@ -133,7 +133,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
 
 def _uncommitted(topic: Message, code: int) -> Message:
     rows = [
-        made(TxnOffsetCommitResponsePartition, partition_index=one.partition_index, error_code=code) for one in topic.partitions
+        made(TxnOffsetCommitResponsePartition, partition_index=partition.partition_index, error_code=code)
+        for partition in topic.partitions
     ]
     return made(TxnOffsetCommitResponseTopic, name=topic.name, topic_id=topic.topic_id, partitions=rows)
 

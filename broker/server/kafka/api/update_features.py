@@ -28,11 +28,11 @@ from headgate.broker.wire.kafka.messages.update_features import (
 async def handle(request: UpdateFeaturesRequest, context: Context) -> UpdateFeaturesResponse:
     response = UpdateFeaturesResponse(error_message=None)
     refused: str | None = None
-    async for one in context.turn.each(request.feature_updates):
-        message = _refusal(one)
+    async for update in context.turn.each(request.feature_updates):
+        message = _refusal(update)
         refused = refused or message
         code = ErrorCode.NONE if message is None else ErrorCode.INVALID_UPDATE_VERSION
-        response.results.append(UpdatableFeatureResult(feature=one.feature, error_code=code, error_message=message))
+        response.results.append(UpdatableFeatureResult(feature=update.feature, error_code=code, error_message=message))
     if not request.feature_updates:
         response.error_code, response.error_message = ErrorCode.INVALID_REQUEST, "no feature is named"
     elif refused is not None:
@@ -55,7 +55,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     if asked.rights.on_cluster(Operation.ALTER):
         yield None
         return
-    rows = [made(UpdatableFeatureResult, feature=one.feature, error_code=CLUSTER_REFUSED) for one in request.feature_updates]
+    rows = [made(UpdatableFeatureResult, feature=update.feature, error_code=CLUSTER_REFUSED) for update in request.feature_updates]
     yield made(UpdateFeaturesResponse, error_code=CLUSTER_REFUSED, results=rows)
 
 
