@@ -124,12 +124,8 @@ class AccessAdmin(ClusterClient):
         """Remove the rules that a filter selects. Returns them."""
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(chosen))])
 
-        def read(answer: DeleteAclsResponse) -> list[Acl]:
-            (result,) = answer.filter_results
-            kafka.check(result.error_code, result.error_message, ADMINISTRATOR)
-            return _sorted([_rule(row, row) for row in result.matching_acls])
-
-        return await kafka.change(self._cluster, request, DeleteAclsResponse, read) or []
+        result = await kafka.change(self._cluster, request, DeleteAclsResponse, kafka.first("filter_results", ADMINISTRATOR))
+        return _sorted([_rule(row, row) for row in result.matching_acls])
 
     async def acls(self, chosen: Acl | None = None) -> list[Acl]:
         """The rules that a filter selects; all without one."""
@@ -159,11 +155,8 @@ class AccessAdmin(ClusterClient):
             ops=[alter_client_quotas.OpData(key=key, value=value, remove=remove) for key, value in quota.values.items()],
         )
 
-        def read(answer: alter_client_quotas.AlterClientQuotasResponse) -> None:
-            for row in answer.entries:
-                kafka.check(row.error_code, row.error_message, ADMINISTRATOR)
-
         request = alter_client_quotas.AlterClientQuotasRequest(entries=[entry])
+        read = kafka.first("entries", ADMINISTRATOR)
         await kafka.change(self._cluster, request, alter_client_quotas.AlterClientQuotasResponse, read)
 
     async def quotas(self) -> list[Quota]:

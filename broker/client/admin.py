@@ -32,7 +32,6 @@ from headgate.broker.wire.kafka.messages.create_partitions import (
 from headgate.broker.wire.kafka.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
-    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -127,11 +126,7 @@ class Admin(ClusterClient):
         row = CreatableTopic(name=name, num_partitions=count, replication_factor=-1, configs=settings)
         request = CreateTopicsRequest(topics=[row], timeout_ms=kafka.TIMEOUT_MS, validate_only=validate_only)
 
-        def read(answer: CreateTopicsResponse) -> CreatableTopicResult:
-            result = answer.topics[0]
-            kafka.check(result.error_code, result.error_message, f"topic=`{name}`")
-            return result
-
+        read = kafka.first("topics", f"topic=`{name}`")
         made = await kafka.change(self._cluster, request, CreateTopicsResponse, read, already=Reason.TOPIC_EXISTS)
         if made is not None and (validate_only or made.topic_config_error_code):
             return Topic(name=name, id=made.topic_id, partitions=max(made.num_partitions, 0), created_ms=0)
@@ -151,10 +146,7 @@ class Admin(ClusterClient):
         resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
 
-        def read(answer: IncrementalAlterConfigsResponse) -> None:
-            row = answer.responses[0]
-            kafka.check(row.error_code, row.error_message, f"topic=`{name}`")
-
+        read = kafka.first("responses", f"topic=`{name}`")
         await kafka.change(self._cluster, request, IncrementalAlterConfigsResponse, read)
 
     async def create_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
@@ -162,12 +154,9 @@ class Admin(ClusterClient):
         row = CreatePartitionsTopic(name=name, count=total if 0 <= total < 2**31 else 0, assignments=None)
         request = CreatePartitionsRequest(topics=[row], timeout_ms=kafka.TIMEOUT_MS, validate_only=validate_only)
 
-        def read(answer: CreatePartitionsResponse) -> bool:
-            result = answer.results[0]
-            kafka.check(result.error_code, result.error_message, f"topic=`{name}`")
-            return True
-
-        if not await kafka.change(self._cluster, request, CreatePartitionsResponse, read, already=Reason.INVALID_PARTITIONS):
+        read = kafka.first("results", f"topic=`{name}`")
+        already = Reason.INVALID_PARTITIONS
+        if await kafka.change(self._cluster, request, CreatePartitionsResponse, read, already=already) is None:
             found = (await self.describe_topic(name)).topic.partitions
             if found != total:
                 raise InvalidError(
@@ -178,10 +167,7 @@ class Admin(ClusterClient):
         """Delete a topic and its records."""
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=kafka.TIMEOUT_MS)
 
-        def read(answer: DeleteTopicsResponse) -> None:
-            row = answer.responses[0]
-            kafka.check(row.error_code, row.error_message, f"topic=`{name}`")
-
+        read = kafka.first("responses", f"topic=`{name}`")
         await kafka.change(self._cluster, request, DeleteTopicsResponse, read, already=Reason.UNKNOWN_TOPIC)
 
     async def delete_records(self, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:

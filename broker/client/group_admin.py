@@ -13,8 +13,9 @@ from headgate.broker.client.types import OffsetAndTimestamp, Start, TopicPartiti
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2
 from headgate.broker.wire.grpc.methods import methods
+from headgate.broker.wire.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from headgate.broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from headgate.broker.wire.kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -29,8 +30,6 @@ TOPICS_MAX = 1000
 """Topics of one question."""
 GROUP = 0
 """Kafka's number for the coordinators of groups."""
-UNKNOWN_MEMBER = 25
-"""Kafka's code for a commit that is no member's, to a group with members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +202,7 @@ class GroupAdmin(ClusterClient):
         def read(answer: OffsetCommitResponse) -> None:
             for topic in answer.topics:
                 for row in topic.partitions:
-                    if row.error_code == UNKNOWN_MEMBER:  # a member has joined meanwhile
+                    if row.error_code == ErrorCode.UNKNOWN_MEMBER_ID:  # a member has joined meanwhile
                         raise _has_members(group_id)
                     where = f"group=`{group_id}` topic=`{topic.name}` partition=`{row.partition_index}`"
                     kafka.check(row.error_code, None, where)
@@ -235,13 +234,9 @@ class GroupAdmin(ClusterClient):
     async def _coordinator(self, group_id: str) -> int:
         """The id of the broker that holds the group."""
         request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group_id])
-
-        def read(answer: FindCoordinatorResponse) -> int:
-            row = answer.coordinators[0]
-            kafka.check(row.error_code, row.error_message, f"group=`{group_id}`")
-            return row.node_id
-
-        return await kafka.ask(self._cluster, request, FindCoordinatorResponse, read)
+        read = kafka.first("coordinators", f"group=`{group_id}`")
+        found: Coordinator = await kafka.ask(self._cluster, request, FindCoordinatorResponse, read)
+        return found.node_id
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Turn places into offsets, like `Admin.offsets`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.broker.client.cluster import Cluster
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import kafka_pb2
 from headgate.broker.wire.grpc.methods import methods
+from headgate.broker.wire.kafka.errors import CODES, ErrorCode
 from headgate.broker.wire.kafka.header import request_header, response_header
 from headgate.broker.wire.kafka.message import Message
 
@@ -17,37 +18,10 @@ ASK = methods(kafka_pb2.DESCRIPTOR.services_by_name["Kafka"])["Ask"]
 TIMEOUT_MS = 30_000
 """Time that a broker may take for a change; clients stop waiting earlier."""
 
-REASONS: dict[int, Reason] = {
-    -1: Reason.INTERNAL,
-    1: Reason.OFFSET_OUT_OF_RANGE,
-    3: Reason.UNKNOWN_TOPIC,
-    5: Reason.NOT_READY,
-    6: Reason.NOT_LEADER,
-    7: Reason.TIMED_OUT,
-    10: Reason.MESSAGE_TOO_LARGE,
-    12: Reason.OFFSET_METADATA_TOO_LARGE,
-    14: Reason.COORDINATOR_LOADING,
-    15: Reason.COORDINATOR_NOT_AVAILABLE,
-    16: Reason.NOT_COORDINATOR,
-    17: Reason.INVALID_TOPIC,
-    24: Reason.INVALID_GROUP_ID,
-    25: Reason.UNKNOWN_MEMBER_ID,
-    29: Reason.NOT_AUTHORIZED,
-    30: Reason.NOT_AUTHORIZED,
-    31: Reason.NOT_AUTHORIZED,
-    35: Reason.UNSUPPORTED,
-    36: Reason.TOPIC_EXISTS,
-    37: Reason.INVALID_PARTITIONS,
-    38: Reason.INVALID_REPLICATION_FACTOR,
-    40: Reason.INVALID_CONFIG,
-    42: Reason.INVALID_REQUEST,
-    44: Reason.POLICY_VIOLATION,
-    56: Reason.STORE_UNAVAILABLE,
-    68: Reason.NON_EMPTY_GROUP,
-    69: Reason.GROUP_ID_NOT_FOUND,
-    91: Reason.UNKNOWN_USER,
-}
-"""By the error codes in answers to these requests. A code that the table does not have is INTERNAL."""
+REASONS: dict[int, Reason] = {code: reason for reason, code in reversed(CODES.items())} | dict.fromkeys(
+    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED), Reason.NOT_AUTHORIZED
+)
+"""By code; of several reasons the first one in the table of codes."""
 AGAIN = frozenset(
     (
         Reason.NOT_READY,
@@ -89,6 +63,17 @@ def check(code: int, message: str | None, where: str) -> None:
         message = f"{SENTENCES.get(reason, reason.value.replace('_', ' '))}. {where}"
     error: type[HeadgateError] = RetryError if reason in AGAIN else InvalidError
     raise error(reason, message)
+
+
+def first(field: str, where: str) -> Callable[[Any], Any]:
+    """Reads the first row of a list in an answer, or raises its error. `where`: see `check`."""
+
+    def read(answer: Any) -> Any:
+        row = getattr(answer, field)[0]
+        check(row.error_code, getattr(row, "error_message", None), where)
+        return row
+
+    return read
 
 
 async def ask(cluster: Cluster, request: Message, kind: type[_A], read: Callable[[_A], _T]) -> _T:

@@ -129,11 +129,16 @@ async def test_a_quota_of_the_loops_time_holds(served: Served) -> None:
     assert client.request.waited_s > before, "the second request waited for the time that the first one took"
 
 
-@pytest.mark.parametrize("code", sorted(REASONS))
-def test_a_code_becomes_the_reason_that_became_it(code: int) -> None:
-    reason = REASONS[code]
-    if reason is not Reason.NOT_AUTHORIZED:
-        assert error_code(HeadgateError(reason, "")) == code
-    with pytest.raises(RetryError if reason in AGAIN else InvalidError, match=r"\. topic=`t`$") as caught:
-        check(code, None, "topic=`t`")
-    assert caught.value.reason is reason
+def test_a_code_becomes_the_usual_reason_for_it() -> None:
+    for code, reason in REASONS.items():
+        assert reason is Reason.NOT_AUTHORIZED or error_code(HeadgateError(reason, "")) == code
+        with pytest.raises(RetryError if reason in AGAIN else InvalidError, match=r"\. topic=`t`$") as caught:
+            check(code, None, "topic=`t`")
+        assert caught.value.reason is reason
+    usual = {ErrorCode.INVALID_REQUEST: Reason.INVALID_REQUEST, ErrorCode.REQUEST_TIMED_OUT: Reason.TIMED_OUT,
+             ErrorCode.NOT_LEADER_OR_FOLLOWER: Reason.NOT_LEADER, ErrorCode.KAFKA_STORAGE_ERROR: Reason.STORE_UNAVAILABLE,
+             ErrorCode.TOPIC_AUTHORIZATION_FAILED: Reason.NOT_AUTHORIZED}  # fmt: skip
+    assert usual.items() <= REASONS.items()
+    with pytest.raises(InvalidError) as caught:
+        check(9999, None, "topic=`t`")
+    assert caught.value.reason is Reason.INTERNAL
