@@ -100,18 +100,33 @@ class AccessAdmin(ClusterClient):
         return [User(row.name, row.superuser, tuple(row.mechanisms), row.created_ms) for row in response.users]
 
     async def add_acls(self, acls: list[Acl]) -> None:
-        """Add rules; a rule that is there already is no error. Raises InvalidError for the first one that is wrong."""
-        rows = [
-            AclCreation(
-                resource_type=_word(Resource, acl.resource),
-                resource_name=acl.name,
-                resource_pattern_type=_word(Pattern, acl.pattern or "literal"),
+        """Add rules, all or none; a rule that is there already is no error. Raises InvalidError for the first one that is wrong."""
+        rules = [
+            acl_codes.Acl(
+                resource=_word(Resource, acl.resource),
+                name=acl.name,
+                pattern=_word(Pattern, acl.pattern or "literal"),
                 principal=acl.principal,
                 host=acl.host or "*",
                 operation=_word(Operation, acl.operation),
-                permission_type=_word(Permission, acl.permission or "allow"),
+                permission=_word(Permission, acl.permission or "allow"),
             )
             for acl in acls
+        ]
+        for rule in rules:
+            if wrong := acl_codes.fault(rule):
+                raise InvalidError(Reason.INVALID_REQUEST, wrong)
+        rows = [
+            AclCreation(
+                resource_type=rule.resource,
+                resource_name=rule.name,
+                resource_pattern_type=rule.pattern,
+                principal=rule.principal,
+                host=rule.host,
+                operation=rule.operation,
+                permission_type=rule.permission,
+            )
+            for rule in rules
         ]
 
         def read(answer: CreateAclsResponse) -> None:

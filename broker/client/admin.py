@@ -180,7 +180,8 @@ class Admin(ClusterClient):
             The new first offsets, by partition.
 
         Raises:
-            HeadgateError: of the first partition that failed; earlier partitions are done.
+            HeadgateError: of the first partition that failed; earlier partitions are done. POLICY_VIOLATION where the topic is only
+                compacted.
         """
         first: dict[int, int] = {}
 

@@ -51,7 +51,9 @@ def from_call(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return RetryError(Reason.OVERLOADED, f"broker takes no more calls at the moment. address=`{address}`")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return InvalidError(Reason.UNSUPPORTED, f"server does not know this call: is it a Headgate broker? address=`{address}`")
+        return InvalidError(
+            Reason.UNSUPPORTED, f"server does not know this call: is it a Headgate broker, of this version? address=`{address}`"
+        )
     if code is grpc.StatusCode.UNAVAILABLE and not any(word in details.lower() for word in _NOT_CONNECTED):
         # The connection existed, so the call may have begun.
         return RetryError(Reason.CLOSED, f"the connection broke. address=`{address}` error=`{details}`")

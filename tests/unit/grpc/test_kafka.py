@@ -95,10 +95,10 @@ async def test_rules_about_headgates_own_resources_are_set_before_they_are_in_fo
         assert [one.principal for one in await admin.acls()] == ["User:bob"]
         for wrong, text in (({"resource": "barn"}, "unknown word"), ({"operation": "idempotent_write"}, "idempotent_write")):
             with pytest.raises(InvalidError, match=text) as caught:
-                await admin.add_acls(
-                    [Acl(**{"resource": "topic", "name": "t", "principal": "User:bob", "operation": "read", **wrong})]
-                )
+                bad = Acl(**{"resource": "topic", "name": "t", "principal": "User:bob", "operation": "read", **wrong})
+                await admin.add_acls([wanted, bad])
             assert caught.value.reason is Reason.INVALID_REQUEST
+            assert [one.principal for one in await admin.acls()] == ["User:bob"], "all or none"
 
 
 async def test_quotas_are_set_and_listed(served: Served) -> None:
