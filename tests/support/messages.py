@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import kio.schema.errors
 from hypothesis import strategies as st
 
+import headgate.broker.testing.messages  # noqa: F401  (both directions of all messages)
 from headgate.broker.wire.kafka.generate import IN_MEMORY, MESSAGES
 from headgate.broker.wire.kafka.primitives import ZERO_UUID
 from headgate.broker.wire.kafka.schema import Field, Struct, load, snake
