@@ -18,9 +18,11 @@ ASK = methods(kafka_pb2.DESCRIPTOR.services_by_name["Kafka"])["Ask"]
 TIMEOUT_MS = 30_000
 """Time that a broker may take for a change; clients stop waiting earlier."""
 
-REASONS: dict[int, Reason] = {code: reason for reason, code in reversed(CODES.items())} | dict.fromkeys(
-    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED), Reason.NOT_AUTHORIZED
-)
+REASONS: dict[int, Reason] = {
+    **{int(code): reason for reason, code in reversed(CODES.items())},
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Reason.NOT_AUTHORIZED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: Reason.NOT_AUTHORIZED,
+}
 """By code; of several reasons the first one in the table of codes."""
 AGAIN = frozenset(
     (
