@@ -27,6 +27,12 @@ def has_julian_times(notes: Mapping[bytes, bytes] | None) -> bool:
     return any(note in notes for note in _LEGACY) or not version.isdigit() or int(version) < MAJOR_MIN
 
 
+def has_wide_times(notes: Mapping[bytes, bytes] | None) -> bool:
+    """True if times of 96 bits are those of the calendar of ISO 8601 in UTC, as Spark from 3.1 on writes them by default."""
+    version = (notes or {}).get(_VERSION, b"").split(b".")
+    return len(version) > 1 and all(part.isdigit() for part in version[:2]) and tuple(map(int, version[:2])) >= (MAJOR_MIN, 1)
+
+
 def time_unit(logical: Any) -> Unit | None:
     """The unit of a column's logical type. None for nanoseconds, which Spark does not read, and if the column has no times."""
     return _UNITS.get(json.loads(logical.to_json()).get("timeUnit", ""))

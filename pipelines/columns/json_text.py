@@ -19,6 +19,9 @@ from headgate.pipelines.columns.numbers import java_text
 arrow: Any = pa
 pc: Any = pyarrow.compute
 
+YEAR_1_US = -62_135_596_800_000_000
+YEAR_10000_US = 253_402_300_800_000_000
+"""Java and Arrow print times from the first year to 9999 alike."""
 _ESCAPES = {
     **{chr(code): f"\\u{code:04X}" for code in range(0x20)},
     "\b": "\\b",
@@ -38,7 +41,7 @@ def json_rows(names: Sequence[str], columns: Sequence[Any]) -> Any:
         columns: arrays of equal length.
 
     Raises:
-        UnlikeError: a text is not UTF-8.
+        UnlikeError: a text is not UTF-8, or a time is before the year 1 or after 9999.
     """
     pieces = [_field(name, column) for name, column in zip(names, columns, strict=True)]
     joined = pc.binary_join_element_wise(b"{", *pieces, b"}", arrow.scalar(b"", pa.binary()), null_handling="skip")
@@ -73,6 +76,8 @@ def _text(column: Any) -> Any:
     if pa.types.is_timestamp(kind):
         zone = "" if kind.tz is None else "Z"
         micros: Any = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        if len(micros) and not YEAR_1_US <= micros.min() <= micros.max() < YEAR_10000_US:
+            raise UnlikeError("a time is before the year 1 or after 9999, and Java prints it in another way")
         mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         times = arrow.array(micros // 1000, pa.int64(), mask=mask).cast(pa.timestamp("ms")).cast(pa.string())
         return pc.binary_join_element_wise(pc.replace_substring(times, " ", "T"), zone, "")

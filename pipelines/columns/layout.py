@@ -19,8 +19,9 @@ from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import INTEGERS, KINDS, ROW, Node, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.files import Access, State, footer_of, opened, refused, state_of
+from headgate.pipelines.columns.json_text import YEAR_1_US, YEAR_10000_US
 from headgate.pipelines.iceberg_columns import is_uuid
-from headgate.pipelines.spark_parquet import Unit, has_julian_times, time_unit
+from headgate.pipelines.spark_parquet import Unit, has_julian_times, has_wide_times, time_unit
 
 LINES_SAMPLE_BYTES = 64 << 10
 """The first bytes of each file show how long its lines are."""
@@ -33,9 +34,6 @@ READ_BYTES = 1 << 20
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 DAY_US = 86_400_000_000
-YEAR_1_US = -62_135_596_800_000_000
-YEAR_10000_US = 253_402_300_800_000_000
-"""Java and Arrow print times from the first year to 9999 alike."""
 DAYS = (YEAR_1_US // DAY_US, YEAR_10000_US // DAY_US)
 """The same years in days since 1970: the first day, and the first one that is too late."""
 
@@ -214,7 +212,13 @@ def open_file(file: SourceFile, group_bytes: int) -> pq.ParquetFile:
     at_once = all(
         sum(group.column(index).total_compressed_size for index in range(group.num_columns)) <= group_bytes for group in groups
     )
-    return pq.ParquetFile(handle, metadata=metadata, pre_buffer=at_once, buffer_size=0 if at_once else READ_BYTES)
+    return pq.ParquetFile(
+        handle,
+        metadata=metadata,
+        pre_buffer=at_once,
+        buffer_size=0 if at_once else READ_BYTES,
+        coerce_int96_timestamp_unit="us",
+    )
 
 
 def unreadable(error: Exception, file: Listed | SourceFile, what: str) -> Exception:
@@ -237,12 +241,15 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
     except (OSError, InvalidError, pa.ArrowException) as error:
         raise unreadable(error, listed, "a footer") from error
     schema = pa.schema([field.with_name(_renamed(listed, field.name)) for field in schema])
-    _check_file(path, metadata.metadata, schema, columns)
+    wide = frozenset(
+        _renamed(listed, column.path)
+        for column in map(metadata.schema.column, range(metadata.num_columns))
+        if column.physical_type == "INT96"
+    )
+    _check_file(path, metadata.metadata, schema, columns, wide)
     file = SourceFile(path, state, crc32c(footer), listed.values, listed.access, listed.names)
     paths = [_renamed(listed, metadata.schema.column(index).path) for index in range(metadata.num_columns)]
     read = [index for index, name in enumerate(paths) if name.partition(".")[0] in columns]
-    if any(metadata.schema.column(index).physical_type == "INT96" for index in read):
-        raise UnlikeError(f"a column has times of 96 bits. file=`{path}`")
     pieces = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -251,7 +258,7 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
         chunks = [group.column(index) for index in read]
         raw = sum(chunk.total_uncompressed_size for chunk in chunks)
         repeats = any("DICTIONARY" in encoding or encoding.startswith("DELTA_BYTE") for one in chunks for encoding in one.encodings)
-        for name in printed & columns.keys():
+        for name in (printed & columns.keys()) - wide:  # of which no footer states the span: the tasks look
             low, high = _ends(group.column(paths.index(name)).statistics, columns[name])
             if not YEAR_1_US <= low <= high < YEAR_10000_US:
                 raise UnlikeError(f"a footer does not say that times are in the years 1 to 9999. column=`{name}` file=`{path}`")
@@ -273,10 +280,17 @@ def _renamed(listed: Listed, path: str) -> str:
     return f"{own.get(column, chr(0))}{dot}{rest}"
 
 
-def _check_file(path: str, notes: Mapping[bytes, bytes] | None, schema: pa.Schema, columns: Mapping[str, str]) -> None:
+def _check_file(
+    path: str, notes: Mapping[bytes, bytes] | None, schema: pa.Schema, columns: Mapping[str, str], wide: frozenset[str]
+) -> None:
+    """Raise UnlikeError if Arrow may read a column as Spark does not. `wide`: columns with times of 96 bits."""
     if has_julian_times(notes):
         raise UnlikeError(f"a file has times in an old calendar. file=`{path}`")
+    if (wide & columns.keys()) and not has_wide_times(notes):
+        raise UnlikeError(f"a file has times of 96 bits, and Spark 3.1 or later did not write it. file=`{path}`")
     for name, kind in columns.items():
+        if name in wide and kind == "timestamp":
+            continue
         found = schema.get_all_field_indices(name)
         if len(found) != 1 or not _is_kind(schema.field(found[0]).type, kind):
             there = schema.field(found[0]).type if found else "missing"

@@ -180,31 +180,17 @@ def _misfit(field: str, name: str, kind: str | None) -> str | None:
 
 
 def moved_note(flood: Flood, columns: Iterable[Columns | None]) -> list[str]:
-    """A note about columns that the flood reads, and that tasks on columns cannot: nested ones in the default value, and times of
-    96 bits."""
-    known = [column for column in columns if column is not None]
+    """A note about nested columns in the default value, which tasks on columns cannot write."""
     whole = flood.value == WHOLE_ROW
-    read = " ".join(expressions(flood).values())
-    nested = dict.fromkeys(name for one in known for name, kind in one.kinds.items() if whole and kind in (*_NESTED, VARIANT))
-    times = (name for one in known for name, form in one.forms.items() if form == "INT96" and name in one.kinds)
-    old = dict.fromkeys(name for name in times if whole or _names(read, name))
-    reasons = []
-    if old:
-        reasons.append(
-            f"times of 96 bits ({_some(old)}), which Spark writes unless `spark.sql.parquet.outputTimestampType` is "
-            "`TIMESTAMP_MICROS`"
-        )
-    if nested:
-        reasons.append(f"nested columns ({_some(nested)}) in the value, the row as JSON; a `value` without them would not")
-    if not reasons:
+    nested = dict.fromkeys(
+        name for one in columns if one is not None for name, kind in one.kinds.items() if whole and kind in (*_NESTED, VARIANT)
+    )
+    if not nested:
         return []
     return [
-        "Spark moves the rows, which takes about half as long again as work on columns. These need it: " + "; and ".join(reasons)
+        "Spark moves the rows, which takes about half as long again as work on columns. "
+        f"These need it: nested columns ({_some(nested)}) in the value, the row as JSON; a `value` without them would not"
     ]
-
-
-def _names(text: str, column: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(column)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _some(names: Iterable[str]) -> str:

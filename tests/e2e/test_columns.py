@@ -388,6 +388,22 @@ def test_what_columns_cannot_do_says_why_and_takes_rows(
     assert sum(map(len, result(work, counts, tmp_path)[2].values())) == counts.total > 0
 
 
+def test_times_as_spark_writes_them_by_default(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
+    """INT96: also times before 1970 and 1677, null, and with nanoseconds that are no microseconds."""
+    at = "timestampadd(SECOND, id * 86400 * 365 * 9, timestamp'1582-01-01 00:00:00.123456')"
+    rows = (
+        f"select if(id % 9 = 4, null, {at}) sent, {at} at, cast(id % 7 as string) user, cast(id as binary) payload from range(200)"
+    )
+    spark.sql(rows).repartition(3).write.parquet(str(tmp_path / "lake"))
+    same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", value=None), tmp_path / "row")
+    same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", order_by=("sent",)), tmp_path / "order")
+    spark.sql("select timestamp'+12345-01-01' at, 'a' user, binary('b') payload").write.parquet(str(tmp_path / "late"))
+    late = rows_of(spark, tmp_path / "late", value=None)
+    work, counts = counted(spark, late, PARTITIONS)
+    assert sum(map(len, result(work, counts, tmp_path / "late rows")[2].values())) == 1
+    assert (work.engine, work.why) == (SPARK, "a time is before the year 1 or after 9999, and Java prints it in another way")
+
+
 def test_orc_goes_through_rows(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
     """With the same records as the same rows in Parquet."""
     spark.read.parquet(str(lake)).repartition(2).write.orc(str(tmp_path / "lake"))

@@ -133,15 +133,10 @@ def test_nested_columns_in_the_row_are_told(lake: Path) -> None:
     assert note.startswith("Spark moves the rows") and "nested columns (tags, place, its words)" in note
 
 
-def test_times_of_spark_default_writer_in_the_row_are_told(tmp_path: Path) -> None:
-    """Only those that the flood reads."""
-    table = pa.table({name: pa.array([datetime(2026, 1, 1, 1)], pa.timestamp("us")) for name in ("at", "sent", "seen.at")})
+def test_times_of_spark_default_writer_need_no_note(tmp_path: Path) -> None:
+    table = pa.table({name: pa.array([datetime(2026, 1, 1, 1)], pa.timestamp("us")) for name in ("at", "sent")})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
-    usual = floods.flood(source=Source(path=str(tmp_path)), event_time="at")
-    (note,) = plan_of(usual, keys=DAYS[:1]).notes
-    assert note.startswith("Spark moves the rows") and "times of 96 bits (at, sent, seen.at)" in note
-    (note,) = plan_of(replace(usual, value="`seen.at`", event_time="date_trunc('hour', sent)"), keys=DAYS[:1]).notes[:1]
-    assert "times of 96 bits (sent, seen.at)" in note
+    assert plan_of(floods.flood(source=Source(path=str(tmp_path)), event_time="at"), keys=DAYS[:1]).notes == ()
 
 
 @pytest.mark.parametrize(("kind", "text"), [("csv", "at,user\n2026,u\n"), ("json", '{"at": "2026", "user": "u"}\n')])
