@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -106,6 +106,8 @@ def list_files(system: Any, base: str, options: Mapping[str, str]) -> Listing:
     bases = {path if one.type == fs.FileType.Directory else _parent(path) for path, one in paths.items()}
     if "basepath" in known:
         bases = {_inside(known["basepath"])}
+    if system.type_name == "local":
+        _check_names(file for files in leaves.values() for file in files)
     read = directories(leaves, bases, paths)
     found = [_file(one, columns) for leaf, columns in read.columns.items() for one in leaves.get(leaf, ())]
     if not read.by_column:
@@ -114,6 +116,15 @@ def list_files(system: Any, base: str, options: Mapping[str, str]) -> Listing:
     seen = {one.path for one in found}
     left_out = sorted(leaf for leaf, files in leaves.items() if any(file.size and file.path not in seen for file in files))
     return Listing(_chosen(found, known), True, tuple(left_out))
+
+
+def _check_names(files: Iterable[Any]) -> None:
+    """Raise InvalidError for a local file that Spark cannot open: the name of its checksum would be no path of Hadoop's."""
+    for one in files:
+        if ":" in one.base_name and one.size:
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"Spark opens no local file with a colon in its name: rename it. file=`{one.path}`"
+            )
 
 
 _THERE = (fs.FileType.File, fs.FileType.Directory)
@@ -147,6 +158,7 @@ def _globbed(system: Any, pattern: str) -> list[Any]:
     found: dict[str, Any] = {}
     for one in expanded(pattern):
         parts = one.split("/")
+        _check_colons(parts)
         fixed = next((place for place, part in enumerate(parts) if is_pattern(part)), len(parts))
         at = ["/".join(parts[:fixed])]
         for part in parts[fixed:]:
@@ -154,14 +166,29 @@ def _globbed(system: Any, pattern: str) -> list[Any]:
                 at = [f"{directory}/{part}" for directory in at]
                 continue
             name = matcher(part)
-            at = [
-                child.path
-                for directory in at
-                for child in _children(system, directory)
-                if name.fullmatch(child.base_name) is not None
-            ]
-        found.update((info.path, info) for info in system.get_file_info(at) if info.type in _THERE)
+            children = [child for directory in at for child in _children(system, directory)]
+            # Above its last part a pattern passes files over.
+            _check_colons(one.base_name for one in children if part is parts[-1] or one.type == fs.FileType.Directory)
+            at = [child.path for child in children if name.fullmatch(child.base_name) is not None]
+        there = {info.path: info for info in system.get_file_info(at) if info.type in _THERE}
+        if twice := sorted(found.keys() & there.keys()):
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"the pattern names a path twice, and Spark would read its rows twice. path=`{twice[0]}`"
+            )
+        found |= there
     return [found[path] for path in sorted(found)]
+
+
+def _check_colons(names: Iterable[str]) -> None:
+    """Raise InvalidError for a name that Hadoop takes for a URL: it refuses a pattern with such a name, and one that meets such a
+    name, also where it does not match."""
+    for name in names:
+        if ":" in name:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                "Spark reads no pattern that has a colon in it, or meets a name with a colon: give the paths without a pattern, or "
+                f"rename. name=`{name}`",
+            )
 
 
 def _children(system: Any, directory: str) -> list[Any]:

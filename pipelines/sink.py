@@ -30,6 +30,7 @@ from headgate.pipelines.connection import Connection
 from headgate.pipelines.extents import FILE_BYTES, ExtentFiles, Written, by_partition
 from headgate.pipelines.murmur2 import kafka_partitions
 from headgate.pipelines.options import check_options, cluster_of, number_option, option
+from headgate.pipelines.worker_errors import sentences
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -121,6 +122,7 @@ class _Sink:
         return files
 
 
+@sentences
 class BatchSink(_Sink, DataSourceArrowWriter):
     """`df.write.format("headgate")`."""
 
@@ -137,6 +139,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         """Do nothing: no reader saw the files, and brokers delete them."""
 
 
+@sentences
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("headgate")`."""
 

@@ -35,6 +35,7 @@ from headgate.pipelines.offsets import Narrowed, Offsets, Place, Topics
 from headgate.pipelines.options import check_options, cluster_of, flag_option, number_option, option, words_option
 from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, Work, pieces, read, tasks
 from headgate.pipelines.session import activate
+from headgate.pipelines.worker_errors import sentences
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +79,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(HeadgateDataSource)
 
 
+@sentences
 class HeadgateDataSource(DataSource):
     """`format("headgate")`. Its options, in any case:
 
@@ -103,7 +105,10 @@ class HeadgateDataSource(DataSource):
         return BatchReader(dict(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(dict(self.options))
+        try:
+            return StreamReader(dict(self.options))
+        except HeadgateError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from headgate.pipelines.sink import BatchSink
@@ -240,6 +245,7 @@ class _Reading:
         yield from read(partition.work, Wanted(self._columns, self._narrowed, self._cluster))
 
 
+@sentences
 class BatchReader(_Reading, DataSourceReader):
     """A range of offsets, fixed when the query is planned."""
 
@@ -275,6 +281,28 @@ class BatchReader(_Reading, DataSourceReader):
         return self._read(partition)
 
 
+@sentences
+class RefusedStream(DataSourceStreamReader):
+    """Stands for a stream that cannot be, and says so when it is asked. PySpark also stops a reader that it could not make, and
+    then shows only the error of that."""
+
+    def __init__(self, error: HeadgateError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._error
+
+
+@sentences
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """An endless read. Lives in one process for the query's whole life; its offsets are the checkpoint's."""
 

@@ -32,6 +32,7 @@ from headgate.pipelines.options import number_option, option
 from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, committed_footer, narrowed_pieces, read, tasks
 from headgate.pipelines.source import TYPES, BatchReader, Task, columns_of, register, schema_of
 from headgate.pipelines.spark_parquet import Unit
+from headgate.pipelines.worker_errors import sentences
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -268,6 +269,7 @@ def from_json(text: str) -> tuple[str, list[Piece]]:
     ]
 
 
+@sentences
 class PiecesSource(DataSource):
     """The data source of `read_topic`'s rest: reads stated pieces. It is internal; its options are those of a batch read."""
 
@@ -282,6 +284,7 @@ class PiecesSource(DataSource):
         return PiecesReader(dict(self.options))
 
 
+@sentences
 class PiecesReader(DataSourceReader):
     """A batch read of pieces that are known already: no call to the cluster before the tasks run."""
 

@@ -95,6 +95,17 @@ CASES = [
     Case("a pattern that matches nothing", "d/a", "d/9*", GONE),
     Case("a pattern that does not close", "d/a", "d/{a", REFUSED),
     Case("a set that does not close", "d/a", "d/[a", REFUSED),
+    Case("a path twice", "d/a/x", "{d/a,d/*}", REFUSED),
+    Case("a file twice", "d/a d/b", "d/{a,b}*", "d/a d/b"),
+    # Hadoop takes a name with a colon for a URL.
+    Case("a colon in a directory", "d/12:00/x", "d/12:00", "d/12:00/x"),
+    Case("a colon in the value of a column", "d/a=1:2/x", "d", "d/a=1:2/x", columns="a"),
+    Case("a colon in a file's name", "d/a:b d/c", "d", REFUSED),
+    Case("a colon in a pattern", "d/12:00/x", "d/12:0*", REFUSED),
+    Case("a colon in front of a pattern", "d/12:00/x", "d/12:00/*", REFUSED),
+    Case("a colon behind a pattern", "d/a/12:00/x", "d/*/12:00", REFUSED),
+    Case("a colon that a pattern meets", "d/12:00/x d/a/y", "d/a*", REFUSED),
+    Case("a colon that a pattern passes over", "d/1:0 d/a/x", "d/*/x", "d/a/x"),
     # Options of the reader.
     Case("recursive", "d/a d/s/b d/a=1/c d/_h/x d/s/_h", "d", "d/a d/s/b d/a=1/c", {"recursiveFileLookup": "true"}),
     Case("by name", "d/a.txt d/b.csv d/s/c.txt", "d", "d/a.txt", {"pathGlobFilter": "*.txt"}),
@@ -161,7 +172,9 @@ def test_spark_reads_the_same_files(spark: SparkSession, tmp_path: Path) -> None
             frame = spark.read.options(**options).text(path)
             # Of a column in two cases Spark takes the name from any of its directories.
             columns = [name.lower() for name in frame.columns[1:]]
-            judged[case.name] = sorted(row.value for row in frame.select("value").collect()), columns
+            found = sorted(row.value for row in frame.select("value").collect())
+            # Rows that Spark reads twice are refused.
+            judged[case.name] = (found, columns) if len(found) == len(set(found)) else REFUSED
         except (PySparkException, Py4JJavaError) as error:
             judged[case.name] = GONE if "PATH_NOT_FOUND" in str(error) else REFUSED
     expected = [wanted(case) for case in CASES]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -84,9 +86,9 @@ def test_spark_s_jvm_starts_without_a_fork_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, told: str
 ) -> None:
     """A fork beside gRPC's threads ends one of ten children before they are the JVM."""
-    from pyspark import java_gateway
     from pyspark.errors import PySparkRuntimeError
 
+    java_gateway: Any = import_module("pyspark.java_gateway")
     forks: list[None] = []
     os.register_at_fork(before=lambda: forks.append(None))
     submit = tmp_path / "bin" / "spark-submit"
