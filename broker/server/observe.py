@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.broker import __version__
 from headgate.broker.runtime.errors import RetryError
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
     from headgate.broker.cluster.flood_book import Flood
     from headgate.broker.control.leader import Leader
     from headgate.broker.control.participant import Participant
+    from headgate.broker.control.timings import Timings
     from headgate.broker.engine.engine import Engine
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.node import Node
     from headgate.broker.server.kafka.listener import KafkaServer
     from headgate.broker.transactions.coordinator import TransactionCoordinator
 
+Known: TypeAlias = "Callable[[Callable[[Leader], float | dict[Labels, float]]], Callable[[], Reading]]"
+"""Makes a reading of what only the leader knows."""
 LAG_INTERVAL_S = 1.0
 THROTTLED_SERIES_MAX = 100
 """Series of throttled clients: their names come from clients."""
@@ -215,48 +219,70 @@ def _register_cluster(metrics: Metrics, engine: Engine) -> None:
 def _register_leader(metrics: Metrics, participant: Participant) -> None:
     """What the cluster's leader knows. The other brokers have no samples of its gauges."""
     timings = participant.timings
-
-    def known(read: Callable[[Leader], float | dict[Labels, float]]) -> Callable[[], Reading]:
-        def reading() -> Reading:
-            leader = participant.leader
-            if leader is None:
-                return {}
-            value = read(leader)
-            return value if isinstance(value, dict) else {(): value}
-
-        return reading
-
     metrics.counter(
         "headgate_leader_task_retries",
         "times that a task of this broker as the leader began again because the store did not answer",
         lambda: {(name,): count for name, count in timings.retries.items()},
         ("task",),
     )
-    gauge = metrics.gauge
-    gauge(
+    metrics.histogram(
+        "headgate_cluster_handover_seconds",
+        "time that writers waited for the new lead of a segment, by this broker as the leader; by kind: split, merge, move, "
+        "drain, failover",
+        timings.handovers,
+        ("kind",),
+    )
+    known = partial(_at_leader, participant)
+    metrics.gauge(
         "headgate_tables_failing",
         "topics whose Iceberg table could not be written at the last attempt; only at the leader",
-        known(lambda one: len(one.tables.failing)),
+        known(lambda leader: len(leader.tables.failing)),
     )
-    gauge("headgate_capacity_desired_brokers", "desired number of brokers; only at the leader", known(_desired))
-    gauge(
-        "headgate_capacity_live_brokers", "brokers that serve; only at the leader", known(lambda one: one.capacity.live_brokers())
+    _register_capacity(metrics, known)
+    _register_gates(metrics, known, timings)
+    _register_floods(metrics, known)
+
+
+def _at_leader(participant: Participant, read: Callable[[Leader], float | dict[Labels, float]]) -> Callable[[], Reading]:
+    """A reading that only the leader has."""
+
+    def reading() -> Reading:
+        leader = participant.leader
+        if leader is None:
+            return {}
+        value = read(leader)
+        return value if isinstance(value, dict) else {(): value}
+
+    return reading
+
+
+def _register_capacity(metrics: Metrics, known: Known) -> None:
+    metrics.gauge("headgate_capacity_desired_brokers", "desired number of brokers; only at the leader", known(_desired))
+    metrics.gauge(
+        "headgate_capacity_live_brokers",
+        "brokers that serve; only at the leader",
+        known(lambda leader: leader.capacity.live_brokers()),
     )
-    gauge(
+    metrics.gauge(
         "headgate_capacity_reservations",
         "open reservations; only at the leader",
-        known(lambda one: len(one.capacity.reservations())),
+        known(lambda leader: len(leader.capacity.reservations())),
     )
-    gauge(
+    metrics.gauge(
         "headgate_capacity_reserved_brokers",
         "brokers that the largest open reservation asks for; only at the leader",
-        known(lambda one: max((row.reservation.brokers for row in one.capacity.reservations()), default=0)),
+        known(lambda leader: max((row.reservation.brokers for row in leader.capacity.reservations()), default=0)),
     )
-    gauge("headgate_gate_open_gates", "open gates; only at the leader", known(lambda one: len(one.gates.open_gates())))
-    gauge(
+
+
+def _register_gates(metrics: Metrics, known: Known, timings: Timings) -> None:
+    metrics.gauge(
+        "headgate_gate_open_gates", "open gates; only at the leader", known(lambda leader: len(leader.gates.open_gates()))
+    )
+    metrics.gauge(
         "headgate_gate_reserved_offsets",
         "offsets that open gates keep free for history; only at the leader",
-        known(lambda one: one.gates.reserved_offsets()),
+        known(lambda leader: leader.gates.reserved_offsets()),
     )
     metrics.counter(
         "headgate_gate_filled_records",
@@ -274,21 +300,17 @@ def _register_leader(metrics: Metrics, participant: Participant) -> None:
         "time from a request to fill a gate until its files are committed, by this broker as the leader",
         timings.fills,
     )
-    metrics.histogram(
-        "headgate_cluster_handover_seconds",
-        "time that writers waited for the new lead of a segment, by this broker as the leader; by kind: split, merge, move, "
-        "drain, failover",
-        timings.handovers,
-        ("kind",),
-    )
+
+
+def _register_floods(metrics: Metrics, known: Known) -> None:
     for name, what in (("planned", "planned"), ("written", "written to files"), ("verified", "read back and compared")):
-        gauge(
+        metrics.gauge(
             f"headgate_flood_{name}_rows",
             f"rows {what}, of floods in progress; only at the leader",
-            known(lambda one, field=f"rows_{name}": _flood_rows(one, field)),  # type: ignore[misc]
+            known(lambda leader, field=f"rows_{name}": _flood_rows(leader, field)),  # type: ignore[misc]
             ("topic", "flood"),
         )
-    gauge(
+    metrics.gauge(
         "headgate_flood_silent_seconds",
         "time since the driver's last report, of floods in progress; only at the leader",
         known(_flood_silence),

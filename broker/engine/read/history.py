@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
 from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache
+from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
-from headgate.broker.log.crc import crc32c
-from headgate.broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.tasks import end_tasks, looked_at, outlast
+from headgate.broker.runtime.tasks import end_tasks, outlast
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.store.interface import Files, Readable
 
@@ -42,8 +42,6 @@ logger = get_logger("history")
 IDLE_S = 60.0
 """Seconds without work after which the encoder processes are ended. History is read in bursts, and idle processes would keep
 their memory."""
-FOOTERS_BYTES_MAX = 32 << 20
-"""Bytes of footers of open files, as stored in the file. In memory a footer is a few times larger."""
 PART_BYTES_MIN = 16 << 20
 """Lower limit, in bytes, for the size of a part. Row groups of our own uploader are smaller, so they are never encoded in parts,
 even with a small cache."""
@@ -62,35 +60,14 @@ _K = TypeVar("_K")
 Encode: TypeAlias = Callable[[RowGroupBytes], Iterable[memoryview]]
 
 
-class _FileKey(NamedTuple):
-    """The identity of a file in a reference. A file outside of the cluster's store may be replaced and committed again under the
-    same path."""
-
-    path: str
-    footer_crc32c: int
-
-
-def _file_key(extent: ParquetExtent) -> _FileKey:
-    return _FileKey(extent.path, extent.footer_crc32c)
-
-
 class _GroupKey(NamedTuple):
-    file: _FileKey
+    file: FileKey
     base_offset: int
     leader_epoch: int
     number: int
     first_row: int
     """Counted from the start of the row group."""
     codec: Codec
-
-
-class _OpenFile(NamedTuple):
-    """An opened file. `parts`, for row groups that were encoded in parts, by number: the first row of each known part, and its
-    end row."""
-
-    footer: ExtentFile
-    size_bytes: int
-    parts: dict[int, dict[int, int]]
 
 
 class HistoryReader:
@@ -115,7 +92,6 @@ class HistoryReader:
         encoders: Encoders | None = None,
         pools: Pools = Pool,
     ) -> None:
-        self._locate = locate
         self._codec = codec
         self._encoders = encoders
         self._encoder: Encode = encode if encoders is None else encoders.encode
@@ -123,15 +99,13 @@ class HistoryReader:
         self._encode_work = pools(parallel, "history")
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
-        self._files: OrderedDict[_FileKey, _OpenFile] = OrderedDict()
-        self._footers_bytes = 0
-        self._opening: dict[_FileKey, asyncio.Task[_OpenFile]] = {}
+        self._files = HistoryFiles(locate, self._run, self._shared)
         self._part_bytes = max(cache_bytes_max // 2, PART_BYTES_MIN)
         self.cache = HistoryCache(cache_bytes_max)
         self._small_cache_told_s = -SMALL_CACHE_TOLD_S
         self._encoding: dict[_GroupKey, asyncio.Task[EncodedGroup]] = {}
         self._growth = GROWTH
-        self._broken: OrderedDict[_FileKey, None] = OrderedDict()
+        self._broken: OrderedDict[FileKey, None] = OrderedDict()
         self._closed = False
         self.encoded_rows = 0
         self.encoded_bytes = 0
@@ -153,7 +127,7 @@ class HistoryReader:
         """
         assert extent.base_offset <= offset < extent.end_offset, "the offset is within the extent"
         try:
-            file = await self._open(extent)
+            file = await self._files.open(extent)
             batches: list[memoryview] = []
             size = 0
             while True:
@@ -178,7 +152,7 @@ class HistoryReader:
         """(timestamp in ms, offset) of the first record of the extent, from `offset` on, whose time is at or after
         `timestamp_ms`."""
         try:
-            file = (await self._open(extent)).footer
+            file = (await self._files.open(extent)).footer
             for index in range(_group_at(extent, file, offset), len(file.groups)):
                 group = file.groups[index]
                 if group.timestamp_max_ms is not None and group.timestamp_max_ms < timestamp_ms:
@@ -197,7 +171,7 @@ class HistoryReader:
         if offset <= extent.base_offset:
             return extent.timestamp_max_ms
         try:
-            file = (await self._open(extent)).footer
+            file = (await self._files.open(extent)).footer
             first = _group_at(extent, file, offset)
             best: int | None = None
             for index in range(first, len(file.groups)):
@@ -218,12 +192,12 @@ class HistoryReader:
     async def check(self, extent: ParquetExtent) -> None:
         """Raise if the file's footer contradicts its reference. The errors are those of `read`, but the rows are not read. Valid
         footers are kept."""
-        await self._open(extent)
+        await self._files.open(extent)
 
     async def close(self) -> None:
         """Stop threads and processes. Pending reads fail with ClosedError."""
         self._closed = True
-        await end_tasks((*self._encoding.values(), *self._opening.values()))
+        await end_tasks((*self._encoding.values(), *self._files.opening()))
         self.cache.clear()
         if self._resting is not None:
             self._resting.cancel()
@@ -235,50 +209,7 @@ class HistoryReader:
         self._small_work.shutdown()
         self._encode_work.shutdown()
 
-    # -- files
-
-    async def _open(self, extent: ParquetExtent) -> _OpenFile:
-        key = _file_key(extent)
-        known = self._files.get(key)
-        if known is not None:
-            self._files.move_to_end(key)
-        else:
-            known = await self._shared(self._begin_to_open(extent))
-        _agree(extent, known.footer)
-        return known
-
-    def _begin_to_open(self, extent: ParquetExtent) -> asyncio.Task[_OpenFile]:
-        key = _file_key(extent)
-        opening = self._opening.get(key)
-        if opening is None:
-            opening = self._opening[key] = asyncio.get_running_loop().create_task(self._open_file(extent))
-            opening.add_done_callback(partial(self._ended, self._opening, key))
-        return opening
-
-    async def _open_file(self, extent: ParquetExtent) -> _OpenFile:
-        store, key = self._place(extent)
-        first = await self._run(_first_read)
-        guess = min(first, extent.size_bytes)
-        tail = await store.get_range(key, extent.size_bytes - guess, guess)
-        size = await self._run(lambda: _footer_size(extent, tail))
-        if size > len(tail):
-            tail = await store.get_range(key, extent.size_bytes - size, size)
-        beyond = await store.get_range(key, extent.size_bytes, 1)
-        if beyond:
-            raise _corrupt(extent, "is longer than its reference says")
-        file = _OpenFile(await self._run(lambda: _parse_footer(extent, tail, size)), size, {})
-        if _file_key(extent) not in self._files:
-            self._files[_file_key(extent)] = file
-            self._footers_bytes += size
-        while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._files) > 1:
-            self._footers_bytes -= self._files.popitem(last=False)[1].size_bytes
-        return file
-
-    def _place(self, extent: ParquetExtent) -> tuple[Readable, str]:
-        try:
-            return self._locate(extent.path)
-        except InvalidError as error:
-            raise _corrupt(extent, error.message) from error
+    # -- bytes
 
     async def _times_bytes(self, extent: ParquetExtent, file: ExtentFile, group: RowGroup) -> tuple[RowGroup, bytes]:
         """The time column of a row group, with the offsets of a folded file, and its bytes. Hundreds of readers may look up a time
@@ -286,31 +217,24 @@ class HistoryReader:
         from headgate.broker.log.parquet import times_of
 
         times = times_of(file, group, "offset") if extent.folded else times_of(file, group)
-        return times, await self._group_bytes(extent, times)
-
-    async def _group_bytes(self, extent: ParquetExtent, group: RowGroup) -> bytes:
-        store, key = self._place(extent)
-        data = await store.get_range(key, group.start, group.end - group.start)
-        if len(data) != group.end - group.start:
-            raise _corrupt(extent, "is cut off")
-        return data
+        return times, await self._files.bytes_of(extent, times)
 
     # -- row groups
 
-    def _key(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> _GroupKey:
+    def _key(self, extent: ParquetExtent, file: OpenFile, offset: int) -> _GroupKey:
         """The key of the part that contains an offset. If that part is not known, the key of a part that begins at this offset
         or at row 0."""
         index = _group_at(extent, file.footer, offset)
         if extent.folded:
             # Row groups of folded files are small (`FoldedEncoder`), so they have no parts.
-            return _GroupKey(_file_key(extent), extent.base_offset, extent.leader_epoch, index, 0, self._codec)
+            return _GroupKey(file_key(extent), extent.base_offset, extent.leader_epoch, index, 0, self._codec)
         row = offset - extent.base_offset - file.footer.groups[index].first_row
         # The first part shows whether the row group has others.
         known = file.parts.get(index)
         first_row = 0 if known is None else next((first for first, end in known.items() if first <= row < end), row)
-        return _GroupKey(_file_key(extent), extent.base_offset, extent.leader_epoch, index, first_row, self._codec)
+        return _GroupKey(file_key(extent), extent.base_offset, extent.leader_epoch, index, first_row, self._codec)
 
-    async def _part(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> tuple[_GroupKey, EncodedGroup]:
+    async def _part(self, extent: ParquetExtent, file: OpenFile, offset: int) -> tuple[_GroupKey, EncodedGroup]:
         """The row group that contains an offset, or the part of it that does."""
         while True:
             key = self._key(extent, file, offset)
@@ -323,22 +247,15 @@ class HistoryReader:
             if offset < encoded.end:
                 return key, encoded
 
-    def _begin(self, key: _GroupKey, extent: ParquetExtent, file: _OpenFile) -> asyncio.Task[EncodedGroup]:
+    def _begin(self, key: _GroupKey, extent: ParquetExtent, file: OpenFile) -> asyncio.Task[EncodedGroup]:
         task = self._encoding.get(key)
         if task is None:
             self.misses += 1
             task = self._encoding[key] = asyncio.get_running_loop().create_task(self._encode(key, extent, file))
-            task.add_done_callback(partial(self._ended, self._encoding, key))
+            task.add_done_callback(partial(ended, self._encoding, key))
         return task
 
-    @staticmethod
-    def _ended(under_way: dict[_K, asyncio.Task[_T]], key: _K, task: asyncio.Task[_T]) -> None:
-        under_way.pop(key, None)
-        # Possibly no task waits for the result, for example after read-ahead. A later reader repeats the work and gets the error
-        # itself.
-        looked_at(task)
-
-    async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: _OpenFile) -> EncodedGroup:
+    async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: OpenFile) -> EncodedGroup:
         async with self._room:
             encoded = await self._encode_part(extent, file.footer, key)
         if self._encoders is not None:
@@ -373,9 +290,9 @@ class HistoryReader:
             )
 
     async def _encode_part(self, extent: ParquetExtent, file: ExtentFile, part: _GroupKey) -> EncodedGroup:
-        store, key = self._place(extent)
+        store, key = self._files.place(extent)
         descriptor = await store.open_file(key) if self._encoders is not None and isinstance(store, Files) else None
-        source = await self._group_bytes(extent, file.groups[part.number]) if descriptor is None else descriptor
+        source = await self._files.bytes_of(extent, file.groups[part.number]) if descriptor is None else descriptor
         base_offset, end_offset = _covered(extent, file, part.number)
         group = RowGroupBytes(
             file, extent.size_bytes, part.number, source, base_offset, extent.leader_epoch, self._codec,
@@ -390,7 +307,7 @@ class HistoryReader:
     def _rest(self, encoders: Encoders) -> None:
         self._encode_work.submit(encoders.rest)
 
-    def _read_ahead(self, extent: ParquetExtent, file: _OpenFile, offset: int, following: ParquetExtent | None) -> None:
+    def _read_ahead(self, extent: ParquetExtent, file: OpenFile, offset: int, following: ParquetExtent | None) -> None:
         """Begin to encode the rows that a reader probably asks for next, if no work waits for the threads and the cache has
         room."""
         if self._room.locked() or self._closed:
@@ -398,9 +315,9 @@ class HistoryReader:
         if offset >= extent.end_offset:
             if following is None:
                 return
-            known = self._files.get(_file_key(following))
+            known = self._files.known(following)
             if known is None:
-                self._begin_to_open(following)
+                self._files.begin_to_open(following)
                 return
             extent, file, offset = following, known, following.base_offset
         key = self._key(extent, file, offset)
@@ -431,7 +348,7 @@ class HistoryReader:
 
     def _complain(self, extent: ParquetExtent, error: HeadgateError) -> None:
         """Log an unreadable file once, because its readers retry again and again."""
-        key = _file_key(extent)
+        key = file_key(extent)
         if error.reason is Reason.CLOSED or key in self._broken:
             return
         self._broken[key] = None
@@ -454,36 +371,9 @@ def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> Enc
     try:
         batches = list(encode(group))
     except InvalidError as error:
-        raise _corrupt(extent, error.message) from error
+        raise corrupt(extent, error.message) from error
     bases = array("q", (int.from_bytes(batch[:8], "big") for batch in batches))
     return EncodedGroup(batches, bases, parse_header(batches[-1]).next_offset)
-
-
-def _first_read() -> int:
-    from headgate.broker.log.parquet import FOOTER_GUESS_BYTES
-
-    return FOOTER_GUESS_BYTES
-
-
-def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
-    from headgate.broker.log.parquet import footer_size
-
-    try:
-        return footer_size(tail, extent.size_bytes)
-    except InvalidError as error:
-        raise _corrupt(extent, error.message) from error
-
-
-def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
-    from headgate.broker.log.parquet import read_footer
-
-    footer = memoryview(tail)[len(tail) - size :]
-    if crc32c(footer) != extent.footer_crc32c:
-        raise _corrupt(extent, "has another footer than its reference says")
-    try:
-        return read_footer(footer, extent.size_bytes)
-    except InvalidError as error:
-        raise _corrupt(extent, error.message) from error
 
 
 def _group_at(extent: ParquetExtent, file: ExtentFile, offset: int) -> int:
@@ -515,7 +405,7 @@ def _times(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes
         table = read_group(file, group, data, columns)
         times = timestamps_ms(table.column("timestamp"))
     except InvalidError as error:
-        raise _corrupt(extent, error.message) from error
+        raise corrupt(extent, error.message) from error
     if extent.folded:
         offsets = table.column("offset").to_numpy()
     else:
@@ -536,18 +426,3 @@ def _first_at(
 def _greatest(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, offset: int) -> int | None:
     times, _ = _times(extent, file, group, data, offset)
     return int(times.max()) if len(times) else None
-
-
-def _agree(extent: ParquetExtent, file: ExtentFile) -> None:
-    if file.rows != extent.rows:
-        raise _corrupt(extent, f"has another number of rows than its reference says: {file.rows}")
-    if extent.folded and not file.has_offsets:
-        raise _corrupt(extent, "does not have the offsets of its rows")
-
-
-def _corrupt(extent: ParquetExtent, what: str) -> CorruptError:
-    return CorruptError(
-        Reason.CORRUPT_STORE,
-        f"a file with history cannot be read: {what}. path=`{extent.path}` partition=`{extent.partition}` "
-        f"base_offset=`{extent.base_offset}`",
-    )

@@ -1,0 +1,185 @@
+"""Opens Parquet files of history: reads a footer once, checks it against the reference, and keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
+from headgate.broker.runtime.tasks import looked_at
+from headgate.broker.store.interface import Readable
+
+if TYPE_CHECKING:
+    from headgate.broker.log.parquet import ExtentFile, RowGroup
+
+FOOTERS_BYTES_MAX = 32 << 20
+"""Bytes of footers of open files, as stored in the file. In memory a footer is a few times larger."""
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+
+
+class FileKey(NamedTuple):
+    """The identity of a file in a reference. A file outside of the cluster's store may be replaced and committed again under the
+    same path."""
+
+    path: str
+    footer_crc32c: int
+
+
+def file_key(extent: ParquetExtent) -> FileKey:
+    return FileKey(extent.path, extent.footer_crc32c)
+
+
+class OpenFile(NamedTuple):
+    """An opened file. `parts`, for row groups that were encoded in parts, by number: the first row of each known part, and its
+    end row."""
+
+    footer: ExtentFile
+    size_bytes: int
+    parts: dict[int, dict[int, int]]
+
+
+class HistoryFiles:
+    """The open files of one reader of history.
+
+    Args:
+        locate: returns the store and the key of an extent's path. Raises InvalidError if the path is not allowed.
+        run: runs a call in a thread.
+        shared: awaits a task that other callers also await.
+    """
+
+    def __init__(
+        self,
+        locate: Callable[[str], tuple[Readable, str]],
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        shared: Callable[[asyncio.Task[OpenFile]], Awaitable[OpenFile]],
+    ) -> None:
+        self._locate = locate
+        self._run = run
+        self._shared = shared
+        self._files: OrderedDict[FileKey, OpenFile] = OrderedDict()
+        """The least recently used first."""
+        self._footers_bytes = 0
+        self._opening: dict[FileKey, asyncio.Task[OpenFile]] = {}
+
+    def known(self, extent: ParquetExtent) -> OpenFile | None:
+        """The file of an extent, if it is open."""
+        return self._files.get(file_key(extent))
+
+    async def open(self, extent: ParquetExtent) -> OpenFile:
+        """The file of an extent. Raises as `HistoryReader.read`."""
+        key = file_key(extent)
+        known = self._files.get(key)
+        if known is not None:
+            self._files.move_to_end(key)
+        else:
+            known = await self._shared(self.begin_to_open(extent))
+        _agree(extent, known.footer)
+        return known
+
+    def begin_to_open(self, extent: ParquetExtent) -> asyncio.Task[OpenFile]:
+        """The task that opens a file; a new one if none is under way."""
+        key = file_key(extent)
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = self._opening[key] = asyncio.get_running_loop().create_task(self._open_file(extent))
+            opening.add_done_callback(partial(ended, self._opening, key))
+        return opening
+
+    def opening(self) -> Iterable[asyncio.Task[OpenFile]]:
+        """The tasks under way."""
+        return self._opening.values()
+
+    async def _open_file(self, extent: ParquetExtent) -> OpenFile:
+        store, key = self.place(extent)
+        first: int = await self._run(_first_read)
+        guess = min(first, extent.size_bytes)
+        tail = await store.get_range(key, extent.size_bytes - guess, guess)
+        size: int = await self._run(lambda: _footer_size(extent, tail))
+        if size > len(tail):
+            tail = await store.get_range(key, extent.size_bytes - size, size)
+        beyond = await store.get_range(key, extent.size_bytes, 1)
+        if beyond:
+            raise corrupt(extent, "is longer than its reference says")
+        file = OpenFile(await self._run(lambda: _parse_footer(extent, tail, size)), size, {})
+        if file_key(extent) not in self._files:
+            self._files[file_key(extent)] = file
+            self._footers_bytes += size
+        while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._files) > 1:
+            self._footers_bytes -= self._files.popitem(last=False)[1].size_bytes
+        return file
+
+    def place(self, extent: ParquetExtent) -> tuple[Readable, str]:
+        """The store and the key of a file. Raises CorruptError if its path is not allowed."""
+        try:
+            return self._locate(extent.path)
+        except InvalidError as error:
+            raise corrupt(extent, error.message) from error
+
+    async def bytes_of(self, extent: ParquetExtent, group: RowGroup) -> bytes:
+        """The bytes of a row group, or of some of its columns. Raises CorruptError, RetryError, InvalidError(NOT_FOUND)."""
+        store, key = self.place(extent)
+        data = await store.get_range(key, group.start, group.end - group.start)
+        if len(data) != group.end - group.start:
+            raise corrupt(extent, "is cut off")
+        return data
+
+
+def ended(under_way: dict[_K, asyncio.Task[_T]], key: _K, task: asyncio.Task[_T]) -> None:
+    """Done callback of a task that several readers may await: forgets the task."""
+    under_way.pop(key, None)
+    # Possibly no task waits for the result, for example after read-ahead. A later reader repeats the work and gets the error
+    # itself.
+    looked_at(task)
+
+
+# The following functions run in a thread. They import pyarrow.
+
+
+def _first_read() -> int:
+    from headgate.broker.log.parquet import FOOTER_GUESS_BYTES
+
+    return FOOTER_GUESS_BYTES
+
+
+def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
+    from headgate.broker.log.parquet import footer_size
+
+    try:
+        return footer_size(tail, extent.size_bytes)
+    except InvalidError as error:
+        raise corrupt(extent, error.message) from error
+
+
+def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
+    from headgate.broker.log.parquet import read_footer
+
+    footer = memoryview(tail)[len(tail) - size :]
+    if crc32c(footer) != extent.footer_crc32c:
+        raise corrupt(extent, "has another footer than its reference says")
+    try:
+        return read_footer(footer, extent.size_bytes)
+    except InvalidError as error:
+        raise corrupt(extent, error.message) from error
+
+
+def _agree(extent: ParquetExtent, file: ExtentFile) -> None:
+    if file.rows != extent.rows:
+        raise corrupt(extent, f"has another number of rows than its reference says: {file.rows}")
+    if extent.folded and not file.has_offsets:
+        raise corrupt(extent, "does not have the offsets of its rows")
+
+
+def corrupt(extent: ParquetExtent, what: str) -> CorruptError:
+    """The error for a file that cannot be read."""
+    return CorruptError(
+        Reason.CORRUPT_STORE,
+        f"a file with history cannot be read: {what}. path=`{extent.path}` partition=`{extent.partition}` "
+        f"base_offset=`{extent.base_offset}`",
+    )
