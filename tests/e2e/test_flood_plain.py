@@ -21,7 +21,8 @@ import pytest
 
 from headgate.broker.client.gate_admin import GateState
 from headgate.broker.log.partitioner import partition_for_key
-from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read, read_until
+from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
+from tests.e2e.test_flood_ended import read_until
 from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.flood_sources import Event, events, expected, write
 from tests.support.signals import python
