@@ -392,7 +392,7 @@ def test_times_as_spark_writes_them_by_default(spark: SparkSession, lake: Path, 
     """INT96: also times before 1970 and 1677, null, and with nanoseconds that are no microseconds."""
     at = "timestampadd(SECOND, id * 86400 * 365 * 9, timestamp'1582-01-01 00:00:00.123456')"
     rows = (
-        f"select if(id % 9 = 4, null, {at}) sent, {at} at, cast(id % 7 as string) user, cast(id as binary) payload from range(200)"
+        f"select if(id % 9 = 4, null, {at}) sent, {at} at, cast(id % 7 as string) user, binary(cast(id as string)) payload from range(200)"
     )
     spark.sql(rows).repartition(3).write.parquet(str(tmp_path / "lake"))
     same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", value=None), tmp_path / "row")
