@@ -140,6 +140,7 @@ class AccessAdmin(ClusterClient):
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(chosen))])
 
         result = await kafka.change(self._cluster, request, DeleteAclsResponse, kafka.first("filter_results", ADMINISTRATOR))
+        assert result is not None, "nothing but the answer confirms a removal"
         return _sorted([_rule(row, row) for row in result.matching_acls])
 
     async def acls(self, chosen: Acl | None = None) -> list[Acl]:

@@ -21,7 +21,8 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.plan import SPARK, Rows, records
 from headgate.pipelines.work import RowWork, counted
-from tests.e2e.test_columns import NOW_MS, PARTITIONS, same_on_both_ways
+from tests.e2e.test_columns import NOW_MS, same_on_both_ways
+from tests.support.in_process import PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

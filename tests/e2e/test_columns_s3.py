@@ -28,8 +28,9 @@ from headgate.pipelines.columns.tasks import Spec
 from headgate.pipelines.plan import ARROW, Rows, records
 from headgate.pipelines.rows import rows_of
 from headgate.pipelines.work import RowWork, counted
-from tests.e2e.test_columns import NOW_MS, PARTITIONS, result, write
+from tests.e2e.test_columns import NOW_MS, result, write
 from tests.e2e.test_columns_lines import csv_files, json_files
+from tests.support.in_process import PARTITIONS
 from tests.support.s3_server import ENVIRONMENT, S3Server
 
 if TYPE_CHECKING:
