@@ -127,11 +127,12 @@ class BrokerProcess:
                 time.sleep(0.005)
 
     def start(self, timeout_s: float = PATIENCE_S) -> float:
-        """Start and wait until the broker serves. Returns the seconds from spawn to the first answered Metadata."""
+        """Start and wait until all ports of the broker serve. Returns the seconds from spawn to the first answered Metadata."""
         began = time.monotonic()
         self.spawn()
         self.wait_serving(timeout_s)
         took_s = time.monotonic() - began
+        self.wait_ready(timeout_s)
         self.start_times_s.append(took_s)
         return took_s
 
