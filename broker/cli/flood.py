@@ -53,6 +53,7 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
                     with ending.held():
                         spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
                     warm(spark)
+                    listener(None, "counting")
                     return spark
 
                 lazy = LazySession(start, master, conf)

@@ -58,6 +58,8 @@ def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
     """
     topic = f"interrupted-{phase.split()[0]}-{number.name}"
     with slow_flood(broker, topic, source[0]) as process:
+        if phase == "counting":
+            read_until(process, "starting Spark")  # a flood counts first without it
         read_until(process, phase)
         if phase == "starting Spark":
             wait_for_java(process)
@@ -73,6 +75,8 @@ def test_a_jvm_that_is_killed_is_told(broker: BrokerProcess, source: tuple[Path,
     """Kill the JVM, as the system does with a process that takes too much memory."""
     topic = f"no-jvm-{phase}"
     with slow_flood(broker, topic, source[0]) as process:
+        if phase == "counting":
+            read_until(process, "starting Spark")
         read_until(process, phase)
         os.kill(wait_for_java(process), signal.SIGKILL)
         said, errors = process.communicate(timeout=TIMEOUT_S)
