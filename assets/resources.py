@@ -249,7 +249,10 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             links: receives the addresses of pages about this work, by name.
             listen: receives the progress of each partition, also from other threads.
         """
-        with self._spark().loader(self._lazy(links), flood, spans, cluster, partitions, most_s, follow, listen) as load:
+        session = self._lazy(links)
+        if not session.is_usual:
+            session.get()  # it is needed: one that does not start is told before gates open
+        with self._spark().loader(session, flood, spans, cluster, partitions, most_s, follow, listen) as load:
             yield load
 
 
