@@ -142,6 +142,9 @@ async def test_a_server_that_has_stopped_is_no_error_of_the_call(caplog: pytest.
         def auth_context(self) -> dict[str, list[bytes]]:
             return {}
 
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
     class Details:
         method = "/headgate.v1.Log/Publish"
 
