@@ -136,14 +136,19 @@ class TopicSeries:
     def update(self, rows: Mapping[tuple[str, uuid.UUID], Counted]) -> Steps[None]:
         """Take the counts of all topics."""
         self._own = {name: own for name, own in self._own.items() if (name, own.topic_id) in rows}
-        waiting = [key for key in rows if key[0] not in self._own]
-        yield len(rows)
+        yield len(self._own)
+        busy: list[tuple[str, uuid.UUID]] = []
+        idle: list[tuple[str, uuid.UUID]] = []
+        for number, (key, row) in enumerate(rows.items()):
+            if number % PARTITIONS_PER_STEP == 0:
+                yield PARTITIONS_PER_STEP
+            if key[0] not in self._own:
+                (busy if any(row[:3]) else idle).append(key)
+        waiting = busy + idle
         free = self._topics_max - len(self._own)
-        if len(waiting) > free:
-            waiting = sorted(waiting, key=lambda key: not any(rows[key][:3]))
         for name, topic_id in waiting[:free]:
             self._own[name] = _Own(topic_id, self._seen.get(topic_id, NOTHING))
-        yield len(rows)
+        yield len(self._own)
         shown: dict[Labels, Counted] = {(name,): rows[name, own.topic_id].since(own.before) for name, own in self._own.items()}
         seen: dict[uuid.UUID, Counted] = {}
         grown, now = self._other, NOTHING

@@ -29,6 +29,7 @@ from headgate.broker.wire.grpc.methods import methods
 from tests.compat.topics import create_topic
 from tests.e2e.test_process import Running, Spawn, spawn
 from tests.support.broker_process import HOST
+from tests.support.children import children
 from tests.support.clients.all import CLIENTS
 from tests.support.history import check_log, check_writer
 from tests.support.writers import ConfluentWriter
@@ -44,14 +45,9 @@ PATIENCE_S = 60.0
 def brokers_of(running: Running) -> dict[int, int]:
     """Process ids of the brokers that a supervisor runs, by broker id."""
     found: dict[int, int] = {}
-    pid = running.process.pid
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        try:
-            arguments = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-        except FileNotFoundError:
-            continue
-        given = [argument for argument in arguments if argument.startswith("--broker-id=")]
-        found[int(given[0].partition("=")[2]) if given else 1] = int(child)
+    for child, command in children(running.process.pid).items():
+        given = [argument for argument in command.split() if argument.startswith("--broker-id=")]
+        found[int(given[0].partition("=")[2]) if given else 1] = child
     return found
 
 

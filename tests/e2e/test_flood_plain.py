@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,19 @@ import pytest
 
 from headgate.broker.client.gate_admin import GateState
 from headgate.broker.log.partitioner import partition_for_key
-from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
+from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, broker, cluster, content, create, gates, read
 from tests.e2e.test_flood_ended import read_until
 from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.children import children
 from tests.support.flood_sources import Event, events, expected, write
 from tests.support.signals import python
+
+__all__ = ["broker"]
 
 ROWS = 400_000
 """With values of 100 bytes more than the driver's own thread does."""
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("plain")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +67,15 @@ def start(broker: BrokerProcess, topic: str, source: Path, *more: str) -> subpro
 
 def tasks_of(process: subprocess.Popen[str]) -> list[int]:
     """The processes of a flood's tasks."""
-    found = subprocess.run(["/usr/bin/env", "ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True)
-    return [int(line.split()[0]) for line in found.stdout.splitlines() if "columns.processes" in line]
+    return [pid for pid, command in children(process.pid).items() if "columns.processes" in command]
+
+
+def wait_for_tasks(process: subprocess.Popen[str]) -> list[int]:
+    """The processes of a flood's tasks, as soon as there are some."""
+    while not (pids := tasks_of(process)):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    return pids
 
 
 def numbers(found: dict[int, list[Any]]) -> dict[int, list[int]]:
@@ -104,8 +104,7 @@ def test_a_small_flood_without_java_is_whole_and_in_order(broker: BrokerProcess,
 def test_a_large_flood_outlives_a_process_of_its_tasks(broker: BrokerProcess, large: Path) -> None:
     with start(broker, "large", large) as process:
         read_until(process, "counting")
-        while not (pids := tasks_of(process)) and process.poll() is None:
-            time.sleep(0.02)
+        pids = wait_for_tasks(process)
         os.kill(pids[0], signal.SIGKILL)
         _, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, errors
@@ -117,8 +116,7 @@ def test_an_interrupted_flood_leaves_nothing(broker: BrokerProcess, large: Path,
     topic = f"interrupted-{phase}"
     with start(broker, topic, large) as process:
         read_until(process, phase)
-        while not (pids := tasks_of(process)) and process.poll() is None:
-            time.sleep(0.02)
+        pids = wait_for_tasks(process)
         os.kill(process.pid, number)
         said, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130

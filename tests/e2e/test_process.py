@@ -27,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.children import children
 from tests.support.ports import free_port
 from tests.support.s3_server import S3Server, s3_server
 
@@ -535,8 +536,8 @@ def get(broker: BrokerProcess, path: str) -> tuple[int, str]:
 
 def only_child(parent: int) -> int:
     """The process id of the only child, from /proc."""
-    (child,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return int(child)
+    (child,) = children(parent)
+    return child
 
 
 def alive(pid: int) -> bool:
@@ -624,7 +625,6 @@ def test_clients_of_several_brokers_are_refused_by_one_that_waits_long(spawn: Sp
 
 def child_that_listens(pid: int, port: int) -> int:
     """The broker of `headgate up` with this port in its command line."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    found = [int(child) for child in children if f"kafka-port={port}\0" in Path(f"/proc/{child}/cmdline").read_text()]
-    assert len(found) == 1, children
-    return found[0]
+    begun = children(pid)
+    (found,) = (child for child, command in begun.items() if f"kafka-port={port} " in f"{command} ")
+    return found

@@ -146,8 +146,12 @@ class Calls:
         report.segments.add(segment_id=1, partitions=each, bytes_in=each, bytes_out=each, requests=each)
         mine = engine.manifest.incarnations[engine.incarnation_id]
         sessions = SimpleNamespace(used_quotas=lambda *_: None, reported=lambda *_: 0)
-        session = MemberSession(sessions, engine.clock, engine.turns, mine)  # type: ignore[arg-type]
-        return self._broker.longest_turn_of_s(lambda: session.serve(Messages(control_pb2.JoinRequest(report=report))))
+
+        async def act() -> None:
+            session = MemberSession(sessions, engine.clock, engine.turns, mine)  # type: ignore[arg-type]
+            await session.serve(Messages(control_pb2.JoinRequest(report=report)))
+
+        return self._broker.longest_turn_of_s(act)
 
     def longest_turn_of_replicating_s(self, copies: int) -> float:
         """Of a lead's copies at its follower."""

@@ -18,6 +18,7 @@ from headgate.broker.store.interface import Store
 from headgate.broker.store.journal import Journal
 from headgate.broker.store.open import open_store
 from tests.support.broker_process import BrokerProcess
+from tests.support.children import children
 
 _PAGE = 1000
 
@@ -112,10 +113,8 @@ class Sampler:
 
 def _resident_bytes_of_children(pid: int) -> int:
     total = 0
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        # Threads and processes may end meanwhile.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for child in children.read_text().split():
-                lines = Path(f"/proc/{child}/status").read_text().splitlines()
-                total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+    for child in children(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
+            lines = Path(f"/proc/{child}/status").read_text().splitlines()
+            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
     return total
