@@ -134,7 +134,7 @@ class FloodRun:
         self.jobs = Jobs(session, name, f"flood {self._flood_id} to {backfill.topic}", gates.say)
         """This run's Spark jobs."""
         self._seconds: dict[str, float] = {}
-        self._rows = None if session is None else FloodSource(backfill, session, self.jobs, self._tell)
+        self._source = FloodSource(backfill, session, self.jobs, self._tell)
         self._counts: Counts | None = None
         """The number of the source's rows; None until they are counted, and when the flood was committed before."""
         self._rules = TopicRules()
@@ -205,15 +205,9 @@ class FloodRun:
             self._create(partitions)
         self._counts = counts
 
-    @property
-    def _source(self) -> FloodSource:
-        assert self._rows is not None, "a run that only asks reads nothing"
-        return self._rows
-
     def close(self) -> None:
         """End what does tasks without Spark."""
-        if self._rows is not None:
-            self._rows.close()
+        self._source.close()
 
     # -- the topic and its gate
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import Gate, GateState, Place
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.plain import Definition
 from headgate.pipelines.columns.stand_ins import has_no_rows
 from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.late import Loaded
@@ -138,17 +136,6 @@ class Backfill:
             if isinstance(self.source, str) and has_no_rows(spark, self.source, self.format, self.options):
                 return None
             raise
-
-    def plain(self) -> Definition:
-        """What the flood takes of its source, for a look at it without Spark. Raises UnlikeError for a DataFrame, and for a part
-        that must be compared with what is in the topic."""
-        if not isinstance(self.source, str) or self.late_behind is not None:
-            raise UnlikeError("the source is a DataFrame, or its late rows are compared with those in the topic")
-        return Definition(
-            source=self.source, format=self.format, options=self.options, key=self.key, value=self.value,
-            event_time=self.event_time, headers=self.headers, order_by=self.order_by, where=self.where, part=self.part,
-            now_ms=time.time_ns() // 1_000_000,
-        )  # fmt: skip
 
     def identity(self) -> Identity:
         """The parts of the definition that decide the flood's records and their place."""

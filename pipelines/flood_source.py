@@ -23,11 +23,11 @@ class FloodSource:
     """The work on the source of a run.
 
     Args:
-        session: starts when the source needs Spark.
+        session: starts when the source needs Spark. None: the rows are not asked for.
         tell: receives the progress of tasks, also from other threads.
     """
 
-    def __init__(self, backfill: Backfill, session: LazySession, jobs: Jobs, tell: Listener) -> None:
+    def __init__(self, backfill: Backfill, session: LazySession | None, jobs: Jobs, tell: Listener) -> None:
         self._backfill = backfill
         self._session = session
         self._jobs = jobs
@@ -44,8 +44,9 @@ class FloodSource:
 
     def count(self, partitions: int, flood_id: str) -> Counts:
         """The rows of each partition. Raises InvalidError, RetryError; FatalError when Spark does not start."""
+        assert self._session is not None, "a run that only asks counts nothing"
         try:
-            plain = plain_work(self._session, self._backfill.plain(), partitions)
+            plain = plain_work(self._session, self._backfill, partitions)
             self._jobs.processes = plain.processes if isinstance(plain, PlainWork) else None
             counts, self._work = plain.count(), plain
             return counts

@@ -28,6 +28,8 @@ from headgate.pipelines.spark_paths import (
 )
 
 fs: Any = pyarrow.fs
+LISTING_OPTIONS = frozenset(("basepath", "recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter"))
+"""Options of Spark's readers that change the files or the columns of the path, and not the rows; in lower case."""
 SAID_MAX = 20
 """Directories that one message names; a person reads it."""
 FILES_MAX = 100_000

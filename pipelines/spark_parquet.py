@@ -11,6 +11,7 @@ Unit: TypeAlias = Literal["us", "ms"]
 MAJOR_MIN = 3
 """First major version of Spark that writes all times in the calendar of ISO 8601."""
 
+_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _VERSION = b"org.apache.spark.version"
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _UNITS: dict[str, Unit] = {"microseconds": "us", "milliseconds": "ms"}
@@ -31,6 +32,21 @@ def has_wide_times(notes: Mapping[bytes, bytes] | None) -> bool:
     """True if times of 96 bits are those of the calendar of ISO 8601 in UTC, as Spark from 3.1 on writes them by default."""
     version = (notes or {}).get(_VERSION, b"").split(b".")
     return len(version) > 1 and all(part.isdigit() for part in version[:2]) and tuple(map(int, version[:2])) >= (MAJOR_MIN, 1)
+
+
+def spark_schema(notes: Mapping[bytes, bytes] | None) -> list[tuple[str, Any]] | None:
+    """(name, type as Spark's JSON has it) of the columns that Spark wrote into a file, which its readers take. None without them,
+    or if they cannot be read."""
+    try:
+        return [(str(field["name"]), field["type"]) for field in json.loads((notes or {})[_SCHEMA])["fields"]]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def logical_type(column: Any) -> dict[str, Any]:
+    """The logical type of a column of a file, with its parameters."""
+    found: dict[str, Any] = json.loads(column.logical_type.to_json())
+    return found
 
 
 def time_unit(logical: Any) -> Unit | None:

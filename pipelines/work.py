@@ -12,9 +12,10 @@ from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, slots_of
-from headgate.pipelines.columns.plain import Definition, plain_source
+from headgate.pipelines.columns.plain import plain_source
 from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.columns.source import Source
+from headgate.pipelines.definition import Backfill
 from headgate.pipelines.extents import Written
 from headgate.pipelines.plan import ARROW, SPARK, Counts, Job, Rows, count, placed, spark_errors
 from headgate.pipelines.session import LazySession, has_jvm
@@ -66,15 +67,9 @@ class NoWork:
         """Nothing."""
         return []
 
-    def cancel(self) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
 
 class PlainWork:
-    """Work on plain columns of this machine, without Spark. Ends its processes with `close`.
+    """Work on plain columns of this machine, without Spark. The caller closes `processes`.
 
     Args:
         slots: tasks at a time.
@@ -96,21 +91,13 @@ class PlainWork:
     def write(self, job: Job) -> list[Written]:
         return self._columns.write(job)
 
-    def cancel(self) -> None:
-        """End the tasks under way, from any thread."""
-        self.processes.cancel()
 
-    def close(self) -> None:
-        """End the processes."""
-        self.processes.close()
-
-
-def plain_work(session: LazySession, definition: Definition, partitions: int) -> PlainWork | NoWork:
+def plain_work(session: LazySession, flood: Backfill, partitions: int) -> PlainWork | NoWork:
     """The work on a flood that needs no Spark. Raises UnlikeError with the reason when it needs it; FatalError, RetryError when S3
     does not give out the source; InvalidError for a setting that cannot be."""
     if not session.is_usual:
         raise UnlikeError("Spark has settings of its own, or executors elsewhere")
-    source = plain_source(definition, limits_of(session.conf.get(MEMORY_SETTING)), os.environ)
+    source = plain_source(flood, limits_of(session.conf.get(MEMORY_SETTING)))
     if source is None:
         return NoWork(partitions)
     slots = slots_of(session.master, os.cpu_count() or 1)

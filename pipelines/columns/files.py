@@ -16,6 +16,7 @@ import pyarrow.fs
 
 from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines import spark_paths
 
 fs: Any = pyarrow.fs
 
@@ -155,6 +156,28 @@ def access_of(bucket: str, setting: Callable[[str], str], environment: dict[str,
         known("secret.key"),
         known("session.token"),
     )
+
+
+def access_by_environment(bucket: str) -> Access:
+    """The access to a bucket by the variables of AWS's tools alone."""
+    found = access_of(bucket, lambda _: "", dict(os.environ))
+    assert found is not None, "no setting names a source of credentials"
+    return found
+
+
+def place_of(source: str, access: Callable[[str], Access]) -> tuple[Any, str, Access | None] | None:
+    """(file system, the path there, access to its bucket) of a source; None if it is neither local nor on S3. Raises OSError.
+
+    Args:
+        access: of a bucket.
+    """
+    if (local := spark_paths.local_path(source)) is not None:
+        return fs.LocalFileSystem(), local, None
+    bucket = spark_paths.bucket_of(source)
+    if not bucket:
+        return None
+    own = access(bucket)
+    return system(own), f"{bucket}/{spark_paths.key_of(source)}".rstrip("/"), own
 
 
 _OF_AWS = re.compile(r"(?:https?://)?s3(?:[.-]([a-z0-9-]+))?\.amazonaws\.com/?")

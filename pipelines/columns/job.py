@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
 from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
 from headgate.pipelines.columns.plan import (
     SORT_BYTES,
-    Buckets,
     Limits,
     Stretch,
     buckets,
@@ -38,7 +37,7 @@ from headgate.pipelines.columns.plan import (
 from headgate.pipelines.columns.source import Source
 from headgate.pipelines.columns.stand_ins import Bucket, access
 from headgate.pipelines.columns.tasks import Counted, Spec
-from headgate.pipelines.columns.writing import Blob, Part
+from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
@@ -322,7 +321,7 @@ class ColumnWork:
         rows = [sum(one.rows[partition] for one in mine) for partition in range(spec.partitions)]
         into = buckets(rows, samples, self._row_bytes, self._unit_bytes)
         return Exchanged(
-            partial(_read_stretch, spec, into, spill),
+            partial(writing.exchange, spec, into, spill=spill),
             readings(stretch, self._task_bytes),
             writers(into.buckets, self._task_bytes),
             partial(writing.write_buckets, spec, job, stretch.number),
@@ -335,10 +334,6 @@ class ColumnWork:
 def _count(spec: Spec, each: bool, task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
     number, pieces = task
     return [tasks.count(spec, number, (piece,)) for piece in pieces] if each else [tasks.count(spec, number, pieces)]
-
-
-def _read_stretch(spec: Spec, into: Buckets, spill: str | None, pieces: Iterable[Piece]) -> Iterator[tuple[int, Blob]]:
-    return writing.exchange(spec, into, pieces, spill)
 
 
 def _write_stretch(spec: Spec, job: Job, task: tuple[int, tuple[tuple[Piece, ...], ...]]) -> list[Part]:

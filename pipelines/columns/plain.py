@@ -8,10 +8,9 @@ test compares the source found here with the one that Spark's analysis gives, fo
 from __future__ import annotations
 
 import datetime
-import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,19 +34,18 @@ from headgate.pipelines.columns.expressions import (
     readable,
     row_as_json,
 )
-from headgate.pipelines.columns.files import S3, Access, access_of, footer_of, fs, opened, system
+from headgate.pipelines.columns.files import S3, Access, access_by_environment, footer_of, opened, place_of
 from headgate.pipelines.columns.layout import Listed, read_layout
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
-from headgate.pipelines.listing import DataFile, list_files
+from headgate.pipelines.definition import Backfill
+from headgate.pipelines.listing import LISTING_OPTIONS, DataFile, list_files
 from headgate.pipelines.part import Part
-from headgate.pipelines.spark_paths import bucket_of, column_of, key_of, local_path
+from headgate.pipelines.spark_parquet import logical_type, spark_schema
+from headgate.pipelines.spark_paths import column_of
 
 ZONE = "UTC"
 """The zone of a session with Headgate's settings."""
-_LISTING = frozenset(("recursivefilelookup", "pathglobfilter", "basepath", "modifiedbefore", "modifiedafter"))
-"""Options of Spark's reader that only choose the files."""
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _PHYSICAL = {"BOOLEAN": "boolean", "INT32": "integer", "INT64": "long", "INT96": "timestamp", "FLOAT": "float", "DOUBLE": "double"}
 _BINARY = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
@@ -75,37 +73,19 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """What a flood takes of its source; the fields are those of `headgate.pipelines.definition.Backfill`."""
-
-    source: str
-    format: str = "parquet"
-    options: Mapping[str, str]
-    key: str | None = None
-    value: str | None = None
-    event_time: str | None = None
-    headers: str | None = None
-    order_by: tuple[str, ...] = ()
-    where: str | None = None
-    part: Part | None = None
-    now_ms: int
-
-
-def plain_source(flood: Definition, limits: Limits, environment: Mapping[str, str]) -> Source | None:
-    """The source of a flood; None when it is there and has no rows.
-
-    Args:
-        environment: has the credentials for a bucket.
+def plain_source(flood: Backfill, limits: Limits) -> Source | None:
+    """The source of a flood; None when it is there and has no rows. Without event time the records' time is now.
 
     Raises:
         UnlikeError: only Spark can tell what the source or the definition means. FatalError, RetryError: S3 does not give it out.
     """
+    if not isinstance(flood.source, str) or flood.late_behind is not None:
+        raise UnlikeError("the source is a DataFrame, or its late rows are compared with those in the topic")
     if flood.format.lower() != "parquet" or flood.headers is not None:
         raise UnlikeError("Spark reads the source's format, or makes the headers")
-    if unknown := {name.lower() for name in flood.options} - _LISTING:
+    if unknown := {name.lower() for name in flood.options} - LISTING_OPTIONS:
         raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(unknown))}")
-    files, access = _files(flood.source, flood.options, environment)
+    files, access = _files(flood.source, flood.options)
     if not files:
         return None
     front = S3 if access is not None else ""
@@ -123,18 +103,14 @@ def plain_source(flood: Definition, limits: Limits, environment: Mapping[str, st
     return Source(found, flood.key is not None, tuple(read_layout(listed, found)), limits)
 
 
-def _files(source: str, options: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Sequence[DataFile], Access | None]:
+def _files(source: str, options: Mapping[str, str]) -> tuple[Sequence[DataFile], Access | None]:
     """The files of a path, by path, and the access to their bucket."""
-    access: Access | None = None
     try:
-        if (local := local_path(source)) is not None:
-            found = list_files(fs.LocalFileSystem(), local, options)
-        elif bucket := bucket_of(source):
-            access = access_of(bucket, lambda _: "", dict(environment))
-            assert access is not None, "no setting names a source of credentials"
-            found = list_files(system(access), f"{bucket}/{key_of(source)}".rstrip("/"), options)
-        else:
+        place = place_of(source, access_by_environment)
+        if place is None:
             raise UnlikeError("the source is neither on a local file system nor on S3")
+        files, base, access = place
+        found = list_files(files, base, options)
     except (OSError, ValueError, InvalidError) as error:
         raise UnlikeError(f"the source cannot be listed: {error}") from error
     if not found.is_there or found.left_out or found.log:
@@ -158,22 +134,12 @@ def kinds_of_file(path: str, access: Access | None) -> dict[str, str]:
 def kinds_of(metadata: pq.FileMetaData) -> dict[str, str]:
     """Spark's names of the types of the columns of a file: those that Spark wrote there, or by the types of Parquet. Raises
     UnlikeError for a file that Spark may refuse, or read in another way."""
-    known = _of_spark((metadata.metadata or {}).get(_SPARK_SCHEMA))
-    pairs = list(_of_parquet(metadata)) if known is None else known
+    known = spark_schema(metadata.metadata)
+    pairs = list(_of_parquet(metadata)) if known is None else [(name, _kind(kind)) for name, kind in known]
     names = [name.lower() for name, _ in pairs]
     if len(set(names)) < len(names):
         raise UnlikeError("two columns have one name")
     return dict(pairs)
-
-
-def _of_spark(note: bytes | None) -> list[tuple[str, str]] | None:
-    if note is None:
-        return None
-    try:
-        fields = json.loads(note)["fields"]
-        return [(str(one["name"]), _kind(one["type"])) for one in fields]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnlikeError("the schema that Spark wrote into a file cannot be read") from error
 
 
 def _kind(kind: Any) -> str:
@@ -198,7 +164,7 @@ def _of_parquet(metadata: pq.FileMetaData) -> Iterator[tuple[str, str]]:
 
 def _of_leaf(column: Any) -> str:
     """The kind of a column of a file. Raises UnlikeError for types with which Spark refuses a file."""
-    logical = json.loads(column.logical_type.to_json())
+    logical = logical_type(column)
     kind, physical = logical["Type"], column.physical_type
     found = None
     if kind == "None":
@@ -253,7 +219,7 @@ def _typed(text: str, kind: str) -> Any:
 # -- the query
 
 
-def query(flood: Definition, columns: Mapping[str, str]) -> Query:
+def query(flood: Backfill, columns: Mapping[str, str]) -> Query:
     """The query of a flood on these columns, by name. Raises UnlikeError for anything but plain columns."""
     known = {name.lower(): Node("column", kind, name=name) for name, kind in columns.items()}
     if len(known) < len(columns):
@@ -292,13 +258,13 @@ def query(flood: Definition, columns: Mapping[str, str]) -> Query:
     return Query(outputs, tuple(unique.values()), {ROW: "long", **columns})
 
 
-def _timestamp(flood: Definition, column: Any) -> Node:
+def _timestamp(flood: Backfill, column: Any) -> Node:
     if flood.event_time is None:
-        return Node("constant", "timestamp", value=flood.now_ms * 1000)
-    time = column(flood.event_time)
-    if time.kind not in _TIMES:
+        return Node("constant", "timestamp", value=time.time_ns() // 1_000_000 * 1000)
+    found = column(flood.event_time)
+    if found.kind not in _TIMES:
         raise UnlikeError("the event time is no time")
-    return cast(time, "timestamp", ZONE)
+    return cast(found, "timestamp", ZONE)
 
 
 def _as_bytes(node: Node) -> Node:

@@ -29,9 +29,8 @@ from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headgate.broker.runtime import errors
+from headgate.broker.runtime import children, errors
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
-from headgate.broker.runtime.modules import found_by
 from headgate.pipelines.attempts import begin
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.writing import DIRECTORIES
@@ -196,25 +195,19 @@ class _Process:
             well, found = _receive(self._socket)
         except (OSError, EOFError) as error:
             code = self.end()
-            how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
-            memory = "; the system kills a process when memory is short: spark.headgate.taskMemory gives tasks less" * (code == -9)
-            raise RetryError(Reason.INTERNAL, f"a process that did a flood's task ended: {how}{memory}") from error
+            said = children.how_ended(code)
+            if code == -signal.SIGKILL:
+                said += "; the system kills a process when memory is short: spark.headgate.taskMemory gives tasks less"
+            raise RetryError(Reason.INTERNAL, f"a process that did a flood's task ended: {said}") from error
         if well:
             return list(found)
         raise _error(*found)
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "headgate.pipelines.columns.processes", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                    env={**_ENVIRONMENT, **found_by(os.environ)},
-                )  # fmt: skip
-            except OSError as error:
-                ours.close()
-                raise RetryError(Reason.OVERLOADED, f"no process for a flood's tasks could be begun: {error}") from error
+        try:
+            self._child, ours = children.start("headgate.pipelines.columns.processes", environment={**_ENVIRONMENT, **os.environ})
+        except OSError as error:
+            raise RetryError(Reason.OVERLOADED, f"no process for a flood's tasks could be begun: {error}") from error
         self._socket = ours
         if self._killed:
             self.kill()

@@ -15,16 +15,16 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.files import Access, access_of, footer_of, fs, local_path, opened, refused, system
+from headgate.pipelines.columns.files import Access, access_of, footer_of, local_path, opened, place_of, refused, system
 from headgate.pipelines.identity import FILE_FORMATS
 from headgate.pipelines.listing import DataFile, Listing, list_files
 from headgate.pipelines.session import is_local
 from headgate.pipelines.spark_paths import bucket_of, key_of
-from headgate.pipelines.spark_paths import local_path as local_path_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,12 +164,10 @@ def has_no_rows(spark: SparkSession, source: str, format: str, options: Mapping[
     if format.lower() not in FILE_FORMATS:
         return False
     try:
-        if (local := local_path_of(source)) is not None:
-            found = list_files(fs.LocalFileSystem(), local, options)
-        elif name := bucket_of(source):
-            found = list_files(system(access(spark, name)), f"{name}/{key_of(source)}".rstrip("/"), options)
-        else:
+        place = place_of(source, partial(access, spark))
+        if place is None:
             return False
+        found = list_files(*place[:2], options)
     except (UnlikeError, OSError, ValueError):
         return False
     found.check_read(source)

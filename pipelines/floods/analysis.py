@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.backfill import Backfill
-from headgate.pipelines.floods.columns import OF_LISTING
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.measure import sample_file
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
+from headgate.pipelines.listing import LISTING_OPTIONS
 from headgate.pipelines.part import Part
 from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.session import activate, is_local
@@ -63,7 +63,7 @@ def _source(spark: SparkSession, flood: Flood, span: TimeSpan) -> Iterator[tuple
         os.makedirs(place, exist_ok=True)
         with open(os.path.join(place, f"sample.{flood.source.format.lower()}"), "wb") as sample:
             sample.write(lines)
-        options = {name: value for name, value in job.options.items() if name.lower() not in OF_LISTING}
+        options = {name: value for name, value in job.options.items() if name.lower() not in LISTING_OPTIONS}
         yield replace(job, source=directory, options=options), True
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.judge import BOOLEAN, FRACTION, LIST, NAMES_MAX, NUMBER, PATH, STRUCT, TEXT, Columns
 from headgate.pipelines.floods.parquet_kinds import arrow_kind, forms_of, kinds_of
+from headgate.pipelines.listing import LISTING_OPTIONS
 from headgate.pipelines.spark_paths import column_of
 
 ROWS_MAX = 1000
@@ -26,8 +27,6 @@ ROWS_MAX = 1000
 _LINE_END = re.compile("\r\n|\n|\r")
 _OPENING = frozenset(("[", "{", "[{"))
 """First lines of JSON whose rows go over several lines."""
-OF_LISTING = frozenset(("basepath", "recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter"))
-"""Options that change the files or the columns of the path, and not the rows."""
 _UNKNOWN_TEXT = frozenset(("comment", "charset", "encoding", "quote", "escape", "linesep", "multiline"))
 """Options under which the lines of a CSV file are other than this module reads them."""
 
@@ -82,7 +81,7 @@ def of_sample(
     Raises:
         InvalidError: the rows are not of this format.
     """
-    given = {name.lower(): value for name, value in options.items() if name.lower() not in OF_LISTING}
+    given = {name.lower(): value for name, value in options.items() if name.lower() not in LISTING_OPTIONS}
     # Spark's lines end with these only; `str.splitlines` knows more.
     lines = _LINE_END.split(sample.decode("utf-8-sig", "replace"))
     if not whole:

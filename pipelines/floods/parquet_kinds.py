@@ -6,7 +6,6 @@ A file that Spark wrote holds Spark's own schema, which its readers take, also f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,8 +26,8 @@ from headgate.pipelines.floods.judge import (
     TIME,
     VARIANT,
 )  # fmt: skip
+from headgate.pipelines.spark_parquet import logical_type, spark_schema
 
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _OF_SPARK = {
     "string": TEXT, "boolean": BOOLEAN, "binary": BYTES, "variant": VARIANT, "date": TIME, "timestamp": TIME, "timestamp_ntz": TIME,
     "byte": NUMBER, "short": NUMBER, "integer": NUMBER, "long": NUMBER, "float": FRACTION, "double": FRACTION,
@@ -68,7 +67,7 @@ def forms_of(file: Any) -> dict[str, str]:
     found = {}
     for number in range(len(file.schema)):
         column = file.schema.column(number)
-        logical = _logical(column)
+        logical = logical_type(column)
         if logical["Type"] in ("None", "Null") or (logical["Type"] == "Int" and logical["isSigned"]):
             found[column.path] = column.physical_type
     return found
@@ -90,10 +89,10 @@ def arrow_kind(kind: Any) -> str | None:
 
 
 def _of_metadata(notes: Mapping[bytes, bytes]) -> list[tuple[str, str | None]] | None:
+    fields = spark_schema(notes)
     try:
-        fields = json.loads(notes[_SPARK_SCHEMA])["fields"]
-        return [(str(field["name"]), _of_spark(field["type"])) for field in fields]
-    except (KeyError, TypeError, ValueError):
+        return None if fields is None else [(name, _of_spark(kind)) for name, kind in fields]
+    except (KeyError, TypeError, AttributeError):
         return None
 
 
@@ -145,7 +144,7 @@ def _nested(kind: Any) -> str | None:
 
 
 def _of_leaf(column: Any) -> str | None:
-    logical = _logical(column)
+    logical = logical_type(column)
     name = logical["Type"]
     if name == "None":
         return _PHYSICAL.get(column.physical_type)
@@ -159,13 +158,8 @@ def _of_leaf(column: Any) -> str | None:
 def _refused(schema: Any) -> Iterator[str]:
     for number in range(len(schema)):
         column = schema.column(number)
-        logical = _logical(column)
+        logical = logical_type(column)
         if (said := _REFUSED.get(logical["Type"])) is not None:
             yield f"{column.path}: {said}"
         elif logical["Type"] == "Decimal" and logical["precision"] > DIGITS_MAX:
             yield f"{column.path}: decimal of {logical['precision']} digits"
-
-
-def _logical(column: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(column.logical_type.to_json())
-    return found

@@ -10,13 +10,12 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
-from headgate.pipelines.columns.files import access_of, system
+from headgate.pipelines.columns.files import access_by_environment, place_of
 from headgate.pipelines.floods.columns import nearest
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.listing import FILES_MAX, DataFile, Listing, list_files
-from headgate.pipelines.spark_paths import bucket_of, key_of, local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,10 @@ def find_files(flood: Flood, path: str) -> SourceFiles:
 
 def _place(path: str) -> tuple[Any, str, str]:
     """The file system of a path, the path there, and the path for messages. Raises ValueError, OSError."""
-    if (local := local_path(path)) is not None:
+    if (place := place_of(path, access_by_environment)) is not None:
+        files, base, access = place
         # Messages have the absolute path: the working directory of Dagster's processes is not the user's.
-        return pafs.LocalFileSystem(), local, local
-    if bucket := bucket_of(path):
-        access = access_of(bucket, lambda _: "", dict(os.environ))
-        assert access is not None, "no setting names a source of credentials"
-        return system(access), f"{bucket}/{key_of(path)}".rstrip("/"), path
+        return files, base, base if access is None else path
     found, base = pafs.FileSystem.from_uri(path)
     return found, base.rstrip("/"), path
 

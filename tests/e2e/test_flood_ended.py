@@ -11,33 +11,19 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headgate.broker.client.gate_admin import GateState
-from tests.e2e.test_flood import TIMEOUT_S, cluster, create, gates
+from tests.e2e.test_flood import TIMEOUT_S, broker, cluster, create, gates, source
 from tests.support.broker_process import ROOT, BrokerProcess
-from tests.support.flood_sources import Event, events, write
+from tests.support.flood_sources import Event
 from tests.support.signals import python
 
+__all__ = ["broker", "source"]
+
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("ended")
-    with BrokerProcess(place / "store", place / "broker.log") as one:
-        one.start()
-        yield one
-    one.check_output()
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
-    rows = events(5000)
-    return write(tmp_path_factory.mktemp("source") / "events", rows), rows
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,17 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headgate.broker.log.compression import Codec
+from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.modules import found_by, without_pandas
+from headgate.broker.runtime.modules import without_pandas
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -210,19 +211,11 @@ class _EncoderProcess:
     """The broker's end of one process."""
 
     def __init__(self) -> None:
-        import subprocess
-
         try:
-            with ExitStack() as undo:
-                ours, theirs = (undo.enter_context(end) for end in socket.socketpair())
-                self._process: Popen[bytes] = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "headgate.broker.engine.read.encoding", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=found_by(os.environ),
-                )  # fmt: skip
-                theirs.close()
-                undo.pop_all()
+            process, ours = children.start("headgate.broker.engine.read.encoding")
         except OSError as error:
             raise RetryError(Reason.OVERLOADED, f"no process to encode history could be begun: {error}") from error
+        self._process: Popen[bytes] = process
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
         self._socket = ours
@@ -267,8 +260,7 @@ class _EncoderProcess:
     def kill(self) -> str:
         """Kill the process if it still runs. Returns how it ended. A thread that waits for its answer gets an error."""
         self._process.kill()
-        code = self._process.wait()
-        return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit code {code}"
+        return children.how_ended(self._process.wait())
 
     def end(self) -> None:
         self._socket.close()

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from headgate.broker.engine.upkeep.offline import Job, Result
+from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.modules import found_by, without_pandas
+from headgate.broker.runtime.modules import without_pandas
 from headgate.broker.store.interface import Store
 
 if TYPE_CHECKING:
@@ -100,19 +101,10 @@ class ProcessWorker:
         await self._end()
 
     def _begin(self) -> None:
-        import subprocess
-
-        ours, theirs = socket.socketpair()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __spec__.name, str(theirs.fileno()), self._store_url, str(self._niceness)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=found_by(os.environ),
-            )  # fmt: skip
+            self._process, ours = children.start(__spec__.name, self._store_url, str(self._niceness))
         except OSError as error:
-            ours.close()
             raise RetryError(Reason.OVERLOADED, f"no process to fold records could be begun: {error}") from error
-        finally:
-            theirs.close()
         ours.setblocking(False)
         self._socket = ours
 
@@ -140,7 +132,7 @@ class ProcessWorker:
         code = await asyncio.get_running_loop().run_in_executor(None, process.wait)
         if ended is None:
             return "it was stopped"
-        return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit code {code}"
+        return children.how_ended(code)
 
 
 # The following runs in the process.

@@ -8,7 +8,6 @@ other offsets, when it runs without Spark.
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -178,7 +177,7 @@ def test_a_plain_source_is_the_one_that_spark_finds(
     path.mkdir()
     write(path)
     flood = flood_of(path, changes)
-    found = plain_source(flood.plain(), Limits(), os.environ)
+    found = plain_source(flood, Limits())
     assert found is not None
     assert alike(found, flood) == alike(read_source(flood.rows(spark, 0)), flood)
 
@@ -191,9 +190,9 @@ def test_what_is_not_certain_is_left_to_spark(
     path.mkdir()
     write(path)
     with pytest.raises(UnlikeError):
-        plain_source(flood_of(path, changes).plain(), Limits(), os.environ)
+        plain_source(flood_of(path, changes), Limits())
 
 
 def test_a_source_without_rows_is_none(tmp_path: Path) -> None:
     (tmp_path / "_SUCCESS").touch()
-    assert plain_source(flood_of(tmp_path, {}).plain(), Limits(), os.environ) is None
+    assert plain_source(flood_of(tmp_path, {}), Limits()) is None

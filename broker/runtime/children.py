@@ -1,0 +1,42 @@
+"""Processes of this package that work for this one, each at the other end of a socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from headgate.broker.runtime.modules import found_by
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+
+def start(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> tuple[Popen[bytes], socket.socket]:
+    """Start a process that runs `module`. Returns it and our end of its socket. Raises OSError.
+
+    Args:
+        arguments: behind the descriptor of its own end of the socket, which is the first one.
+        environment: default: this process's.
+    """
+    import subprocess  # slow to import, and not every broker has such a process
+
+    with ExitStack() as undo:
+        ours, theirs = (undo.enter_context(end) for end in socket.socketpair())
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            env=found_by(os.environ if environment is None else environment),
+        )  # fmt: skip
+        theirs.close()
+        undo.pop_all()
+    return process, ours
+
+
+def how_ended(code: int) -> str:
+    """How a process ended, in words. `code`: its exit code; negative for a signal."""
+    return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit code {code}"
