@@ -21,6 +21,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 from headgate.broker.cluster.gates import data_prefix
@@ -33,6 +34,12 @@ LEASE = "cluster/lease/"
 WAL = "wal/"
 MADE_BY_OWNER = -1
 """`made_in` of what an incarnation makes in its own WAL."""
+
+
+_PART_OF_CHUNK = re.compile(r"[0-9]{20}(?:\.index|(?:\.index|\.fold)-([0-9]{1,19})-.+)?")
+"""Names of a chunk, its index and its folds in a WAL, with the leader epoch of their maker."""
+_TABLE_METADATA = re.compile(r"([0-9]{20})\.metadata\.json")
+_PRODUCERS = "producers-"
 
 
 def wal_prefix(incarnation_id: str) -> str:
@@ -69,11 +76,16 @@ def maker(leader_epoch: int, incarnation_id: str, attempt: int = 0) -> str:
 def made_in(key: str) -> int | None:
     """The leader epoch of the broker that made an index or a fold. `MADE_BY_OWNER`: the WAL's own incarnation made it. None:
     the key is no part of a chunk."""
-    number, _, kind = key.rsplit("/", 1)[1].partition(".")
-    if not number.isdigit():
+    found = _PART_OF_CHUNK.fullmatch(key.rsplit("/", 1)[1])
+    if found is None:
         return None
-    epoch = kind.partition("-")[2].partition("-")[0]
-    return int(epoch) if epoch else MADE_BY_OWNER
+    return int(found[1]) if found[1] else MADE_BY_OWNER
+
+
+def is_of_wal(key: str) -> bool:
+    """True if a broker may have made an object of this key in a WAL. False for a foreign object there."""
+    name = key.rsplit("/", 1)[1]
+    return name == "fence" or name.startswith(_PRODUCERS) or made_in(key) is not None
 
 
 def folded_file(topic_id: uuid.UUID, partition: int, name: str) -> str:
@@ -104,9 +116,10 @@ def table_metadata(topic_id: uuid.UUID, version: int) -> str:
     return f"{metadata_prefix(topic_id)}{version:020d}.metadata.json"
 
 
-def version_of(table_metadata_key: str) -> int:
-    """The version of a metadata file."""
-    return int(table_metadata_key.rsplit("/", 1)[1].partition(".")[0])
+def version_of(key: str) -> int | None:
+    """The version of a metadata file of a table. None: the key is that of another object."""
+    found = _TABLE_METADATA.fullmatch(key.rsplit("/", 1)[1])
+    return None if found is None else int(found[1])
 
 
 def table_manifest(topic_id: uuid.UUID, name: str) -> str:
@@ -123,9 +136,9 @@ def fence(incarnation_id: str) -> str:
 
 
 def producers(incarnation_id: str, number: int) -> str:
-    return f"{WAL}{incarnation_id}/producers-{number:020d}"
+    return f"{WAL}{incarnation_id}/{_PRODUCERS}{number:020d}"
 
 
 def segment_producers(incarnation_id: str, name: str) -> str:
     """The key of producer state: of one sealed segment, or of all segments of a lost incarnation."""
-    return f"{WAL}{incarnation_id}/producers-segment-{name}"
+    return f"{WAL}{incarnation_id}/{_PRODUCERS}segment-{name}"

@@ -88,19 +88,20 @@ class Tables:
         prefix = keys.metadata_prefix(topic.id)
         version = self._known.get(topic.id, 0)
         while True:
-            last = keys.table_metadata(topic.id, version) if version else ""
+            last = newest = keys.table_metadata(topic.id, version) if version else ""
             while found := await self._store.list(prefix, last):
                 last = found[-1].key
-            if not last:
+                newest = next((one.key for one in reversed(found) if keys.version_of(one.key) is not None), newest)
+            if not newest:
                 return Loaded(0, Table(id=topic.id, location=location).metadata({TOPIC: topic.name}, topic.created_ms), location)
             try:
-                data = await self._store.get(last)
+                data = await self._store.get(newest)
             except InvalidError as error:
                 if error.reason is not Reason.NOT_FOUND:
                     raise
                 version = 0  # the leader has removed it, because there are many newer ones
                 continue
-            version = keys.version_of(last)
+            version = keys.version_of(newest) or 0
             self._known[topic.id] = version
             self._known.move_to_end(topic.id)
             if len(self._known) > KNOWN_MAX:

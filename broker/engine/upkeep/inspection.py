@@ -15,7 +15,7 @@ from headgate.broker.engine.base import keys
 from headgate.broker.engine.base.catalog import manifest_of
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.fold import check_chunk
-from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, judge, needs
+from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, Standing, judge, needs
 from headgate.broker.engine.upkeep.table_check import TableState, check_tables
 from headgate.broker.log.parquet import read_group
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
@@ -72,7 +72,14 @@ async def take_stock(store: Store, oldest_ms: int) -> Inspection:
     manifest = await read_manifest(store)
     # What only the manifest from before the listing refers to was folded or swept meanwhile, and was needed when it was listed.
     needed = {**before, **needs(manifest)}
-    return Inspection(manifest, [judge(one, manifest, needed, oldest_ms) for one in found])
+    return Inspection(manifest, [_foreign(one) or judge(one, manifest, needed, oldest_ms) for one in found])
+
+
+def _foreign(found: ObjectInfo) -> Judged | None:
+    """The verdict on an object among those of a WAL that no broker made; None for all others."""
+    if not found.key.startswith(keys.WAL) or keys.is_of_wal(found.key):
+        return None
+    return Judged(found, Kind.FOREIGN, Standing.NEEDED, "not an object of Headgate")
 
 
 async def check_store(

@@ -170,7 +170,10 @@ async def test_objects_that_nothing_refers_to(broker: Incarnation, clock: Manual
     topic_id = broker.engine.topic("t").id
     stray = f"{data_prefix(topic_id)}partition=0/stray.parquet"
     await broker.faults.put(stray, b"x")
-    await broker.faults.put("somebody/elses", b"x")
+    wal = keys.wal_prefix(broker.engine.incarnation_id)
+    foreign = ["somebody/elses", *(f"{wal}{name}" for name in ("readme.txt", "7", f"{0:020d}.bak", f"{0:020d}.fold-copy-1"))]
+    for key in foreign:
+        await broker.faults.put(key, b"x")
     await broker.faults.put("topics/" + "0" * 32 + "/data/old.parquet", b"x")
     waiting = await broker.leader.gates.open("t", "h", "now", [1, 0, 0], HOUR_MS)
     uploaded = f"{data_prefix(topic_id)}partition=0/{waiting.id}-0-000.parquet"
@@ -179,7 +182,7 @@ async def test_objects_that_nothing_refers_to(broker: Incarnation, clock: Manual
         judged = {one.found.key: one for one in (await take_stock(broker.faults, oldest_ms)).judged}
         assert judged[stray].standing is standing
         assert judged[uploaded].standing is Standing.IN_PROGRESS, "the gate is open"
-        assert (judged["somebody/elses"].kind, judged["somebody/elses"].standing) == (Kind.FOREIGN, Standing.NEEDED)
+        assert {(judged[key].kind, judged[key].standing) for key in foreign} == {(Kind.FOREIGN, Standing.NEEDED)}
         assert judged["topics/" + "0" * 32 + "/data/old.parquet"].why == "its topic was deleted"
 
 

@@ -440,8 +440,12 @@ async def test_a_chunk_that_reads_as_zeros_is_not_taken_for_the_end(make_machine
     await machine.check(await machine.start(), exact=True)
 
 
-async def test_what_an_earlier_recovery_left_behind_does_not_pass_for_a_chunk(make_machine: MakeMachine) -> None:
-    """A recovery stores the copies of a follower as the last chunk, and may die before the manifest names it."""
+@pytest.mark.parametrize(
+    "left", [".fold-{made_by}", ".index-{made_by}", ".fold-copy", ".index-1", ".bak", ".index.bak", "0", "-readme"]
+)
+async def test_what_is_not_of_the_log_does_not_pass_for_a_chunk(make_machine: MakeMachine, left: str) -> None:
+    """A recovery stores the copies of a follower as the last chunk, and may die before the manifest names it. Other objects are
+    foreign: copies and notes of an operator, or of a tool."""
     machine = make_machine("local")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -453,7 +457,7 @@ async def test_what_an_earlier_recovery_left_behind_does_not_pass_for_a_chunk(ma
     await machine.crash(broker)
     await broker.faults.delete(behind)
     made_by = keys.maker(broker.engine.leader_epoch + 1, "f" * 32)
-    await broker.faults.put(f"{behind}.fold-{made_by}", b"copies")
+    await broker.faults.put(behind + left.format(made_by=made_by), b"copies")
     await machine.check(await machine.start(), exact=True)
 
 

@@ -73,6 +73,11 @@ async def test_the_table_follows_the_topic(make_machine: MakeMachine, clock: Man
     await filled(broker, 6)
     assert await folded(broker)
     await agree(broker)
+    # Objects with other names are no versions: notes, copies of tools, metadata of other writers.
+    prefix = keys.metadata_prefix(broker.engine.topic("t").id)
+    for name in ("readme", "version-hint.text", "2.metadata.json", "v9.metadata.json", f"{9:020d}.metadata.json.bak", f"{9:020d}"):
+        await broker.store.put(f"{prefix}{name}", b"9")
+    await agree(broker)
     _, properties = await read_table(broker)
     assert properties["headgate.topic"] == "t" and json.loads(properties["headgate.offsets"]) == {"0": [[0, 240]]}
     clock.advance(2 * HOUR_MS)
