@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headgate.broker.cli import output
-from headgate.broker.client.control import Control
-
-TIMEOUT_MS = 90_000
-"""Longer than the time in which a broker must hand over all its segments."""
+from headgate.broker.cli.orders import ordering
 
 
 async def drain(cluster: str, broker_id: int, json: bool) -> None:
     """Move all segments away from a broker. Prints their new brokers."""
-    async with Control(cluster, timeout_ms=TIMEOUT_MS) as control:
+    async with ordering(cluster, "drain") as control:
         segments = await control.drain(broker_id)
     if json:
         output.print_json([asdict(segment) for segment in segments])

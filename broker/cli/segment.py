@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from headgate.broker.cli import output
 from headgate.broker.cli.cluster_tables import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
+from headgate.broker.cli.orders import ordering
 from headgate.broker.client import Admin
 from headgate.broker.client.control import Control, Segment
 
@@ -27,19 +28,19 @@ async def list_all(cluster: str, topic: str | None, json: bool) -> None:
 
 async def split(cluster: str, segment_id: int, at_partition: int | None, broker_id: int | None, json: bool) -> None:
     """Cut a segment in two."""
-    async with Control(cluster) as control:
+    async with ordering(cluster, "segment split") as control:
         _show(await control.split(segment_id, at_partition, broker_id), f"segment {segment_id} split", json)
 
 
 async def merge(cluster: str, segment_id: int, next_segment_id: int, json: bool) -> None:
     """Merge two neighbouring segments."""
-    async with Control(cluster) as control:
+    async with ordering(cluster, "segment merge") as control:
         _show(await control.merge(segment_id, next_segment_id), f"segments {segment_id} and {next_segment_id} merged", json)
 
 
 async def move(cluster: str, segment_id: int, broker_id: int | None, json: bool) -> None:
     """Move a segment to another broker."""
-    async with Control(cluster) as control:
+    async with ordering(cluster, "segment move") as control:
         _show(await control.move(segment_id, broker_id), f"segment {segment_id} moved", json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from headgate.broker.client.backoff import Backoff
 from headgate.broker.client.cluster import ClusterClient, Link
 from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
 from headgate.broker.wire.grpc.methods import Method, methods
 from headgate.broker.wire.grpc.optional import given
@@ -20,6 +22,12 @@ from headgate.broker.wire.grpc.optional import given
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 LOOK_S = 2.0
 """Longest time for one search for more brokers, if they are near."""
+ORDER_S = 300.0
+"""Longest wait, in seconds, for an order that the leader has under way. With 5 s for each call of the store, it takes a minute."""
+ORDER_LOOK_S = 10.0
+"""Pause, in seconds, between two looks at an order that is under way."""
+ORDER_LOST_LOOKS = 2
+"""Looks without the order after which it counts as lost: its answer may be on its way during the first one."""
 CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
 
 
@@ -142,13 +150,23 @@ class Control(ClusterClient):
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several separated by commas.
-        timeout_ms: longest wait for one call, with its retries.
+        timeout_ms: longest wait for one call, with its retries. For an order (split, merge, move, drain) the client waits as long
+            as the leader has it under way, `ORDER_S` at most.
+        on_wait: called about every `ORDER_LOOK_S` with the seconds since an order was sent, and the part of it that the leader has
+            under way.
 
     Methods raise HeadgateError: InvalidError if the request is wrong, RetryError if no broker became the leader in time.
     """
 
-    def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self,
+        cluster: str = DEFAULT_CLUSTER,
+        *,
+        timeout_ms: int = 30_000,
+        on_wait: Callable[[float, Decision], None] = lambda waited_s, decision: None,
+    ) -> None:
         super().__init__(cluster, timeout_ms=timeout_ms)
+        self._on_wait = on_wait
         self._timeout_s = timeout_ms / 1000
         self._addresses = list(parse(cluster).brokers)
         self._links: dict[str, Link] = {}
@@ -205,14 +223,44 @@ class Control(ClusterClient):
         return await self._reshard(control_pb2.ReshardRequest(drain=drain))
 
     async def _reshard(self, request: control_pb2.ReshardRequest) -> tuple[Segment, ...]:
-        response: control_pb2.ReshardResponse = await self._ask_leader(CONTROL["Reshard"], request, retry=False)
+        asking = asyncio.create_task(self._ask_leader(CONTROL["Reshard"], request, retry=False, more_s=ORDER_S))
+        try:
+            await self._until_done(asking, request.WhichOneof("order") or "")
+            response: control_pb2.ReshardResponse = await asking
+        finally:
+            await end_tasks([asking])
         return tuple(_segment(row) for row in response.segments)
 
-    async def _ask_leader(self, method: Method, request: Message, *, retry: bool) -> Any:
+    async def _until_done(self, asking: asyncio.Task[Any], kind: str) -> None:
+        """Wait for the answer to an order. Raises RetryError when the leader does not answer, does not know of the order, or has it
+        under way for too long."""
+        loop = asyncio.get_running_loop()
+        began_s, lost = loop.time(), 0
+        while not (await asyncio.wait([asking], timeout=ORDER_LOOK_S))[0]:
+            view, waited_s = await self.describe(), loop.time() - began_s
+            ours = [one for one in view.decisions if one.under_way and one.kind == kind and one.age_ms <= 1000 * waited_s + 1]
+            lost = 0 if ours else lost + 1
+            if asking.done():
+                return
+            if lost == ORDER_LOST_LOOKS:
+                raise RetryError(
+                    Reason.NOT_READY, f"the leader does not know of the order any more: look at the segments. order=`{kind}`"
+                )
+            if waited_s >= ORDER_S:
+                raise RetryError(
+                    Reason.NOT_READY,
+                    f"the order is still under way, and goes on: the leader's decisions show its end. order=`{kind}` "
+                    f"waited_s=`{waited_s:.0f}`",
+                )
+            if ours:
+                self._on_wait(waited_s, ours[0])
+
+    async def _ask_leader(self, method: Method, request: Message, *, retry: bool, more_s: float = 0.0) -> Any:
         """The leader's response. The leader is found through the broker list of any broker.
 
         Args:
             retry: the call may be made twice. Otherwise it is only repeated if no broker has begun it.
+            more_s: further wait for the answer of a broker that takes the call.
         """
         loop = self._cluster.own_loop()
         deadline = loop.time() + self._timeout_s
@@ -225,7 +273,9 @@ class Control(ClusterClient):
                     left_s = max(deadline - loop.time(), 0.01)
                     # A broker that hangs accepts the call and does not answer, and another broker may be the leader by now.
                     limited = retry and len(self._addresses) > 1
-                    answer = await link.call(method, request, min(left_s, self._cluster.patience.limit_s) if limited else left_s)
+                    answer = await link.call(
+                        method, request, min(left_s, self._cluster.patience.limit_s) if limited else left_s + more_s
+                    )
                 except RetryError as error:
                     if not retry and error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY):
                         raise

@@ -12,8 +12,9 @@ from headgate.broker.control.leader import Leader
 from headgate.broker.control.leader_journal import not_leader
 from headgate.broker.runtime.errors import Reason, RetryError
 
-DRAIN_S = 60.0
-"""Longest time, in seconds, in which a broker must hand over all its segments."""
+DRAIN_S = 150.0
+"""Longest time, in seconds, in which a broker must hand over some of its segments. With 5 s for each call of the store, a hand-over
+takes a minute, and it may have to wait for an earlier one."""
 
 
 async def drain_broker(leader: Leader, broker_id: int) -> list[SegmentInfo]:
@@ -23,17 +24,19 @@ async def drain_broker(leader: Leader, broker_id: int) -> list[SegmentInfo]:
         The segments that replace them.
 
     Raises:
-        InvalidError: there is no such live broker, or no other broker. RetryError: it keeps segments for too long, or the term
-            ends.
+        InvalidError: there is no such live broker, or no other broker. RetryError: it hands over no segment for too long, or the
+            term ends.
     """
     incarnation_id = leader.term.drain(broker_id)
     leader.sessions.drain(incarnation_id)
     taken: set[tuple[uuid.UUID, int]] = set()
-    deadline_s = leader.clock.monotonic() + DRAIN_S
+    deadline_s, count = leader.clock.monotonic() + DRAIN_S, 0
     while left := [segment for segment in leader.manifest.segments.open.values() if segment.incarnation_id == incarnation_id]:
         taken.update((segment.topic_id, number) for segment in left for number in segment.partitions)
         if leader.journal.is_over:
             raise not_leader()
+        if len(left) != count:
+            deadline_s, count = leader.clock.monotonic() + DRAIN_S, len(left)
         if leader.clock.monotonic() > deadline_s:
             raise RetryError(Reason.TIMED_OUT, f"the broker still has segments. broker=`{broker_id}` segments=`{len(left)}`")
         leader.take(PlanDue())

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -16,16 +18,19 @@ from typing import Any
 import grpc
 import pytest
 
+from headgate.broker.cli import orders
 from headgate.broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition, prefetcher
 from headgate.broker.client import cluster as cluster_module
+from headgate.broker.client import control as control_module
 from headgate.broker.client import sender as sender_module
 from headgate.broker.client.cluster import Link, TopicView, newer
-from headgate.broker.client.control import Control
+from headgate.broker.client.control import Control, Decision
 from headgate.broker.control.drain import drain_broker
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.publish import Publisher
 from headgate.broker.server.grpc.subscribe import Subscriber
 from headgate.broker.server.kafka.api_names import API_NAMES
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from headgate.broker.wire.grpc.methods import Method
 from tests.support.ports import free_port
 from tests.unit.control.test_one_cluster import create
@@ -263,3 +268,63 @@ async def test_a_broker_that_hangs_does_not_hide_the_leader(world: World, monkey
     finally:
         never.set()
         await hanging.stop(None)
+
+
+async def test_an_order_is_waited_for_as_long_as_it_is_under_way(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The store of the lead does not answer, so its segment is not handed over."""
+    monkeypatch.setattr(control_module, "ORDER_LOOK_S", 0.05)
+    for number in range(6):
+        await create(world, f"t{number}", 1)
+    member = next(one for one in world.brokers if one is not world.leader and len(one.engine.leads.segments()) >= 2)
+    segment, other = member.engine.leads.segments()[:2]
+    topic = member.engine.manifest.topics_by_id[segment.topic_id].name
+    waits_s: list[float] = []
+
+    def tell(waited_s: float, order: Decision) -> None:
+        waits_s.append(waited_s)
+        orders.tell("segment move", waited_s, order)
+
+    timeout_ms = 300
+    async with Control(world.bootstrap, timeout_ms=timeout_ms, on_wait=tell) as control:
+        answers = member.store.held["put"] = threading.Event()
+        moving = asyncio.create_task(control.move(segment.id, world.leader.number))
+        await until(lambda: moving.done() or max(waits_s, default=0) > 2 * timeout_ms / 1000)
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert re.fullmatch(rf"segment move: under way for \d+ s: move of {topic}, .* of the store .* up to \d+ s more", said)
+        answers.set()
+        (moved,) = await moving
+        assert moved.broker_id == world.leader.number
+        # No order is waited for without an end.
+        monkeypatch.setattr(control_module, "ORDER_S", 0.5)
+        answers = member.store.held["put"] = threading.Event()
+        with pytest.raises(RetryError, match=r"still under way, and goes on.* order=`move` waited_s=`\d`"):
+            await control.move(other.id, world.leader.number)
+        answers.set()
+        await until(lambda: other.id not in member.engine.manifest.segments.open)
+
+
+async def test_an_order_of_which_the_leader_knows_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker takes the order and hangs, or another one leads meanwhile."""
+    monkeypatch.setattr(control_module, "ORDER_LOOK_S", 0.05)
+
+    async def hang(request: bytes, context: object) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def describe(request: bytes, context: object) -> bytes:
+        other = control_pb2.Decision(kind="move", under_way=True, age_ms=3_600_000)
+        return control_pb2.DescribeResponse(decisions=[other]).SerializeToString()
+
+    handlers = {"Reshard": grpc.unary_unary_rpc_method_handler(hang), "Describe": grpc.unary_unary_rpc_method_handler(describe)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("headgate.v1.Control", handlers),))
+    port = server.add_insecure_port(f"{HOST}:0")
+    await server.start()
+    try:
+        async with Control(f"{HOST}:{port}") as control:
+            with pytest.raises(RetryError, match=r"does not know of the order any more: .*order=`move`"):
+                await control.move(1)
+    finally:
+        await server.stop(None)
