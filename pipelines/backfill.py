@@ -392,6 +392,7 @@ class FloodRun:
             files=gate.files,
             size_bytes=gate.size_bytes,
             digest=gate.digest,
+            adopted_rows=sum(file.rows for file in files if file.adopted_bytes),
             keyless_rows=keyless,
             partitions=partitions_of(gate, files, sources),
         )

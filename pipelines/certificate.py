@@ -27,15 +27,17 @@ _T = TypeVar("_T", "Tally", "PartitionCertificate", "Certificate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """A count of records. `data_bytes`: bytes of keys, values and headers. `checksum`: None when it was not computed."""
+    """A count of records. `data_bytes`: bytes of keys, values and headers. It and `checksum` are None when they were not computed:
+    a flood that adopts files reads no values."""
 
     rows: int = 0
-    data_bytes: int = 0
+    data_bytes: int | None = 0
     checksum: int | None = 0
 
     def __add__(self, other: Tally) -> Tally:
         sums = None if self.checksum is None or other.checksum is None else (self.checksum + other.checksum) & MASK
-        return Tally(rows=self.rows + other.rows, data_bytes=self.data_bytes + other.data_bytes, checksum=sums)
+        size = None if self.data_bytes is None or other.data_bytes is None else self.data_bytes + other.data_bytes
+        return Tally(rows=self.rows + other.rows, data_bytes=size, checksum=sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,7 @@ class Certificate:
     `size_bytes`, `files`: of the Parquet files. `seconds`: duration of each phase. `engine`: ``arrow`` when tasks worked on
     columns, ``spark`` when Spark moved the rows, and then `engine_reason` says why; both empty when this run wrote nothing.
     `snapshot`: of an Iceberg table: the snapshot that this run read; empty for other sources, and when it read nothing.
+    `adopted_rows`: rows that lie in the source's own files.
     """
 
     cluster: str
@@ -133,6 +136,7 @@ class Certificate:
     engine: str = ""
     engine_reason: str = ""
     snapshot: str = ""
+    adopted_rows: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     partitions: tuple[PartitionCertificate, ...] = ()
     format_version: int = FORMAT_VERSION
@@ -142,6 +146,8 @@ class Certificate:
         """The way that the rows took, for people; empty if this run wrote nothing."""
         if self.engine_reason:
             return f"Spark moved the rows: {self.engine_reason}"
+        if self.adopted_rows and self.engine:
+            return "the source's files were adopted"
         return "on columns, with Arrow" if self.engine else ""
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import Gate, GateState, Place
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns.adoption import REWRITE, check_way
 from headgate.pipelines.columns.stand_ins import has_no_rows
 from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.late import Loaded
@@ -54,6 +55,8 @@ class Backfill:
         partitions: number of partitions with which a missing topic is created.
         file_bytes: target size of a Parquet file.
         ttl_ms: time that the gate outlives a dead driver.
+        files: `rewrite`: the topic gets files of its own. `link`, `copy`: it adopts those of the source, by hard links or by copies
+            within S3, and the flood reads keys and times only. `auto`: the first of link, copy and rewrite that can be.
         late_behind: what of a partition is in the topic. The flood is refused unless its rows are exactly the missing ones.
         verify: read everything back as a client does and compare; the certificate then has both sides.
     """
@@ -75,6 +78,7 @@ class Backfill:
     partitions: int | None = None
     file_bytes: int = FILE_BYTES
     ttl_ms: int = TTL_MS
+    files: str = REWRITE
     late_behind: Loaded | None = None
     verify: bool = False
 
@@ -102,6 +106,9 @@ class Backfill:
             )
         if self.place not in list(Place):
             raise InvalidError(Reason.INVALID_REQUEST, f"place is {', '.join(Place)}. place=`{self.place}`")
+        check_way(self.files)
+        if self.place == Place.END and self.files in ("link", "copy"):
+            raise InvalidError(Reason.INVALID_REQUEST, "files at the end of a topic are written anew: use --place now or front")
         if self.partitions is not None and self.partitions < 1:
             raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{self.partitions}`")
 

@@ -7,7 +7,9 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.broker.client.gate_admin import Place
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.pipelines.columns.adoption import REWRITE
 from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
@@ -79,11 +81,16 @@ class PlainWork:
     engine = ARROW
     why = ""
 
-    def __init__(self, source: Source, partitions: int, slots: int, directory: str | None) -> None:
+    def __init__(self, flood: Backfill, source: Source, partitions: int, slots: int, directory: str | None) -> None:
         small = sum(piece.raw_bytes for piece in source.pieces) <= SMALL_BYTES
         self.processes = Processes(0 if small else slots, directory)
-        self._columns = ColumnWork(self.processes, source, partitions)
-        self.way = f"{self._columns.way}, without Spark"
+        # Only an open gate keeps files until the commit, and a gate at the end opens with it.
+        files = REWRITE if flood.place == Place.END else flood.files
+        self._columns = ColumnWork(self.processes, source, partitions, files, proves=flood.verify)
+
+    @property
+    def way(self) -> str:
+        return f"{self._columns.way}, without Spark"
 
     def count(self) -> Counts:
         return self._columns.count()
@@ -101,7 +108,7 @@ def plain_work(session: LazySession, flood: Backfill, partitions: int) -> PlainW
     if source is None:
         return NoWork(partitions)
     slots = slots_of(session.master, os.cpu_count() or 1)
-    return PlainWork(source, partitions, slots, session.conf.get("spark.local.dir"))
+    return PlainWork(flood, source, partitions, slots, session.conf.get("spark.local.dir"))
 
 
 def counted(spark: SparkSession, rows: Rows | None, partitions: int) -> tuple[Work, Counts]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headgate.pipelines.backfill import Backfill
-    from headgate.pipelines.certificate import Certificate
+    from headgate.pipelines.certificate import Certificate, Tally
     from headgate.pipelines.progress import Progress
 
 LINE_INTERVAL_S = 5.0
@@ -149,11 +149,13 @@ def _print(certificate: Certificate, path: Path | None, kept: str) -> None:
         facts.append(("files", f"{certificate.files:,} of {output.size(certificate.size_bytes)} in all"))
     for name, side in (("source", certificate.source), ("read from the topic", certificate.in_topic)):
         if side is not None:
-            facts.append((name, f"{side.rows:,} records, {output.size(side.data_bytes)}, checksum {side.checksum or 0:016x}"))
+            facts.append((name, _side(side)))
     if certificate.gap_rows is not None:
         facts.append(("missing, duplicate", f"{certificate.gap_rows:,}, {certificate.duplicate_rows or 0:,}"))
     if certificate.snapshot:
         facts.append(("table", certificate.snapshot))
+    if certificate.adopted_rows:
+        facts.append(("adopted", f"{certificate.adopted_rows:,} records lie in the source's own files"))
     if certificate.work:
         facts.append(("work", certificate.work))
     if certificate.seconds:
@@ -172,6 +174,13 @@ def _verdict(certificate: Certificate) -> str:
     if certificate.in_topic is not None:
         return "yes: no record is missing, none is twice"
     return "yes, as committed; `headgate flood verify` reads it back"
+
+
+def _side(side: Tally) -> str:
+    """The records of one side."""
+    if side.data_bytes is None or side.checksum is None:
+        return f"{side.rows:,} records; their values were not read"
+    return f"{side.rows:,} records, {output.size(side.data_bytes)}, checksum {side.checksum:016x}"
 
 
 def _time(ms: int) -> str:

@@ -12,6 +12,9 @@ class FileRef:
     `path`: a key in the store under the prefix of the gate (of the layout, for `GateAdmin.publish`), or a URL under a prefix
     that the brokers allow. `base_offset`: offset of the first row; for `GateAdmin.publish` it counts from 0 in each partition.
     `footer_crc32c`: CRC-32C from the Parquet metadata to the end of the file, including their length and the magic bytes.
+
+    With `adopted_bytes`, `path` names a recipe (`headgate.broker.log.recipe`), and `footer_crc32c` is the CRC-32C of all of it.
+    `adopted_bytes` is the partition's share of the files that the recipe names.
     """
 
     partition: int
@@ -22,6 +25,7 @@ class FileRef:
     footer_crc32c: int
     timestamp_min_ms: int
     timestamp_max_ms: int
+    adopted_bytes: int = 0
 
     @property
     def end_offset(self) -> int:

@@ -389,6 +389,7 @@ def _file(row: gates_pb2.FileRef) -> FileRef:
         footer_crc32c=row.footer_crc32c,
         timestamp_min_ms=row.timestamp_min_ms,
         timestamp_max_ms=row.timestamp_max_ms,
+        adopted_bytes=row.adopted_bytes,
     )
 
 

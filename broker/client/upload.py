@@ -6,17 +6,23 @@ No reader sees an uploaded file before a gate is filled with it; brokers delete 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.store.interface import Keeps
 from headgate.broker.store.open import PRIVATE_URLS, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headgate.broker.log.parquet import WrittenExtent
+
+
+KEEPS_MAX = 16
+"""Files that are linked or copied at the same time."""
 
 
 class Uploader:
@@ -82,6 +88,38 @@ class Uploader:
             timestamp_min_ms=written.timestamp_min_ms,
             timestamp_max_ms=written.timestamp_max_ms,
         )
+
+    @property
+    def is_bucket(self) -> bool:
+        """True if the store is a bucket of S3."""
+        return self._store.url.startswith("s3://")
+
+    def create(self, key: str, data: bytes) -> None:
+        """Upload an object; durable at the return. Raises as `write`."""
+        self._runner.run(self._create(key, memoryview(data)))
+
+    def keep(self, wanted: Sequence[tuple[str, str]], *, copy: bool) -> bool:
+        """Keep files or objects that lie elsewhere (`interface.Keeps`).
+
+        Args:
+            wanted: (key in the store, source) of each.
+
+        Returns: False if the store cannot keep one of them in this way.
+        """
+        return self._runner.run(self._keep(wanted, copy))
+
+    async def _keep(self, wanted: Sequence[tuple[str, str]], copy: bool) -> bool:
+        store, left = self._store, iter(wanted)
+        if not isinstance(store, Keeps):
+            return False
+
+        async def some() -> bool:
+            for key, source in left:
+                if not await store.keep(key, source, copy=copy):
+                    return False
+            return True
+
+        return all(await asyncio.gather(*(some() for _ in range(KEEPS_MAX))))
 
     async def _create(self, key: str, data: memoryview) -> None:
         # A gate may be filled with the existing object, and readers trust its reference.

@@ -76,6 +76,9 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     A folded file (`cluster/folded_files.py`) has `records` rows, and its column `offset` tells their offsets. `appended_ms`: the
     wall-clock time in ms at which the newest of them was appended, `oldest_ms`: the oldest one. `history`: they came with gates,
     not from producers. A gate's file has none of these.
+
+    Adopted rows: `path` names a recipe (`log/recipe.py`), which many partitions share, and `adopted_bytes` is this partition's
+    share of the files that the recipe names.
     """
 
     partition: int
@@ -91,6 +94,7 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     appended_ms: int = 0
     history: bool = False
     oldest_ms: int = 0
+    adopted_bytes: int = 0
 
     @property
     def rows(self) -> int:
@@ -102,6 +106,11 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
         return self.records >= 0
 
     @property
+    def adopted(self) -> bool:
+        """True if the rows lie in adopted files."""
+        return self.adopted_bytes > 0
+
+    @property
     def dense(self) -> bool:
         """True if every offset has a row, so that a row's number tells its offset."""
         return self.rows == self.end_offset - self.base_offset
@@ -109,7 +118,7 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     @property
     def data_bytes(self) -> int:
         """Its size for statistics: the stored size."""
-        return self.size_bytes
+        return self.adopted_bytes or self.size_bytes
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,6 +171,26 @@ def topic_of(key: str) -> uuid.UUID | None:
         return uuid.UUID(hex=parts[1])
     except ValueError:
         return None
+
+
+RECIPE = ".recipe"
+"""The end of a recipe's key. The keys of the files that it names, as far as they are the cluster's, go on behind it."""
+
+
+def recipe_key(topic_id: uuid.UUID, name: str) -> str:
+    """The key of a recipe. `name` begins with the id of its gate and a `-`."""
+    return f"{data_prefix(topic_id)}adopted/{name}{RECIPE}"
+
+
+def pin_key(recipe: str, number: int) -> str:
+    """The key under which the cluster keeps the file with this number of a recipe."""
+    return f"{recipe}-{number:06d}.parquet"
+
+
+def owner_of(key: str) -> str:
+    """The path that a manifest names while it needs this object: of an adopted file its recipe, else the object itself."""
+    before, found, _ = key.rpartition(f"{RECIPE}-")
+    return f"{before}{RECIPE}" if found else key
 
 
 def gate_of(key: str, ids: Iterable[str]) -> str | None:
@@ -268,7 +297,7 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
             Reason.INVALID_REFERENCE, f"too many files for one gate. gate=`{gate_id}` files=`{len(extents)}` max=`{FILES_MAX}`"
         )
     ordered = yield from _in_order(extents, _place)
-    paths: set[str] = set()
+    paths: set[tuple[str, int]] = set()
     last: ParquetExtent | None = None
     for number, one in enumerate(ordered):
         if number % STEP_FILES == 0:
@@ -277,7 +306,7 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
         where = f"gate=`{gate_id}` partition=`{one.partition}` path=`{one.path[:300]}`"
         if window is None:
             raise InvalidError(Reason.INVALID_REFERENCE, f"the gate has no such partition. {where}")
-        if one.rows <= 0 or one.size_bytes <= 0:
+        if one.rows <= 0 or one.size_bytes <= 0 or one.adopted_bytes < 0:
             raise InvalidError(
                 Reason.INVALID_REFERENCE, f"a file has at least one row. rows=`{one.rows}` size_bytes=`{one.size_bytes}` {where}"
             )
@@ -292,9 +321,10 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
                 Reason.INVALID_REFERENCE,
                 f"timestamps make no sense. first_ms=`{one.timestamp_min_ms}` last_ms=`{one.timestamp_max_ms}` {where}",
             )
-        if one.path in paths:
+        place = (one.path, one.partition if one.adopted else -1)
+        if place in paths:
             raise InvalidError(Reason.INVALID_REFERENCE, f"a file is given twice. {where}")
-        paths.add(one.path)
+        paths.add(place)
         if last is not None and last.partition == one.partition and last.end_offset > one.base_offset:
             raise InvalidError(
                 Reason.INVALID_REFERENCE, f"files overlap. base=`{one.base_offset}` before=`{last.end_offset}` {where}"

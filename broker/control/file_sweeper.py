@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.files import CondemnFiles, ForgetFiles
 from headgate.broker.cluster.edits.gates import TrimGates
-from headgate.broker.cluster.gates import gate_of, is_url, topic_of
+from headgate.broker.cluster.gates import gate_of, is_url, owner_of, topic_of
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.base.keys import is_of_table
 from headgate.broker.runtime.logging import get_logger
@@ -77,7 +77,7 @@ class FileSweeper:
 
     def _is_nobodys(self, key: str, named: set[str]) -> bool:
         topic_id = topic_of(key)
-        if topic_id is None or key in named:
+        if topic_id is None or owner_of(key) in named:
             return False
         manifest = self._journal.manifest
         if topic_id not in manifest.topics_by_id:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,10 @@ READ_BYTES = 32 << 20
 READ_ROWS_MAX = 1 << 12
 READ_ROWS = 1 << 9
 """Rows that are read at once if the length of the longest value is unknown."""
+
+Data: TypeAlias = bytes | memoryview | Sequence[tuple[int, memoryview]]
+"""The bytes of a row group from its `start` to its `end`; or (position in the file, bytes) of those parts that are read,
+ascending."""
 
 _LENGTH = struct.Struct("<I")
 _COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
@@ -320,6 +324,25 @@ def metadata_of(footer: bytes | memoryview) -> Any:
     return pq.read_metadata(pa.BufferReader(pa.py_buffer(b"".join((MAGIC, footer)))))
 
 
+def column_ranges(metadata: Any, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """(position, bytes) of these columns of a row group, ascending. Neighbours are one range."""
+    chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
+    wanted = sorted((_begin(chunk), chunk.total_compressed_size) for chunk in chunks if chunk.path_in_schema in columns)
+    found: list[tuple[int, int]] = []
+    for begin, size in wanted:
+        if found and sum(found[-1]) == begin:
+            found[-1] = (found[-1][0], found[-1][1] + size)
+        else:
+            found.append((begin, size))
+    return found
+
+
+def has_repeats(metadata: Any, group: int, columns: Sequence[str]) -> bool:
+    """True if values of these columns of a row group that repeat are stored once."""
+    chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
+    return any(chunk.path_in_schema in columns and not (_DICTIONARIES | _PREFIXES).isdisjoint(chunk.encodings) for chunk in chunks)
+
+
 def _begin(chunk: Any) -> int:
     """The position of the first byte of a column in a row group."""
     has_dictionary = chunk.has_dictionary_page and chunk.dictionary_page_offset is not None
@@ -373,7 +396,7 @@ def iter_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
         yield batch.select(columns)
 
 
-def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:
+def read_group(file: ExtentFile, group: RowGroup, data: Data, columns: tuple[str, ...] | None = None) -> pa.Table:
     """The rows of a row group.
 
     Args:
@@ -392,15 +415,15 @@ def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
     return table
 
 
-def read_parts(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> Iterator[pa.Table]:
-    """The rows of a row group in order: at once, or in parts of about `READ_BYTES` if its values repeat.
+def read_parts(file: ExtentFile, group: RowGroup, data: Data, rows_max: int = READ_ROWS_MAX) -> Iterator[pa.Table]:
+    """The rows of a row group in order: at once, or in parts of about `READ_BYTES`, at most `rows_max` rows, if its values repeat.
 
     Raises InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
     """
     if not group.repeats:
         yield read_group(file, group, data)
         return
-    for batch in _in_batches(file, group, data):
+    for batch in _in_batches(file, group, data, rows_max=rows_max):
         yield pa.Table.from_batches([batch])
 
 
@@ -425,7 +448,7 @@ def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first
 
 
 def _in_batches(
-    file: ExtentFile, group: RowGroup, data: bytes | memoryview, first: int = 0, *, plain: bool = True
+    file: ExtentFile, group: RowGroup, data: Data, first: int = 0, *, plain: bool = True, rows_max: int = READ_ROWS_MAX
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a row group from its row number `first` on, in batches of about `READ_BYTES`.
 
@@ -436,7 +459,7 @@ def _in_batches(
     """
     row = 0
     try:
-        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data)):
+        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data, rows_max)):
             row += batch.num_rows
             if row > first:
                 wanted = batch.slice(max(0, batch.num_rows - (row - first)))
@@ -447,7 +470,7 @@ def _in_batches(
         raise _lacks_rows(group, row)
 
 
-def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> int:
+def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: Data, rows_max: int) -> int:
     """Rows for one read. The longest repeated values decide, because each row may have them. The footer bounds all other values."""
     chunks = [file.metadata.row_group(group.number).column(index) for index in range(file.metadata.num_columns)]
     if any(not _PREFIXES.isdisjoint(chunk.encodings) for chunk in chunks):
@@ -463,21 +486,27 @@ def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: bytes | memoryview)
             if pa.types.is_dictionary(column.type):
                 longest += int(lengths(column.dictionary.cast(pa.binary())).max(initial=0))
         break
-    return min(max(READ_BYTES // longest, 1), READ_ROWS_MAX)
+    return min(max(READ_BYTES // longest, 1), rows_max)
 
 
 def _batches(
-    file: ExtentFile, group: RowGroup, data: bytes | memoryview, rows: int, dictionaries: list[str] | None = None
+    file: ExtentFile, group: RowGroup, data: Data, rows: int, dictionaries: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a row group, at most `rows` in each batch. `dictionaries`: paths of columns that stay encoded."""
     parquet = _parquet(file, group, data, dictionaries)
     return parquet.iter_batches(rows, row_groups=[group.number], columns=list(file.columns), use_threads=False)
 
 
-def _parquet(file: ExtentFile, group: RowGroup, data: bytes | memoryview, dictionaries: list[str] | None = None) -> pq.ParquetFile:
-    source = pa.PythonFile(cast(Any, _Part(memoryview(data), group.start)), mode="r")
+def _parquet(file: ExtentFile, group: RowGroup, data: Data, dictionaries: list[str] | None = None) -> pq.ParquetFile:
+    parts = [(group.start, memoryview(data))] if isinstance(data, bytes | memoryview) else data
+    source = pa.PythonFile(cast(Any, _Parts(parts)), mode="r")
     return pq.ParquetFile(
-        source, metadata=file.metadata, read_dictionary=dictionaries, pre_buffer=False, page_checksum_verification=True
+        source,
+        metadata=file.metadata,
+        read_dictionary=dictionaries,
+        pre_buffer=False,
+        page_checksum_verification=True,
+        coerce_int96_timestamp_unit="us",
     )
 
 
@@ -490,25 +519,31 @@ def _lacks_rows(group: RowGroup, rows: int) -> InvalidError:
     return InvalidError(Reason.CORRUPT_MESSAGE, f"a row group lacks rows. rows=`{rows}` stated=`{group.rows}`")
 
 
-class _Part:
-    """A part of a file. Positions are those of the whole file."""
+class _Parts:
+    """Parts of a file. Positions are those of the whole file.
+
+    Args:
+        parts: (position, bytes) of each, ascending.
+    """
 
     closed = False
 
-    def __init__(self, data: memoryview, start: int) -> None:
-        self._data = data
-        self._start = start
+    def __init__(self, parts: Sequence[tuple[int, memoryview]]) -> None:
+        self._parts = parts
         self._position = 0
 
     def read(self, size: int = -1) -> memoryview:
-        at = self._position - self._start
-        if at < 0 or size < 0 or at + size > len(self._data):
+        number = bisect_right(self._parts, self._position, key=lambda part: part[0]) - 1
+        start, data = self._parts[max(number, 0)]
+        at = self._position - start
+        if at < 0 or size < 0 or at + size > len(data):
             raise OSError(f"bytes outside the row group. position={self._position} size={size}")
         self._position += size
-        return self._data[at : at + size]
+        return data[at : at + size]
 
     def seek(self, position: int, whence: int = 0) -> int:
-        self._position = position + (0, self._position, self._start + len(self._data))[whence]
+        start, data = self._parts[-1]
+        self._position = position + (0, self._position, start + len(data))[whence]
         return self._position
 
     def tell(self) -> int:

@@ -127,6 +127,27 @@ class Files(Protocol):
         ...
 
 
+@runtime_checkable
+class Keeps(Protocol):
+    """The optional capability of stores that keep an object which lies elsewhere, without its bytes passing the caller."""
+
+    async def keep(self, key: str, source: str, *, copy: bool) -> bool:
+        """Create an object from a file or an object outside of the store; durable at the return.
+
+        Args:
+            key: no object has it, nor had it.
+            source: an absolute path for a directory, ``s3://bucket/key`` for a bucket.
+            copy: False: without a copy: the object and the source then share their bytes, and the source's owner can write over
+                them.
+
+        Returns:
+            True: the object is there. False: the store cannot do it in this way, and nothing was created.
+
+        Raises InvalidError(NOT_FOUND) without the source, and the errors of `Store.put`.
+        """
+        ...
+
+
 class Appender(Protocol):
     """Files that grow in place: the fast path of a local WAL. Every call blocks; call it from a thread of your own."""
 

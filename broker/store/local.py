@@ -118,6 +118,10 @@ class LocalStore:
         check_key(key)
         return await self._run(lambda: self._files.open_file(key))
 
+    async def keep(self, key: str, source: str, *, copy: bool) -> bool:
+        check_key(key)
+        return await self._run(lambda: self._files.keep(key, source, copy=copy))
+
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         check_listing(prefix, start_after, limit)
         return await self._run(lambda: self._files.listing(prefix, start_after, limit))

@@ -27,7 +27,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
@@ -146,7 +146,7 @@ class LocalFiles:
             raise_store_error(error, "looking for an object", key)
         return not stat.S_ISDIR(found.st_mode)
 
-    def put_if_absent(self, key: str, data: Sequence[memoryview]) -> bool:
+    def put_if_absent(self, key: str, data: Iterable[memoryview]) -> bool:
         """Create an object durably. True: this call created it. False: the key exists."""
         temp = None
         try:
@@ -189,6 +189,35 @@ class LocalFiles:
         finally:
             if temp is not None and not renamed:
                 self.remove_temp(temp)
+
+    def keep(self, key: str, source: str, *, copy: bool) -> bool:
+        """Create an object durably: a second name of a file outside of the store, or a copy of it (`interface.Keeps`)."""
+        if copy:
+            try:
+                with open(source, "rb") as file:
+                    created = self.put_if_absent(key, iter(lambda: memoryview(file.read(SYNC_STEP_BYTES)), memoryview(b"")))
+            except FileNotFoundError as error:
+                raise not_found(source) from error
+            assert created, "the key is new"
+            return True
+        try:
+            for _ in range(CREATE_TRIES):
+                with self._parent(key, create=True) as (fds, name):
+                    try:
+                        os.link(source, name, dst_dir_fd=fds[-1])
+                    except FileNotFoundError as error:
+                        if not os.path.exists(source):
+                            raise not_found(source) from error
+                        continue  # the directory was removed meanwhile
+                    os.fsync(fds[-1])
+                    self.check_root()
+                    return True
+            raise _vanishing(key)
+        except OSError as error:
+            # Another file system, one without links, too many links, or a file that its owner lets nobody link.
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
+                return False
+            raise_store_error(error, "linking an object", key)
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises InvalidError(NOT_FOUND)."""
@@ -325,7 +354,7 @@ class LocalFiles:
         with suppress(OSError):
             os.unlink(name, dir_fd=self._temp_fd)
 
-    def _write_temp(self, data: Sequence[memoryview]) -> str:
+    def _write_temp(self, data: Iterable[memoryview]) -> str:
         name, fd = self.create_temp()
         try:
             for part in data:

@@ -38,6 +38,8 @@ CONNECT_TIMEOUT_S = 11.0
 """One round trip with up to 5 s of delay each way."""
 READ_TIMEOUT_S = 25.0
 """Bound for the silence on a socket, not for a whole transfer: two such round trips, and 5 s for the server."""
+COPY_PART_BYTES = 64 << 20
+"""Bytes of one request of a copy within S3: the server answers within seconds, and parts are copied side by side."""
 READ_UNIT_BYTES = 512 << 10
 """Unit of reads, in bytes: a connection of 50 MB/s transfers it in the 10 ms that a request waits for its first byte."""
 PREFIX_BYTES_MAX = 200
@@ -186,6 +188,26 @@ class S3Store:
         # A request asks for one range: S3 answers a request for several ranges with the whole object.
         check_ranges(ranges)
         return b"".join(await asyncio.gather(*[self.get_range(key, start, length) for start, length in ranges or [(0, 0)]]))
+
+    async def keep(self, key: str, source: str, *, copy: bool) -> bool:
+        check_key(key)
+        bucket, _, name = source.removeprefix("s3://").partition("/")
+
+        def call(client: Any) -> bool:
+            import botocore.exceptions
+            from boto3.s3.transfer import TransferConfig  # type: ignore[import-untyped]
+
+            parts = TransferConfig(multipart_threshold=COPY_PART_BYTES, multipart_chunksize=COPY_PART_BYTES)
+            try:
+                client.copy({"Bucket": bucket, "Key": name}, self._bucket, self._prefix + key, Config=parts)
+            except botocore.exceptions.ClientError as error:
+                # The store's own credentials may not see the source's bucket, or the server does not copy.
+                if _status(error) in (400, 403, 404, 501):
+                    return False
+                raise
+            return True
+
+        return copy and await self._run("copying an object", key, call)
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         check_listing(prefix, start_after, limit)

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
+from headgate.pipelines.columns.adoption import REWRITE, Adoption, NotAdoptedError, columns_of, units_of
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
@@ -234,8 +236,12 @@ class ColumnWork:
     engine = ARROW
     why = ""
 
-    def __init__(self, engine: Engine, source: Source, partitions: int) -> None:
+    def __init__(self, engine: Engine, source: Source, partitions: int, files: str = REWRITE, *, proves: bool = False) -> None:
+        """`files`: see `adoption.WAYS`. `proves`: adopted rows are read once more, for the certificate."""
         self._engine = engine
+        self._files = files
+        self._proves = proves
+        self._adoption: Adoption | None = None
         rows = sum(piece.rows for piece in source.pieces)
         self._spec = Spec(
             source.query,
@@ -245,7 +251,9 @@ class ColumnWork:
             spreads=not source.has_key,
             lines=source.lines,
             limits=source.limits,
+            spans=files != REWRITE,
         )
+        self._source = source
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
         self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), engine.slots, source.limits)
@@ -254,6 +262,8 @@ class ColumnWork:
         self._spans_known = all((piece.low_us, piece.high_us) != ALWAYS for piece in pieces)
         self.way = way(engine.master, source.limits)
         self._counted: list[Counted] = []
+        self._read: list[Piece] = []
+        """The pieces that were counted; if each was counted alone, those of `_counted`."""
 
     def count(self) -> Counts:
         """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do."""
@@ -265,6 +275,8 @@ class ColumnWork:
         keyless = sum(one.keyless for one in self._counted)
         totals = tuple(map(sum, zip(*(one.rows for one in self._counted), strict=True))) or (0,) * spec.partitions
         check_nulls(sum(one.nulls for one in self._counted), sum(totals))
+        if self._files != REWRITE:
+            self._adopt()
         lows = [one.low_us // 1000 for one in self._counted if one.low_us is not None]
         highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
         return Counts(totals, keyless, min(lows, default=None), max(highs, default=None))
@@ -272,14 +284,41 @@ class ColumnWork:
     def _count(self) -> int:
         """Count the rows. Returns the number of those without a key."""
         work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
-        spec, each = self._spec, not self._spans_known
+        spec, each = self._spec, not self._spans_known or self._spec.spans
+        self._read = [piece for _, pieces in work for piece in pieces]
 
         with spark_errors("source cannot be counted"):
             self._counted = self._engine.each(partial(_count, spec, each), work)
         keyless = sum(one.keyless for one in self._counted)
         if not self._spans_known and (self._spec.spreads or not keyless):
-            self._divide_again([piece for _, pieces in work for piece in pieces])
+            self._divide_again(self._read)
         return keyless
+
+    def _adopt(self) -> None:
+        """Decide whether the source's files are adopted. Raises InvalidError if they must be, and cannot."""
+        source, spec = self._source, self._spec
+        try:
+            if source.lines is not None or any(piece.file.names for piece in source.pieces):
+                raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
+            columns = columns_of(source.query, source.has_key)
+            if any(columns.key == name or columns.value == name for piece in source.pieces for name, _ in piece.file.values):
+                raise NotAdoptedError("the key or the value is in the files' paths")
+            if sum(one.keyless for one in self._counted):
+                raise NotAdoptedError("rows without a key are spread by their content")
+            self._adoption = Adoption(columns, tuple(units_of(self._read, self._counted)), spec.partitions, self._files)
+        except NotAdoptedError as error:
+            self._not_adopted(str(error))
+        else:
+            self.way = f"{self._adoption.files:,} files of the source are adopted: only keys and times are read"
+
+    def _not_adopted(self, why: str) -> None:
+        self._adoption = None
+        if self._files != "auto":
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"the source's files cannot be adopted: {why}. Use --files auto or rewrite. files=`{self._files}`",
+            )
+        self.way = f"{self.way}; the source's files are not adopted: {why}"
 
     def _divide_again(self, pieces: list[Piece]) -> None:
         """Form the stretches from the spans of time that the count found. `pieces`: those of each member of `_counted`."""
@@ -297,6 +336,11 @@ class ColumnWork:
     def write(self, job: Job) -> list[Written]:
         """Write the files. Returns the output by partition, in the order of offsets. Raises UnlikeError for rows that only Spark
         can do."""
+        if self._adoption is not None:
+            kept = self._adoption.commit(job)
+            if not isinstance(kept, str):
+                return self._proven(kept) if self._proves else kept
+            self._not_adopted(kept)
         small = [one for one in self._stretches if one.raw_bytes <= self._task_bytes]
         with_rows = {one.stretch for one in self._counted if sum(one.rows)}
         large = [one for one in self._stretches if one.raw_bytes > self._task_bytes and one.number in with_rows]
@@ -309,6 +353,15 @@ class ColumnWork:
                 )
             parts = self._engine.write(jobs)
         return _in_offset_order(parts, job.bases)
+
+    def _proven(self, written: list[Written]) -> list[Written]:
+        """What was adopted, with the sums of all rows."""
+        work = [some for one in self._stretches for some in readings(one, self._task_bytes)]
+        with spark_errors("the source cannot be read."):
+            found = self._engine.each(partial(tasks.tallies, self._spec), work)
+        for one in written:
+            one.tally = sum((some for partition, some in found if partition == one.partition), Tally())
+        return written
 
     def _exchanged(self, stretch: Stretch, job: Job, spill: str | None) -> Exchanged:
         """Read a large stretch in some tasks, and write its buckets in others."""

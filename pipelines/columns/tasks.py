@@ -17,16 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.broker.log.column_partitioner import partitions_for_keys
+from headgate.broker.log.column_partitioner import partitions_for_keys, runs
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.batches import joined
-from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, arrow_type, passes
+from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, TIMESTAMP, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.kinds import of_kind
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.xxhash64 import spread
+from headgate.pipelines.tally import tally
 
 ARROW_VERSION_MIN = 23
 """The first release of Arrow that a worker may have, as in the package's requirements."""
@@ -44,7 +46,7 @@ class Spec:
 
     `ties`: outputs that order records of equal times. `sample_rows`: one of so many rows shows how the rows lie in time.
     `spreads`: some rows have no key; their content spreads them over the partitions. `lines`: the format of files that are not
-    Parquet. `limits`: shares of the memory of each task.
+    Parquet. `limits`: shares of the memory of each task. `spans`: the times of each partition are counted.
     """
 
     query: Query
@@ -54,6 +56,7 @@ class Spec:
     spreads: bool = False
     lines: Lines | None = None
     limits: Limits = field(default_factory=Limits)
+    spans: bool = False
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -84,6 +87,8 @@ class Counted:
     high_us: int | None = None
     samples: list[tuple[int, int]] = field(default_factory=list)
     """(partition, time) of some rows."""
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The least and the greatest time of each partition's rows, in milliseconds; only if `Spec.spans`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +277,24 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
         low, high = int(known.min()), int(known.max())
         counted.low_us = low if counted.low_us is None else min(counted.low_us, low)
         counted.high_us = high if counted.high_us is None else max(counted.high_us, high)
+        if spec.spans and not times.null_count:
+            _add_spans(counted.spans, numbers, np.asarray(times) // 1000)
         some = slice(-seen % spec.sample_rows, None, spec.sample_rows)
         order = made.get(ROW_OUTPUT, times).fill_null(low)
         counted.samples += zip(numbers[some].tolist(), np.asarray(order)[some].tolist(), strict=True)
         seen += rows
     counted.rows = totals.tolist()
     return counted
+
+
+def _add_spans(spans: dict[int, tuple[int, int]], numbers: npt.NDArray[np.int64], times_ms: npt.NDArray[np.int64]) -> None:
+    """Widen the span of each partition by the times of some rows. -1 in `numbers`: a row has no partition."""
+    order = np.argsort(numbers.astype(np.int32), kind="stable")
+    firsts = np.flatnonzero(np.diff(numbers[order], prepend=-2))
+    lows, highs = np.minimum.reduceat(times_ms[order], firsts), np.maximum.reduceat(times_ms[order], firsts)
+    for partition, low, high in zip(numbers[order][firsts].tolist(), lows.tolist(), highs.tolist(), strict=True):
+        before = spans.get(partition, (low, high))
+        spans[partition] = min(low, before[0]), max(high, before[1])
 
 
 def _partitions(spec: Spec, made: Mapping[str, Any]) -> npt.NDArray[np.int64]:
@@ -304,3 +321,16 @@ def records(spec: Spec, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         if spec.query.is_by_row:
             made["timestamp"] = made.pop(ROW_OUTPUT)
         yield pa.RecordBatch.from_pydict({"partition": pa.array(numbers), **made})
+
+
+def tallies(spec: Spec, pieces: Iterable[Piece]) -> list[tuple[int, Tally]]:
+    """(partition, sums of its records) of some pieces."""
+    found: dict[int, Tally] = {}
+    for rows in records(spec, pieces):
+        numbers: Any = rows.column("partition").to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        fields = rows.take(pa.array(order)).select(["timestamp", *spec.fields])
+        fields = fields.set_column(0, "timestamp", fields.column(0).cast(TIMESTAMP))
+        for partition, begin, end in runs(numbers[order]):
+            found[partition] = found.get(partition, Tally()) + tally(fields.slice(begin, end - begin))
+    return list(found.items())

@@ -10,7 +10,7 @@ import msgspec
 from headgate.broker.cluster.edits.edit import Edit, live_topic
 from headgate.broker.cluster.edits.topics import check_cuts
 from headgate.broker.cluster.folded_files import ChunkPart, FilePart
-from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.gates import ParquetExtent, owner_of
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Extent
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -103,8 +103,8 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
         for gate_id in {part.gate_id for part in self.merged if part.gate_id}:
             gate = state.gates.of(topic_id).get(gate_id)
             if gate is not None:
-                gone = {(part.path, part.base_offset) for part in self.merged}
-                kept = [extent for extent in gate.extents if (extent.path, extent.base_offset) not in gone]
+                gone = {(partition, part.path, part.base_offset) for part in self.merged}
+                kept = [one for one in gate.extents if (one.partition, one.path, one.base_offset) not in gone]
                 state.gates.change(topic_id, gate_id, extents=kept)
         state.superseded.update((part.path, self.at_ms) for part in self.merged)
         if self.files:
@@ -146,7 +146,7 @@ class CondemnFiles(Edit, frozen=True, tag="condemn_files"):
     paths: list[str]
 
     def check(self, state: Manifest) -> None:
-        condemned = set(self.paths)
+        condemned = set(map(owner_of, self.paths))
         for gate in state.gates.all():
             if any(extent.path in condemned for extent in gate.extents):
                 raise InvalidError(Reason.GATE_CONFLICT, f"a file is in use. gate=`{gate.id}`")
@@ -171,8 +171,9 @@ class ForgetFiles(Edit, frozen=True, tag="forget_files"):
 
 def check_paths(state: Manifest, extents: Iterable[ParquetExtent]) -> None:
     """Raise InvalidError(INVALID_REFERENCE) if one of these files is being deleted."""
+    condemned = set(map(owner_of, state.condemned))
     for extent in extents:
-        if extent.path in state.condemned:
+        if extent.path in condemned:
             raise InvalidError(
                 Reason.INVALID_REFERENCE,
                 f"the file was unused for too long and is being deleted. path=`{extent.path}`",

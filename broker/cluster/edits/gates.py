@@ -91,7 +91,7 @@ class FillGate(Edit, frozen=True, tag="fill_gate"):
             digest=self.digest,
             filled_ms=self.filled_ms,
             rows=sum(extent.rows for extent in self.extents),
-            size_bytes=sum(extent.size_bytes for extent in self.extents),
+            size_bytes=sum(extent.data_bytes for extent in self.extents),
             files=len(self.extents),
         )
 

@@ -5,9 +5,10 @@ with a higher nice value would delay it even longer. A separate process can have
 first. A broken file may crash a library; then only that process ends, not the broker.
 
 Both ends of the socket between broker and process are here. A request is a header, the file's footer, and either the bytes of
-one row group or a descriptor of the file. The answer is a sequence of batches, each after its size and sent as soon as it is
-made, and then a size of zero; or an error text about the bytes. There is one request at a time. A process ends when the other
-end of its socket is closed. So it never outlives its broker, also after a crash of the broker.
+one row group or a descriptor of the file; or a unit of adopted files, with the same for each of its files. The answer is a
+sequence of batches, each after its size and sent as soon as it is made, and then a size of zero; or an error text about the bytes.
+There is one request at a time. A process ends when the other end of its socket is closed. So it never outlives its broker, also
+after a crash of the broker.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from headgate.broker.log.compression import Codec
+from headgate.broker.log.recipe import UNIT_FILES_MAX
 from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -51,9 +56,11 @@ READ_BYTES = 128 << 10
 """Bytes of a file that are read at a time. Many kernels complete a read before they let another process run: a read of 3 MB took
 most of a millisecond."""
 
-_REQUEST = struct.Struct("<IIQqqiiBIQ")
-"""Bytes of the footer, bytes of the row group (0: the request has a descriptor), size of the file, base offset, end offset (-1: not
-given), leader epoch, index of the row group, codec, first row, largest number of bytes of the answer."""
+_REQUEST = struct.Struct("<?II")
+"""True for a unit, false for a row group; bytes of its description, bytes of the columns (0: the request has descriptors)."""
+_GROUP = struct.Struct("<QqqiiBIQ")
+"""Size of the file, base offset, end offset (-1: not given), leader epoch, index of the row group, codec, first row, largest number
+of bytes of the answer. The footer follows."""
 _ANSWER = struct.Struct("<?I")
 """True for a batch, false for an error text; size in bytes, 0 after the last batch."""
 _TIMEVAL = struct.Struct("@ll")
@@ -83,6 +90,94 @@ class RowGroupBytes:
     first_row: int = 0
     bytes_max: int = sys.maxsize
     end_offset: int | None = None
+
+
+class Wanted(msgspec.Struct, frozen=True, array_like=True):
+    """The records of one partition in a unit: the offset of the first one, and their number, as the recipe states it."""
+
+    partition: int
+    base_offset: int
+    rows: int
+    leader_epoch: int
+
+
+class UnitFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a unit. `groups`: the numbers of its row groups. `ranges`: (position, bytes) of the columns of each of them.
+    `modified_ns`: of a file that its owner may write over; 0: nobody does."""
+
+    footer: bytes
+    size_bytes: int
+    modified_ns: int
+    groups: list[int]
+    ranges: list[list[tuple[int, int]]]
+
+
+class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
+    """A unit of adopted files to encode. `groups`: (file, place in the file's `groups`) of its row groups, in their order.
+    `columns`: names of the time, the key and the value. `wanted`: by partition."""
+
+    files: list[UnitFile]
+    groups: list[tuple[int, int]]
+    columns: tuple[str, str, str]
+    partitions: int
+    codec: int
+    wanted: list[Wanted]
+
+
+UnitSource: TypeAlias = Sequence[int] | bytes | memoryview
+"""A descriptor of each file, which the caller closes; or the bytes of all ranges of all files, one behind the other."""
+
+
+def encode_unit(unit: UnitBytes, source: UnitSource) -> Iterator[memoryview]:
+    """The wanted rows of a unit as batches, partition by partition, each in its own memory. Slow: run it in a thread or a process.
+
+    Raises:
+        InvalidError: a file is not as it was counted.
+    """
+    from headgate.broker.log.adopted import GroupData, unit_rows
+    from headgate.broker.log.column_encoder import encode_batches
+    from headgate.broker.log.parquet import metadata_of
+
+    data = iter(_columns_of(unit, source))
+    metadata = [metadata_of(file.footer) for file in unit.files]
+    found = {(number, place): next(data) for number, file in enumerate(unit.files) for place in range(len(file.groups))}
+    groups = [GroupData(metadata[file], unit.files[file].groups[place], found[file, place]) for file, place in unit.groups]
+    tables = unit_rows(groups, unit.columns, unit.partitions, [one.partition for one in unit.wanted])
+    del groups, found
+    for one, rows in zip(unit.wanted, tables, strict=True):
+        if rows.num_rows != one.rows:
+            raise InvalidError(
+                Reason.CORRUPT_MESSAGE,
+                f"adopted files have other rows than were counted. partition=`{one.partition}` rows=`{rows.num_rows}` "
+                f"counted=`{one.rows}`",
+            )
+        yield from encode_batches(
+            rows, one.base_offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec), batch_bytes_max=BATCH_BYTES_MAX
+        )
+
+
+def _columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[tuple[int, memoryview]]]:
+    """The ranges of each row group of each file, with their bytes."""
+    at = 0
+    for number, file in enumerate(unit.files):
+        if not isinstance(source, bytes | memoryview):
+            check_unchanged(source[number], file.size_bytes, file.modified_ns)
+        for ranges in file.ranges:
+            parts = []
+            for position, size in ranges:
+                if isinstance(source, bytes | memoryview):
+                    parts.append((position, memoryview(source)[at : at + size]))
+                    at += size
+                else:
+                    parts.append((position, _read(source[number], position, size)))
+            yield parts
+
+
+def check_unchanged(descriptor: int, size_bytes: int, modified_ns: int) -> None:
+    """Raise InvalidError(CORRUPT_MESSAGE) if the owner of an adopted file has written over it."""
+    now = os.fstat(descriptor)
+    if now.st_size != size_bytes or (modified_ns and now.st_mtime_ns != modified_ns):
+        raise InvalidError(Reason.CORRUPT_MESSAGE, "an adopted file was written over after it was counted")
 
 
 def encode(group: RowGroupBytes) -> Iterator[memoryview]:
@@ -124,12 +219,16 @@ def _within(batches: Iterator[memoryview], bytes_max: int) -> Iterator[memoryvie
 
 
 def _bytes_of(descriptor: int, place: RowGroup) -> memoryview:
+    return _read(descriptor, place.start, place.end - place.start)
+
+
+def _read(descriptor: int, position: int, size: int) -> memoryview:
     import numpy as np
 
-    data = np.empty(place.end - place.start, np.uint8).data
+    data = np.empty(size, np.uint8).data
     at = 0
     while at < len(data):
-        count = os.preadv(descriptor, [data[at : at + READ_BYTES]], place.start + at)
+        count = os.preadv(descriptor, [data[at : at + READ_BYTES]], position + at)
         if not count:
             raise InvalidError(Reason.CORRUPT_MESSAGE, "is cut off")
         at += count
@@ -151,12 +250,19 @@ class Encoders:
         Raises:
             InvalidError: the bytes contradict the footer. RetryError: the process ended. ClosedError.
         """
+        return self._ask(lambda process: process.encode(group))
+
+    def encode_unit(self, unit: UnitBytes, source: UnitSource) -> list[memoryview]:
+        """As `encode_unit` of the module. Raises as `encode`."""
+        return self._ask(lambda process: process.encode_unit(unit, source))
+
+    def _ask(self, question: Callable[[_EncoderProcess], list[memoryview]]) -> list[memoryview]:
         process = self._take()
         # After an incomplete answer, the socket may still contain bytes. So only a process that gave a complete answer is used
         # again.
         answered = False
         try:
-            batches = process.encode(group)
+            batches = question(process)
             answered = True
             return batches
         except InvalidError:
@@ -224,14 +330,20 @@ class _EncoderProcess:
 
     def encode(self, group: RowGroupBytes) -> list[memoryview]:
         footer = group.file.footer
-        descriptors, data = ([group.source], b"") if isinstance(group.source, int) else ([], group.source)
-        request = _REQUEST.pack(
-            len(footer), len(data), group.size_bytes, group.base_offset, -1 if group.end_offset is None else group.end_offset,
-            group.leader_epoch, group.index, group.codec, group.first_row, group.bytes_max,
+        head = _GROUP.pack(
+            group.size_bytes, group.base_offset, -1 if group.end_offset is None else group.end_offset, group.leader_epoch,
+            group.index, group.codec, group.first_row, group.bytes_max,
         )  # fmt: skip
+        return self._ask(False, head + footer, group.source if not isinstance(group.source, int) else [group.source])
+
+    def encode_unit(self, unit: UnitBytes, source: UnitSource) -> list[memoryview]:
+        return self._ask(True, msgspec.msgpack.encode(unit), source)
+
+    def _ask(self, is_unit: bool, description: bytes, source: UnitSource) -> list[memoryview]:
+        descriptors, data = ([], source) if isinstance(source, bytes | memoryview) else (source, b"")
         try:
-            socket.send_fds(self._socket, [request], descriptors)
-            self._socket.sendall(footer)
+            socket.send_fds(self._socket, [_REQUEST.pack(is_unit, len(description), len(data))], descriptors)
+            self._socket.sendall(description)
             self._socket.sendall(data)
             batches: list[memoryview] = []
             while True:
@@ -297,18 +409,19 @@ def serve(end: socket.socket) -> None:
     # A broker that is killed closes its end at any point of the work.
     with end, suppress(ConnectionError):
         while True:
-            request, descriptors, _, _ = socket.recv_fds(end, _REQUEST.size, 1, socket.MSG_WAITALL)
+            request, descriptors, _, _ = socket.recv_fds(end, _REQUEST.size, UNIT_FILES_MAX, socket.MSG_WAITALL)
             if not request:
                 return
-            footer_bytes, data_bytes, size_bytes, base, end_offset, epoch, index, codec, first, bytes_max = _REQUEST.unpack(request)
-            footer, data = bytes(receive(end, footer_bytes)), receive(end, data_bytes)
-            source = data if data_bytes else descriptors[0]
+            is_unit, description_bytes, data_bytes = _REQUEST.unpack(request)
+            description, data = bytes(receive(end, description_bytes)), receive(end, data_bytes)
             try:
                 try:
-                    file = parse(footer, size_bytes)
-                    behind = None if end_offset < 0 else end_offset
-                    group = RowGroupBytes(file, size_bytes, index, source, base, epoch, Codec(codec), first, bytes_max, behind)
-                    batches = encode(group)
+                    if is_unit:
+                        # All columns are read before the first batch, and the descriptors are closed then.
+                        unit = msgspec.msgpack.decode(description, type=UnitBytes)
+                        batches = primed(encode_unit(unit, data if data_bytes else descriptors))
+                    else:
+                        batches = encode(_group_of(description, data if data_bytes else descriptors[0], parse))
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)
@@ -324,6 +437,18 @@ def serve(end: socket.socket) -> None:
                 end.sendall(message)
 
 
+def _group_of(description: bytes, source: memoryview | int, parse: Callable[[bytes, int], ExtentFile]) -> RowGroupBytes:
+    size_bytes, base, end_offset, epoch, index, codec, first, bytes_max = _GROUP.unpack_from(description)
+    file = parse(description[_GROUP.size :], size_bytes)
+    behind = None if end_offset < 0 else end_offset
+    return RowGroupBytes(file, size_bytes, index, source, base, epoch, Codec(codec), first, bytes_max, behind)
+
+
+def primed(batches: Iterator[memoryview]) -> Iterator[memoryview]:
+    """The same batches, of which the first one is made now."""
+    return chain(list(islice(batches, 1)), batches)
+
+
 def main() -> None:
     """Encode for the broker at the other end of a socket. The argument is the socket's descriptor."""
     # A terminal and a supervisor signal whole process groups. The broker may still need this process for its last answers.
@@ -331,7 +456,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     without_pandas()
     # Import before `nice`: a reader waits for the first process, possibly while another process uses all of the CPU.
-    for name in ("headgate.broker.log.column_encoder", "headgate.broker.log.parquet"):
+    for name in ("headgate.broker.log.column_encoder", "headgate.broker.log.adopted"):
         import_module(name)
     os.nice(NICENESS)
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -25,7 +24,7 @@ from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
 from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
-from headgate.broker.log.batch import parse_header
+from headgate.broker.engine.read.units import Units, first_in, greatest_in, group_of
 from headgate.broker.log.compression import Codec
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
@@ -100,6 +99,8 @@ class HistoryReader:
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
         self._files = HistoryFiles(locate, self._run, self._shared)
+        in_pool = partial(self._run, pool=self._encode_work)
+        self._units = Units(self._files, in_pool, self._room, self._shared, encoders, codec)
         self._part_bytes = max(cache_bytes_max // 2, PART_BYTES_MIN)
         self.cache = HistoryCache(cache_bytes_max)
         self._small_cache_told_s = -SMALL_CACHE_TOLD_S
@@ -157,6 +158,11 @@ class HistoryReader:
                 group = file.groups[index]
                 if group.timestamp_max_ms is not None and group.timestamp_max_ms < timestamp_ms:
                     continue
+                if extent.adopted:
+                    batches = await self._unit_batches(extent, index, offset)
+                    if (found := await self._run(partial(first_in, batches, timestamp_ms, offset))) is not None:
+                        return found
+                    continue
                 times, data = await self._times_bytes(extent, file, group)
                 found = await self._run(partial(_first_at, extent, file, times, data, timestamp_ms, offset))
                 if found is not None:
@@ -179,6 +185,9 @@ class HistoryReader:
                 highest: int | None
                 if index > first and group.timestamp_max_ms is not None:
                     highest = group.timestamp_max_ms
+                elif extent.adopted:
+                    batches = await self._unit_batches(extent, index, offset)
+                    highest = await self._run(partial(greatest_in, batches, offset))
                 else:
                     times, data = await self._times_bytes(extent, file, group)
                     highest = await self._run(partial(_greatest, extent, file, times, data, offset))
@@ -197,7 +206,7 @@ class HistoryReader:
     async def close(self) -> None:
         """Stop threads and processes. Pending reads fail with ClosedError."""
         self._closed = True
-        await end_tasks((*self._encoding.values(), *self._files.opening()))
+        await end_tasks((*self._encoding.values(), *self._units.tasks(), *self._files.opening()))
         self.cache.clear()
         if self._resting is not None:
             self._resting.cancel()
@@ -219,6 +228,13 @@ class HistoryReader:
         times = times_of(file, group, "offset") if extent.folded else times_of(file, group)
         return times, await self._files.bytes_of(extent, times)
 
+    async def _unit_batches(self, extent: ParquetExtent, index: int, offset: int) -> list[memoryview]:
+        """The batches of a unit of adopted rows. `offset`: within it, or before it."""
+        file = await self._files.open(extent)
+        begin = extent.base_offset + file.footer.groups[index].first_row
+        _, encoded = await self._part(extent, file, max(begin, offset))
+        return encoded.batches
+
     # -- row groups
 
     def _key(self, extent: ParquetExtent, file: OpenFile, offset: int) -> _GroupKey:
@@ -238,6 +254,8 @@ class HistoryReader:
         """The row group that contains an offset, or the part of it that does."""
         while True:
             key = self._key(extent, file, offset)
+            if extent.adopted:
+                self._units.reads(extent, file, key.number, self._now_s())
             encoded = self.cache.get(key, self._now_s())
             if encoded is not None:
                 self.hits += 1
@@ -256,12 +274,13 @@ class HistoryReader:
         return task
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: OpenFile) -> EncodedGroup:
+        if extent.adopted:
+            encoded = await self._units.encode(extent, file, key.number, self._keep_unit)
+            self._rest_later()
+            return encoded
         async with self._room:
             encoded = await self._encode_part(extent, file.footer, key)
-        if self._encoders is not None:
-            if self._resting is not None:
-                self._resting.cancel()
-            self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
+        self._rest_later()
         group = file.footer.groups[key.number]
         end_row = group.rows if extent.folded else encoded.end - extent.base_offset - group.first_row
         if key.first_row or end_row < group.rows:
@@ -275,6 +294,21 @@ class HistoryReader:
         if not self._closed:
             self._keep(key, encoded)
         return encoded
+
+    def _keep_unit(self, extent: ParquetExtent, file: OpenFile, index: int, encoded: EncodedGroup) -> None:
+        """Keep the batches of a partition in a unit."""
+        self.encoded_rows += file.footer.groups[index].rows
+        self.encoded_bytes += encoded.size_bytes
+        key = self._key(extent, file, encoded.bases[0])
+        if not self._closed and key not in self.cache:
+            self._keep(key, encoded)
+
+    def _rest_later(self) -> None:
+        """End the processes when they have had nothing to do for a time."""
+        if self._encoders is not None:
+            if self._resting is not None:
+                self._resting.cancel()
+            self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
 
     def _keep(self, key: _GroupKey, encoded: EncodedGroup) -> None:
         now_s, dropped = self._now_s(), self.cache.dropped_in_use
@@ -372,8 +406,7 @@ def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> Enc
         batches = list(encode(group))
     except InvalidError as error:
         raise corrupt(extent, error.message) from error
-    bases = array("q", (int.from_bytes(batch[:8], "big") for batch in batches))
-    return EncodedGroup(batches, bases, parse_header(batches[-1]).next_offset)
+    return group_of(batches)
 
 
 def _group_at(extent: ParquetExtent, file: ExtentFile, offset: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.engine.read.references import as_extent
 from headgate.broker.log.crc import crc32c
+from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.runtime.tasks import looked_at
 from headgate.broker.store.interface import Readable
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 FOOTERS_BYTES_MAX = 32 << 20
 """Bytes of footers of open files, as stored in the file. In memory a footer is a few times larger."""
+RECIPES_KEPT = 4
+"""Recipes that stay in memory after a partition was opened: the next partitions follow."""
+SHARE_BYTES = 50
+"""What a unit of one partition counts among the footers."""
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
@@ -26,23 +32,26 @@ _K = TypeVar("_K")
 
 class FileKey(NamedTuple):
     """The identity of a file in a reference. A file outside of the cluster's store may be replaced and committed again under the
-    same path."""
+    same path. `partition`: of a recipe, which has the rows of many; -1: the file has one."""
 
     path: str
     footer_crc32c: int
+    partition: int = -1
 
 
 def file_key(extent: ParquetExtent) -> FileKey:
-    return FileKey(extent.path, extent.footer_crc32c)
+    return FileKey(extent.path, extent.footer_crc32c, extent.partition if extent.adopted else -1)
 
 
 class OpenFile(NamedTuple):
     """An opened file. `parts`, for row groups that were encoded in parts, by number: the first row of each known part, and its
-    end row."""
+    end row. Of adopted rows `recipe` says how they are read, and the row groups of `footer` are the units with rows of one
+    partition."""
 
     footer: ExtentFile
     size_bytes: int
     parts: dict[int, dict[int, int]]
+    recipe: Recipe | None = None
 
 
 class HistoryFiles:
@@ -67,6 +76,9 @@ class HistoryFiles:
         """The least recently used first."""
         self._footers_bytes = 0
         self._opening: dict[FileKey, asyncio.Task[OpenFile]] = {}
+        self._recipes: OrderedDict[FileKey, tuple[Recipe, dict[int, list[tuple[int, Share]]]]] = OrderedDict()
+        self._footers: OrderedDict[FileKey, bytes] = OrderedDict()
+        """Footers of adopted files, the least recently used first."""
 
     def known(self, extent: ParquetExtent) -> OpenFile | None:
         """The file of an extent, if it is open."""
@@ -96,7 +108,47 @@ class HistoryFiles:
         """The tasks under way."""
         return self._opening.values()
 
+    async def adopted_footer(self, extent: ParquetExtent, adopted: AdoptedFile) -> bytes:
+        """The footer of a file that the recipe of an extent names. Raises as `HistoryReader.read`."""
+        key = FileKey(adopted.path, adopted.footer_crc32c)
+        footer = self._footers.get(key)
+        if footer is None:
+            footer = self._footers[key] = await self._footer(as_extent(extent, adopted))
+            size = sum(map(len, self._footers.values()))
+            while size > FOOTERS_BYTES_MAX and len(self._footers) > 1:
+                size -= len(self._footers.popitem(last=False)[1])
+        else:
+            self._footers.move_to_end(key)
+        return footer
+
     async def _open_file(self, extent: ParquetExtent) -> OpenFile:
+        if extent.adopted:
+            file = await self._open_recipe(extent)
+        else:
+            footer = await self._footer(extent)
+            file = OpenFile(await self._run(lambda: _parse_footer(extent, footer)), len(footer), {})
+        size = file.size_bytes
+        if file_key(extent) not in self._files:
+            self._files[file_key(extent)] = file
+            self._footers_bytes += size
+        while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._files) > 1:
+            self._footers_bytes -= self._files.popitem(last=False)[1].size_bytes
+        return file
+
+    async def _open_recipe(self, extent: ParquetExtent) -> OpenFile:
+        key = FileKey(extent.path, extent.footer_crc32c)
+        if key not in self._recipes:
+            store, name = self.place(extent)
+            data = await store.get_range(name, 0, extent.size_bytes + 1)
+            self._recipes[key] = await self._run(lambda: _parse_recipe(extent, data))
+            while len(self._recipes) > RECIPES_KEPT:
+                self._recipes.popitem(last=False)
+        recipe, shares = self._recipes[key]
+        mine = shares.get(extent.partition, [])
+        return OpenFile(await self._run(lambda: _as_file(recipe, mine)), SHARE_BYTES * len(mine), {}, recipe)
+
+    async def _footer(self, extent: ParquetExtent) -> bytes:
+        """The bytes of a footer."""
         store, key = self.place(extent)
         first: int = await self._run(_first_read)
         guess = min(first, extent.size_bytes)
@@ -107,18 +159,19 @@ class HistoryFiles:
         beyond = await store.get_range(key, extent.size_bytes, 1)
         if beyond:
             raise corrupt(extent, "is longer than its reference says")
-        file = OpenFile(await self._run(lambda: _parse_footer(extent, tail, size)), size, {})
-        if file_key(extent) not in self._files:
-            self._files[file_key(extent)] = file
-            self._footers_bytes += size
-        while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._files) > 1:
-            self._footers_bytes -= self._files.popitem(last=False)[1].size_bytes
-        return file
+        footer = tail[len(tail) - size :]
+        if crc32c(footer) != extent.footer_crc32c:
+            raise corrupt(extent, "has another footer than its reference says")
+        return footer
 
     def place(self, extent: ParquetExtent) -> tuple[Readable, str]:
         """The store and the key of a file. Raises CorruptError if its path is not allowed."""
+        return self.place_of(extent, extent.path)
+
+    def place_of(self, extent: ParquetExtent, path: str) -> tuple[Readable, str]:
+        """The same of a file that an extent needs."""
         try:
-            return self._locate(extent.path)
+            return self._locate(path)
         except InvalidError as error:
             raise corrupt(extent, error.message) from error
 
@@ -157,12 +210,35 @@ def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
         raise corrupt(extent, error.message) from error
 
 
-def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
+def _parse_recipe(extent: ParquetExtent, data: bytes) -> tuple[Recipe, dict[int, list[tuple[int, Share]]]]:
+    """A recipe, and the rows of each partition in it."""
+    if len(data) != extent.size_bytes or crc32c(data) != extent.footer_crc32c:
+        raise corrupt(extent, "is another recipe than its reference says")
+    try:
+        recipe = decode_recipe(data)
+    except InvalidError as error:
+        raise corrupt(extent, error.message) from error
+    return recipe, recipe.shares()
+
+
+def _as_file(recipe: Recipe, shares: Sequence[tuple[int, Share]]) -> ExtentFile:
+    """The rows of a partition in a recipe as those of a file with a row group for each unit."""
+    from headgate.broker.log.parquet import ExtentFile, RowGroup
+
+    groups = []
+    first_row = 0
+    for number, one in shares:
+        unit = recipe.units[number]
+        data_bytes = unit.data_bytes * one.rows // max(sum(share.rows for share in unit.shares), 1)
+        times = one.timestamp_min_ms, one.timestamp_max_ms
+        groups.append(RowGroup(number, first_row, one.rows, 0, 0, data_bytes, False, *times))
+        first_row += one.rows
+    return ExtentFile(None, (), tuple(groups), b"")
+
+
+def _parse_footer(extent: ParquetExtent, footer: bytes) -> ExtentFile:
     from headgate.broker.log.parquet import read_footer
 
-    footer = memoryview(tail)[len(tail) - size :]
-    if crc32c(footer) != extent.footer_crc32c:
-        raise corrupt(extent, "has another footer than its reference says")
     try:
         return read_footer(footer, extent.size_bytes)
     except InvalidError as error:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url
+import msgspec
+
+from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url, owner_of
 from headgate.broker.log.crc import crc32c
+from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.runtime.turns import Turns
@@ -95,18 +98,20 @@ class References:
         turn = self._turns.begin()
         async for one in turn.each(extents):
             self._check_path(topic_id, one.path)
+        recipes: dict[str, list[ParquetExtent]] = {}
+        async for one in turn.each(extents):
+            if one.adopted:
+                recipes.setdefault(one.path, []).append(one)
         left = iter(extents)
 
         async def judge() -> None:
             async for one in self._turns.begin().each(left):
-                await self._check(one, absolute)
+                if not one.adopted:
+                    await self._check(one, absolute)
 
-        tasks = [asyncio.create_task(judge(), name="judge-files") for _ in range(min(len(extents), CHECKS_MAX))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        await together([judge() for _ in range(min(len(extents), CHECKS_MAX))])
+        for some in recipes.values():
+            await self._check_adopted(topic_id, some)
 
     def _check_path(self, topic_id: uuid.UUID, path: str) -> None:
         if is_url(path):
@@ -121,6 +126,35 @@ class References:
                 Reason.INVALID_REFERENCE,
                 f"the file is not under the topic's prefix. path=`{path[:300]}` prefix=`{data_prefix(topic_id)}`",
             )
+
+    async def recipe(self, one: ParquetExtent) -> Recipe:
+        """The recipe of adopted rows. Raises InvalidError(INVALID_REFERENCE): there is none, or another one than stated."""
+        loop = asyncio.get_running_loop()
+        data = await self._tail(one, one.size_bytes)
+        return await loop.run_in_executor(None, _judge_recipe, one, data)
+
+    async def _check_adopted(self, topic_id: uuid.UUID, extents: Sequence[ParquetExtent]) -> None:
+        """Check the rows of some partitions that one recipe has, and the files that it names."""
+        recipe = await self.recipe(extents[0])
+        shares = recipe.shares()
+        for one in extents:
+            _judge_shares(one, [share for _, share in shares.get(one.partition, [])])
+        ends: dict[int, int] = {}
+        for groups in (groups for unit in recipe.units for groups in unit.groups):
+            ends[groups.file] = max(ends.get(groups.file, 0), groups.end)
+        for file in recipe.files:
+            self._check_path(topic_id, file.path)
+            if is_url(file.path) or owner_of(file.path) != extents[0].path:
+                raise _bad(extents[0], f"a recipe names a file that is not its own: {file.path[:300]}")
+        left = iter(ends.items())
+
+        async def judge() -> None:
+            for number, end in left:
+                one = as_extent(extents[0], recipe.files[number])
+                footer = await self._footer(one)
+                await asyncio.get_running_loop().run_in_executor(None, _judge_adopted, one, recipe.columns, end, footer)
+
+        await together([judge() for _ in range(min(len(recipe.files), CHECKS_MAX))])
 
     async def _check(self, one: ParquetExtent, absolute: bool) -> None:
         footer = await self._footer(one)
@@ -138,30 +172,80 @@ class References:
 
     async def _footer(self, one: ParquetExtent) -> bytes:
         """The file's metadata and the bytes after it. Checks size and checksum."""
+        data = await self._tail(one, GUESS_BYTES)
+        if len(data) < TAIL_BYTES + len(MAGIC) or data[-4:] != MAGIC:
+            raise _bad(one, "this is not a Parquet file, or it is cut off")
+        length = int.from_bytes(data[-8:-4], "little") + TAIL_BYTES
+        if length > min(one.size_bytes, FOOTER_BYTES_MAX):
+            raise _bad(one, "this is not a Parquet file, or it is cut off")
+        if length > len(data):
+            data = await self._tail(one, length)
+        footer = data[-length:]
+        if crc32c(footer) != one.footer_crc32c:
+            raise _bad(one, "the file's footer has another checksum than stated")
+        return footer
+
+    async def _tail(self, one: ParquetExtent, size_bytes: int) -> bytes:
+        """The last bytes of a file, at most `size_bytes`. Checks its size."""
         store, key = self.locate(one.path)
-        start = max(0, one.size_bytes - GUESS_BYTES)
+        start = max(0, one.size_bytes - size_bytes)
         try:
             # One byte more than the stated size, to detect a longer file.
             data = await store.get_range(key, start, one.size_bytes - start + 1)
-            if len(data) != one.size_bytes - start:
-                raise _bad(one, "the file has another size than stated")
-            if len(data) < TAIL_BYTES + len(MAGIC) or data[-4:] != MAGIC:
-                raise _bad(one, "this is not a Parquet file, or it is cut off")
-            length = int.from_bytes(data[-8:-4], "little") + TAIL_BYTES
-            if length > min(one.size_bytes, FOOTER_BYTES_MAX):
-                raise _bad(one, "this is not a Parquet file, or it is cut off")
-            if length > len(data):
-                data = await store.get_range(key, one.size_bytes - length, length)
         except (InvalidError, FatalError) as error:
             if error.reason is Reason.NOT_FOUND:
                 raise _bad(one, "there is no such file") from error
             if error.reason not in (Reason.STORE_MISCONFIGURED, Reason.INVALID_REQUEST):
                 raise
             raise _bad(one, f"the file cannot be read, is it a symbolic link? {error.message}") from error
-        footer = data[-length:]
-        if crc32c(footer) != one.footer_crc32c:
-            raise _bad(one, "the file's footer has another checksum than stated")
-        return footer
+        if len(data) != one.size_bytes - start:
+            raise _bad(one, "the file has another size than stated")
+        return data
+
+
+async def together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it at the same time. The first error ends the rest."""
+    tasks = [asyncio.create_task(one, name="judge-files") for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def as_extent(one: ParquetExtent, file: AdoptedFile) -> ParquetExtent:
+    """The reference to a file that a recipe names, as that to a file of one partition."""
+    return msgspec.structs.replace(
+        one, path=file.path, size_bytes=file.size_bytes, footer_crc32c=file.footer_crc32c, adopted_bytes=0
+    )
+
+
+def _judge_recipe(one: ParquetExtent, data: bytes) -> Recipe:
+    if crc32c(data) != one.footer_crc32c:
+        raise _bad(one, "the recipe has another checksum than stated")
+    try:
+        return decode_recipe(data)
+    except InvalidError as error:
+        raise _bad(one, error.message) from error
+
+
+def _judge_shares(one: ParquetExtent, shares: list[Share]) -> None:
+    """Compare the rows of a partition in a recipe with their reference."""
+    if sum(share.rows for share in shares) != one.rows:
+        raise _bad(one, "the recipe has another number of rows than stated")
+    _judge_times(one, [(share.timestamp_min_ms, share.timestamp_max_ms) for share in shares])
+
+
+def _judge_adopted(one: ParquetExtent, columns: tuple[str, str, str], end: int, footer: bytes) -> None:
+    """Compare a footer with what a recipe says of its file: it has the columns, and row groups below `end`. Slow: run it in a
+    thread."""
+    from headgate.broker.log.adopted import ranges_of
+    from headgate.broker.log.parquet import metadata_of
+
+    try:
+        ranges_of(metadata_of(footer), end - 1, columns)
+    except (InvalidError, OSError, ValueError) as error:
+        raise _bad(one, f"a file is not as its recipe says: {error}") from error
 
 
 def _bad(one: ParquetExtent, what: str) -> InvalidError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from headgate.broker.cluster.gates import ParquetExtent, gate_of, is_url, topic_of
+from headgate.broker.cluster.gates import ParquetExtent, gate_of, is_url, owner_of, topic_of
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.cluster.topic_config import TopicConfig
@@ -134,10 +134,12 @@ def judge(found: ObjectInfo, manifest: Manifest, needed: Mapping[str, Need], old
         needed: `needs` of the manifest.
         oldest_ms: a file that is older, and that nothing names, is left over.
     """
-    need = needed.get(found.key)
+    owner = owner_of(found.key)
+    need = needed.get(owner)
     if need is not None:
         topics = {record.topic for record in need.records} if need.extents else set()
-        return Judged(found, need.kind, Standing.NEEDED, "the manifest refers to it", topics.pop() if len(topics) == 1 else "")
+        why = "the manifest refers to it" if owner == found.key else "an adopted file, to whose recipe the manifest refers"
+        return Judged(found, need.kind, Standing.NEEDED, why, topics.pop() if len(topics) == 1 else "")
     if found.key.startswith("cluster/"):
         return Judged(found, Kind.CLUSTER, Standing.NEEDED, "the cluster's own state")
     if found.key.startswith(keys.WAL) and found.key.count("/") == 2:

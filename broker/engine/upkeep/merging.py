@@ -2,7 +2,7 @@
 
 *Files of gates* have no offsets in them, so no table can show them. They become folded files at the age at which live records do
 (`offline.after.ms`); if that setting is -1, when they are larger than `offline.after.bytes`. Files outside the cluster's store stay
-as they are: a copy would take room that their owner did not ask for.
+as they are: a copy would take room that their owner did not ask for. So do adopted files.
 
 *Small files* are merged as a log-structured merge tree compacts its runs: `MERGE_FILES` neighbours of one size class become one
 file of the next class. So a byte is written only a few times in its life, and a partition has a few small files at any time.
@@ -65,7 +65,7 @@ def choose_files(log: PartitionLog, stay: Set[int], *, at_rest: bool, old_ms: in
 def waits_for_age(log: PartitionLog) -> bool:
     """True if there are files of gates that time alone will make old."""
     files = (extent for extent in log.sealed.extents if isinstance(extent, ParquetExtent))
-    return any(not file.folded and not is_url(file.path) for file in files)
+    return any(not file.folded and not _stays(file) for file in files)
 
 
 def _partly_deleted(log: PartitionLog, stay: Set[int]) -> Part | None:
@@ -78,6 +78,11 @@ def _partly_deleted(log: PartitionLog, stay: Set[int]) -> Part | None:
             if _is_folded(extent) and extent.base_offset not in stay and extent.base_offset < begin < extent.end_offset:
                 return extent, log.sealed.refs[row]
     return None
+
+
+def _stays(file: ParquetExtent) -> bool:
+    """True if a file's rows are never copied."""
+    return file.adopted or is_url(file.path)
 
 
 def _is_folded(extent: AnyExtent) -> bool:
@@ -93,7 +98,7 @@ def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], 
         return (one.folded, one.history) == (other.folded, other.history) and is_near(first, part, longest_ms)
 
     files = (
-        (extent, ref) if isinstance(extent, ParquetExtent) and not is_url(extent.path) and extent.base_offset not in stay else None
+        (extent, ref) if isinstance(extent, ParquetExtent) and not _stays(extent) and extent.base_offset not in stay else None
         for extent, ref in zip(extents, refs, strict=True)
     )
     return neighbours(files, fits)

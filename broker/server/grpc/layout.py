@@ -133,6 +133,7 @@ def file_ref(one: ParquetExtent) -> gates_pb2.FileRef:
         footer_crc32c=one.footer_crc32c,
         timestamp_min_ms=one.timestamp_min_ms,
         timestamp_max_ms=one.timestamp_max_ms,
+        adopted_bytes=one.adopted_bytes,
     )
 
 
@@ -168,7 +169,10 @@ def _history(part: _Part, wanted: _Wanted) -> Steps[list[tuple[int, int]]]:
             if isinstance(item, Passed):
                 left_out += () if item.folded else ranges
             # A folded file may have the records of several gates.
-            elif part.is_readable(item) and (not item.folded or (item.dense and not wanted.folded and item is not newest)):
+            # The rows of adopted files come from brokers.
+            elif (part.is_readable(item) and not item.adopted) and (
+                not item.folded or (item.dense and not wanted.folded and item is not newest)
+            ):
                 part.row.files.append(file_ref(item))
                 newest = item
         found.append(_hole(gate, base, end))

@@ -80,7 +80,7 @@ class Gate(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., place: _Optional[_Union[GatePlace, str]] = ..., state: _Optional[_Union[GateState, str]] = ..., windows: _Optional[_Iterable[GateWindow]] = ..., store_url: _Optional[str] = ..., prefix: _Optional[str] = ..., opened_ms: _Optional[int] = ..., expires_in_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., filled_ms: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., digest: _Optional[str] = ..., released_by: _Optional[str] = ..., definition: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class FileRef(_message.Message):
-    __slots__ = ("partition", "path", "base_offset", "rows", "size_bytes", "footer_crc32c", "timestamp_min_ms", "timestamp_max_ms")
+    __slots__ = ("partition", "path", "base_offset", "rows", "size_bytes", "footer_crc32c", "timestamp_min_ms", "timestamp_max_ms", "adopted_bytes")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class FileRef(_message.Message):
     FOOTER_CRC32C_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MIN_MS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_BYTES_FIELD_NUMBER: _ClassVar[int]
     partition: int
     path: str
     base_offset: int
@@ -97,7 +98,8 @@ class FileRef(_message.Message):
     footer_crc32c: int
     timestamp_min_ms: int
     timestamp_max_ms: int
-    def __init__(self, partition: _Optional[int] = ..., path: _Optional[str] = ..., base_offset: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., footer_crc32c: _Optional[int] = ..., timestamp_min_ms: _Optional[int] = ..., timestamp_max_ms: _Optional[int] = ...) -> None: ...
+    adopted_bytes: int
+    def __init__(self, partition: _Optional[int] = ..., path: _Optional[str] = ..., base_offset: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., footer_crc32c: _Optional[int] = ..., timestamp_min_ms: _Optional[int] = ..., timestamp_max_ms: _Optional[int] = ..., adopted_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenGateRequest(_message.Message):
     __slots__ = ("topic", "gate_id", "place", "rows", "ttl_ms", "files", "definition", "owner")

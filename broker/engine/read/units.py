@@ -1,0 +1,265 @@
+"""Encodes units of adopted files for the reader of history: each unit once, for all partitions whose readers are near.
+
+A unit has rows of many partitions (`log/recipe.py`), and to decode it is the larger part of the work. So one decoding makes the
+batches of every partition that a reader waits for, and of those whose readers have come to the units before it a short time ago.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from array import array
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.engine.read.encoding import Encoders, UnitBytes, UnitFile, UnitSource, Wanted, encode_unit
+from headgate.broker.engine.read.history_cache import EncodedGroup
+from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
+from headgate.broker.log.batch import parse_header
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.recipe import Recipe
+from headgate.broker.log.records import iter_records
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.tasks import outlast
+from headgate.broker.store.interface import Files, Readable
+
+NEAR_S = 10.0
+"""Seconds after which a reader that has not returned counts as gone."""
+NEAR_MAX = 10_000
+"""Partitions whose readers are remembered."""
+
+Run: TypeAlias = Callable[[Callable[[], Any]], asyncio.Future[Any]]
+
+
+class UnitKey(NamedTuple):
+    """The rows of one partition in a unit. `index`: the number of the unit among those with rows of the partition."""
+
+    file: FileKey
+    index: int
+
+
+class _Asked(NamedTuple):
+    extent: ParquetExtent
+    file: OpenFile
+    index: int
+
+
+Keep: TypeAlias = Callable[[ParquetExtent, OpenFile, int, EncodedGroup], None]
+
+
+class _Reader(NamedTuple):
+    """A partition that was read: up to a unit, at a time in seconds."""
+
+    extent: ParquetExtent
+    file: OpenFile
+    unit: int
+    at_s: float
+
+
+class Units:
+    """The units of one reader of history.
+
+    Args:
+        run: runs a call in the threads that encode.
+        room: bounds the units in memory.
+        shared: awaits a task that other callers also await.
+    """
+
+    def __init__(
+        self,
+        files: HistoryFiles,
+        run: Run,
+        room: asyncio.Semaphore,
+        shared: Callable[[asyncio.Task[Any]], Awaitable[Any]],
+        encoders: Encoders | None,
+        codec: Codec,
+    ) -> None:
+        self._files = files
+        self._run = run
+        self._room = room
+        self._shared = shared
+        self._encoders = encoders
+        self._codec = codec
+        self._asked: dict[tuple[str, int, int], dict[UnitKey, _Asked]] = {}
+        """What is waited for, of each unit that nobody decodes yet: by path and checksum of the recipe, and number."""
+        self._under_way: dict[Hashable, asyncio.Task[dict[UnitKey, EncodedGroup]]] = {}
+        self._near: OrderedDict[FileKey, _Reader] = OrderedDict()
+
+    def tasks(self) -> Sequence[asyncio.Task[Any]]:
+        """The tasks under way."""
+        return list(self._under_way.values())
+
+    def reads(self, extent: ParquetExtent, file: OpenFile, index: int, now_s: float) -> None:
+        """A reader has come to a unit."""
+        key = file_key(extent)
+        self._near.pop(key, None)
+        self._near[key] = _Reader(extent, file, file.footer.groups[index].number, now_s)
+        if len(self._near) > NEAR_MAX:
+            self._near.popitem(last=False)
+
+    async def encode(self, extent: ParquetExtent, file: OpenFile, index: int, keep: Keep) -> EncodedGroup:
+        """The batches of an extent's partition in a unit.
+
+        Args:
+            index: of the unit among those with rows of the partition.
+            keep: takes the batches of each partition that is encoded.
+
+        Raises: as `HistoryReader.read`.
+        """
+        assert file.recipe is not None, "the rows are adopted"
+        number = file.footer.groups[index].number
+        place, mine = (extent.path, extent.footer_crc32c, number), UnitKey(file_key(extent), index)
+        try:
+            while True:
+                task = self._under_way.get(place)
+                if task is None or place in self._asked:
+                    # It has not begun to decode, and takes further partitions.
+                    self._asked.setdefault(place, {})[mine] = _Asked(extent, file, index)
+                if task is None:
+                    work = self._decode(place, file.recipe, keep)
+                    task = self._under_way[place] = asyncio.get_running_loop().create_task(work)
+                    task.add_done_callback(partial(ended, self._under_way, place))
+                found: dict[UnitKey, EncodedGroup] = await self._shared(task)
+                if mine in found:
+                    return found[mine]
+        except InvalidError as error:
+            if error.reason is Reason.NOT_FOUND:
+                raise
+            raise corrupt(extent, error.message) from error
+
+    async def _decode(self, place: tuple[str, int, int], recipe: Recipe, keep: Keep) -> dict[UnitKey, EncodedGroup]:
+        async with self._room:
+            asked = self._asked.pop(place)
+            for key, one in self._others(place).items():
+                asked.setdefault(key, one)
+            wanted = sorted(asked.items(), key=lambda one: one[1].extent.partition)
+            extent = wanted[0][1].extent
+            unit = await self._unit(extent, recipe, place[2], [_wanted(one) for _, one in wanted])
+            batches = await self._encoded(extent, recipe, place[2], unit)
+        found: dict[UnitKey, EncodedGroup] = {}
+        at = 0
+        for (key, one), rows in zip(wanted, unit.wanted, strict=True):
+            begin, left = at, rows.rows
+            while left > 0:
+                left -= parse_header(batches[at]).record_count
+                at += 1
+            found[key] = group_of(batches[begin:at])
+            keep(one.extent, one.file, one.index, found[key])
+        return found
+
+    def _others(self, place: tuple[str, int, int]) -> dict[UnitKey, _Asked]:
+        """The partitions of a unit whose readers are near."""
+        path, crc, number = place
+        now_s = asyncio.get_running_loop().time()
+        found: dict[UnitKey, _Asked] = {}
+        for key, reader in self._near.items():
+            if (key.path, key.footer_crc32c) == (path, crc) and reader.unit <= number and now_s - reader.at_s < NEAR_S:
+                numbers = [group.number for group in reader.file.footer.groups]
+                if number in numbers:
+                    index = numbers.index(number)
+                    found[UnitKey(key, index)] = _Asked(reader.extent, reader.file, index)
+        return found
+
+    async def _unit(self, extent: ParquetExtent, recipe: Recipe, number: int, wanted: list[Wanted]) -> UnitBytes:
+        unit = recipe.units[number]
+        footers = [await self._files.adopted_footer(extent, recipe.files[file]) for file in recipe.files_of(unit)]
+        made: UnitBytes = await outlast(self._run(partial(_described, recipe, number, footers, int(self._codec), wanted)))
+        return made
+
+    async def _encoded(self, extent: ParquetExtent, recipe: Recipe, number: int, unit: UnitBytes) -> list[memoryview]:
+        paths = [recipe.files[file].path for file in recipe.files_of(recipe.units[number])]
+        places = [self._files.place_of(extent, path) for path in paths]
+        if self._encoders is None or not all(isinstance(store, Files) for store, _ in places):
+            source = await _bytes(places, unit)
+            encode = _encode_here if self._encoders is None else self._encoders.encode_unit
+            found: list[memoryview] = await outlast(self._run(partial(encode, unit, source)))
+            return found
+        descriptors: list[int] = []
+        try:
+            for store, key in places:
+                assert isinstance(store, Files), "seen above"
+                descriptor = await store.open_file(key)
+                assert descriptor is not None, "its objects are files"
+                descriptors.append(descriptor)
+        except BaseException:
+            _close(descriptors)
+            raise
+        work = self._run(partial(self._encoders.encode_unit, unit, descriptors))
+        # Only after the thread has finished with them, also if no reader waits any more.
+        work.add_done_callback(lambda _: _close(descriptors))
+        encoded: list[memoryview] = await outlast(work)
+        return encoded
+
+
+def _wanted(one: _Asked) -> Wanted:
+    group = one.file.footer.groups[one.index]
+    return Wanted(one.extent.partition, one.extent.base_offset + group.first_row, group.rows, one.extent.leader_epoch)
+
+
+async def _bytes(places: Sequence[tuple[Readable, str]], unit: UnitBytes) -> bytes:
+    """The ranges of all files of a unit, one behind the other."""
+    found = []
+    for (store, key), file in zip(places, unit.files, strict=True):
+        for ranges in file.ranges:
+            parts = await asyncio.gather(*(store.get_range(key, position, size) for position, size in ranges))
+            if [len(part) for part in parts] != [size for _, size in ranges]:
+                raise InvalidError(Reason.CORRUPT_MESSAGE, "an adopted file is cut off")
+            found += parts
+    return b"".join(found)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for one in descriptors:
+        os.close(one)
+
+
+def group_of(batches: list[memoryview]) -> EncodedGroup:
+    """Batches, by offset."""
+    bases = array("q", (int.from_bytes(batch[:8], "big") for batch in batches))
+    return EncodedGroup(batches, bases, parse_header(batches[-1]).next_offset)
+
+
+# The following functions run in the threads.
+
+
+def _described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int, wanted: list[Wanted]) -> UnitBytes:
+    """What a process needs to know of a unit. Raises InvalidError(CORRUPT_MESSAGE) if a file lacks a part of it."""
+    from headgate.broker.log.adopted import ranges_of
+    from headgate.broker.log.parquet import metadata_of
+
+    unit = recipe.units[number]
+    files, groups = [], []
+    for place, (file, footer) in enumerate(zip(recipe.files_of(unit), footers, strict=True)):
+        metadata = metadata_of(footer)
+        numbers = [group for one in unit.groups if one.file == file for group in range(one.first, one.end)]
+        ranges = [ranges_of(metadata, group, recipe.columns) for group in numbers]
+        adopted = recipe.files[file]
+        files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, numbers, ranges))
+        groups.append({group: (place, at) for at, group in enumerate(numbers)})
+    places = {file: place for place, file in enumerate(recipe.files_of(unit))}
+    order = [groups[places[one.file]][group] for one in unit.groups for group in range(one.first, one.end)]
+    return UnitBytes(files, order, recipe.columns, recipe.partitions, codec, wanted)
+
+
+def _encode_here(unit: UnitBytes, source: UnitSource) -> list[memoryview]:
+    return list(encode_unit(unit, source))
+
+
+def first_in(batches: Sequence[memoryview], timestamp_ms: int, offset: int) -> tuple[int, int] | None:
+    """(timestamp in ms, offset) of the first record from an offset on whose time is at or after `timestamp_ms`."""
+    for batch in batches:
+        header = parse_header(batch)
+        if header.max_timestamp >= timestamp_ms and header.next_offset > offset:
+            for record in iter_records(batch):
+                if record.offset >= offset and record.timestamp_ms >= timestamp_ms:
+                    return record.timestamp_ms, record.offset
+    return None
+
+
+def greatest_in(batches: Sequence[memoryview], offset: int) -> int | None:
+    """The greatest time in ms of the records from an offset on."""
+    times = [record.timestamp_ms for batch in batches for record in iter_records(batch) if record.offset >= offset]
+    return max(times, default=None)

@@ -1,0 +1,152 @@
+"""Recipes: how the rows of adopted files become records. No I/O.
+
+An adopted file is a user's own Parquet file, in its own columns, with rows of many partitions. A *recipe* is one small object that
+names some files and says which of their columns are the key, the value and the time, and how rows are divided and ordered. Its
+*units* are what is decoded at once: some neighbouring row groups. Units follow one another in the order of the records, so the
+place of an offset needs no index of rows: of the unit by the sums of the rows before it, of the row by its rank among the unit's
+rows of that partition.
+
+The batches of an offset are the same bytes for ever, whoever makes them. Everything that decides them stands in the recipe: a
+reader that does not know its version refuses it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headgate.broker.log.compression import Codec, compress, decompress
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+VERSION = 1
+"""Keys are hashed by murmur2 as Kafka's Java client does; rows of a unit are ordered by time in microseconds, and rows of the same
+time by their place in the unit; times are cut to milliseconds."""
+MAGIC = b"HGR1"
+BYTES_MAX = 16 << 20
+"""Bytes of a recipe, as stored."""
+EXPANDED_BYTES_MAX = 128 << 20
+UNITS_MAX = 10_000
+PARTITIONS_MAX = 100_000
+UNIT_FILES_MAX = 16
+"""Files of one unit: a reader has their footers in memory, and passes so many descriptors to another process."""
+UNIT_BYTES_MAX = 256 << 20
+"""Decoded bytes of the columns of a unit, as of a row group of history: a reader holds a unit in memory."""
+_RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
+"""Columns of history that a key or a value cannot be."""
+
+
+class AdoptedFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file. `path`: its key in the store. `modified_ns`: the time of its last change, if its bytes still belong to somebody else,
+    who may write over them; 0 for a copy. `footer_crc32c`: CRC-32C from its metadata to its end."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+    footer_crc32c: int
+
+
+class Groups(msgspec.Struct, frozen=True, array_like=True):
+    """Row groups [first, end) of the file with this number."""
+
+    file: int
+    first: int
+    end: int
+
+
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """The rows of one partition in a unit, at least one. Times in ms."""
+
+    partition: int
+    rows: int
+    timestamp_min_ms: int
+    timestamp_max_ms: int
+
+
+class Unit(msgspec.Struct, frozen=True, array_like=True):
+    """What is decoded at once. `data_bytes`: of its columns without compression. `shares`: by partition."""
+
+    groups: list[Groups]
+    data_bytes: int
+    shares: list[Share]
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """How rows become records. `key`, `value`, `time`: names of columns."""
+
+    version: int
+    partitions: int
+    key: str
+    value: str
+    time: str
+    files: list[AdoptedFile]
+    units: list[Unit]
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        return self.time, self.key, self.value
+
+    def shares(self) -> dict[int, list[tuple[int, Share]]]:
+        """By partition: (number of the unit, its rows) of each unit with rows of it, in their order."""
+        found: dict[int, list[tuple[int, Share]]] = {}
+        for number, unit in enumerate(self.units):
+            for one in unit.shares:
+                found.setdefault(one.partition, []).append((number, one))
+        return found
+
+    def files_of(self, unit: Unit) -> list[int]:
+        """The numbers of a unit's files, in the order of its rows."""
+        return list(dict.fromkeys(one.file for one in unit.groups))
+
+    def check(self) -> None:
+        """Raise InvalidError(INVALID_RECORD) if its parts contradict each other."""
+        if not 0 < self.partitions <= PARTITIONS_MAX or not 0 < len(self.units) <= UNITS_MAX or not self.files:
+            raise _bad(f"it has no such number of parts. partitions=`{self.partitions}` units=`{len(self.units)}`")
+        if len(set(self.columns)) < len(self.columns) or not _RESERVED.isdisjoint((self.key, self.value)):
+            raise _bad(f"a column has two meanings, or a name that history uses. columns=`{', '.join(self.columns)}`")
+        for number, unit in enumerate(self.units):
+            files = self.files_of(unit)
+            partitions = [one.partition for one in unit.shares]
+            if not (
+                0 < len(files) <= UNIT_FILES_MAX
+                and all(0 <= one < len(self.files) for one in files)
+                and all(0 <= one.first < one.end for one in unit.groups)
+                and 0 <= unit.data_bytes <= UNIT_BYTES_MAX
+                and partitions == sorted(set(partitions))
+                and all(0 <= one < self.partitions for one in partitions)
+                and all(one.rows > 0 and one.timestamp_min_ms <= one.timestamp_max_ms for one in unit.shares)
+            ):
+                raise _bad(f"a unit cannot be. unit=`{number}`")
+
+
+def encode_recipe(recipe: Recipe) -> bytes:
+    """The object of a recipe. Raises InvalidError if its parts contradict each other, or it is too large."""
+    recipe.check()
+    data = MAGIC + compress(Codec.ZSTD, msgspec.msgpack.encode(recipe))
+    if len(data) > BYTES_MAX:
+        raise _bad(f"it is too large. bytes=`{len(data)}` max=`{BYTES_MAX}`")
+    return data
+
+
+def decode_recipe(data: bytes | memoryview) -> Recipe:
+    """The recipe in an object. Raises InvalidError: UNSUPPORTED for a newer version, INVALID_RECORD for anything else."""
+    if bytes(data[: len(MAGIC)]) != MAGIC or len(data) > BYTES_MAX:
+        raise _bad("the object does not begin as one")
+    try:
+        expanded = bytes(decompress(Codec.ZSTD, data[len(MAGIC) :], EXPANDED_BYTES_MAX))
+        version = msgspec.msgpack.decode(expanded, type=_Version).version
+        if version != VERSION:
+            raise InvalidError(
+                Reason.UNSUPPORTED, f"a newer release made the recipe of adopted files: upgrade the brokers. version=`{version}`"
+            )
+        recipe = msgspec.msgpack.decode(expanded, type=Recipe)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _bad(str(error)) from error
+    recipe.check()
+    return recipe
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def _bad(what: str) -> InvalidError:
+    return InvalidError(Reason.INVALID_RECORD, f"not a recipe of adopted files: {what}")

@@ -1,0 +1,279 @@
+"""Adoption: a flood that copies nothing. Its rows stay in the source's own files, and a recipe says how they become records.
+
+A flood can do so if the key, the value and the time are columns of Parquet files, and its row groups follow one another in time, or
+overlap in little: then the order of the records needs no rewrite. Only keys and times are read. The cluster keeps each file by a
+hard link, or by a copy within the store's own service. `headgate.broker.log.recipe` describes recipes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headgate.broker.client.file_ref import FileRef
+from headgate.broker.client.upload import Uploader
+from headgate.broker.cluster.gates import pin_key
+from headgate.broker.log.crc import crc32c
+from headgate.broker.log.recipe import (
+    UNIT_BYTES_MAX,
+    UNIT_FILES_MAX,
+    VERSION,
+    AdoptedFile,
+    Groups,
+    Recipe,
+    Share,
+    Unit,
+    encode_recipe,
+)
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.certificate import Tally
+from headgate.pipelines.columns.files import S3, state_of
+from headgate.pipelines.columns.layout import changed
+from headgate.pipelines.extents import Written
+
+if TYPE_CHECKING:
+    from headgate.pipelines.columns.expressions import Node, Query
+    from headgate.pipelines.columns.layout import Piece, SourceFile
+    from headgate.pipelines.columns.tasks import Counted
+    from headgate.pipelines.plan import Job
+
+REWRITE = "rewrite"
+"""The files of the topic are written anew."""
+WAYS = (REWRITE, "auto", "link", "copy")
+"""How the topic gets the files of a source: `auto` takes the first one of link, copy and rewrite that can be."""
+UNIT_BYTES = 32 << 20
+"""Decoded bytes up to which neighbouring row groups are decoded together."""
+RECIPE_BYTES = 1 << 30
+"""Decoded bytes of a recipe: retention and folds take the rows of a recipe as a whole."""
+RECIPE_UNITS = 2000
+
+
+class NotAdoptedError(Exception):
+    """The files of a source are not adopted; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The names of the columns of a record."""
+
+    time: str
+    key: str
+    value: str
+
+
+@dataclass(slots=True)
+class PlannedUnit:
+    """Row groups that are decoded together, in the order of their rows, and the rows of each partition."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    counted: list[Counted] = field(default_factory=list)
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.raw_bytes for piece in self.pieces)
+
+    @property
+    def files(self) -> set[str]:
+        return {piece.file.path for piece in self.pieces}
+
+    def shares(self) -> list[Share]:
+        """The rows of each partition."""
+        found: dict[int, Share] = {}
+        for one in self.counted:
+            for partition, rows in enumerate(one.rows):
+                if rows:
+                    low, high = one.spans[partition]
+                    before = found.get(partition)
+                    if before is not None:
+                        rows, low = rows + before.rows, min(low, before.timestamp_min_ms)
+                        high = max(high, before.timestamp_max_ms)
+                    found[partition] = Share(partition, rows, low, high)
+        return [found[partition] for partition in sorted(found)]
+
+
+def columns_of(query: Query, has_key: bool) -> Columns:
+    """The columns of a flood's records. Raises NotAdoptedError if records are more than columns."""
+    if not has_key:
+        raise NotAdoptedError("rows without a key are spread by their content")
+    if query.is_by_row:
+        raise NotAdoptedError("the flood has no event time")
+    if query.filters:
+        raise NotAdoptedError("the flood has a condition")
+    if query.has_headers:
+        raise NotAdoptedError("the records have headers")
+    if any(name.startswith("_tie_") for name in query.outputs):
+        raise NotAdoptedError("the flood orders rows of the same time")
+    found = Columns(*(_column(query.outputs[name]) or "" for name in ("timestamp", "key", "value")))
+    for what, name in (("event time", found.time), ("key", found.key), ("value", found.value)):
+        if not name:
+            raise NotAdoptedError(f"the {what} is more than a column of bytes, text or time")
+    if len({found.time, found.key, found.value}) < 3:
+        raise NotAdoptedError("a column is used twice")
+    return found
+
+
+def _column(node: Node) -> str | None:
+    """The name of the column whose bytes, or whose times, an output has."""
+    while node.function == "cast" and node.arguments[0].kind in ("string", "binary", "timestamp_ntz", "timestamp"):
+        node = node.arguments[0]
+    is_plain = node.function == "column" and node.kind in ("string", "binary", "timestamp", "timestamp_ntz")
+    return node.name if is_plain else None
+
+
+def units_of(pieces: Sequence[Piece], counted: Sequence[Counted]) -> list[PlannedUnit]:
+    """The row groups as units, in the order of the records. Raises NotAdoptedError if too much of it overlaps in time.
+
+    Args:
+        counted: the rows of each piece.
+    """
+    # Rows of the same time are in the order of their units, so that neighbours may share a time.
+    runs: list[PlannedUnit] = []
+    high_us = 0
+    rows = [(one, piece) for one, piece in zip(counted, pieces, strict=True) if one.low_us is not None]
+    for one, piece in sorted(rows, key=lambda row: (row[0].low_us, row[0].high_us, row[1].file.path, row[1].group)):
+        assert one.low_us is not None and one.high_us is not None, "it has rows"
+        if not runs or one.low_us >= high_us:
+            runs.append(PlannedUnit())
+            high_us = one.high_us
+        runs[-1].pieces.append(piece)
+        runs[-1].counted.append(one)
+        high_us = max(high_us, one.high_us)
+    found: list[PlannedUnit] = []
+    for run in runs:
+        if run.raw_bytes > UNIT_BYTES_MAX:
+            raise NotAdoptedError(
+                f"row groups that overlap in time have {run.raw_bytes >> 20} MiB, more than {UNIT_BYTES_MAX >> 20}: "
+                f"sort the files by time, or write smaller row groups. file=`{run.pieces[0].file.path}`"
+            )
+        if len(run.files) > UNIT_FILES_MAX:
+            raise NotAdoptedError(f"{len(run.files)} files overlap in time, more than {UNIT_FILES_MAX}")
+        last = found[-1] if found else None
+        if last is not None and last.raw_bytes + run.raw_bytes <= UNIT_BYTES and len(last.files | run.files) <= UNIT_FILES_MAX:
+            last.pieces += run.pieces
+            last.counted += run.counted
+        else:
+            found.append(run)
+    return found
+
+
+def _recipes(units: Sequence[PlannedUnit]) -> Iterator[list[PlannedUnit]]:
+    """The units of each recipe. A file belongs to one recipe, unless a single file is larger than some."""
+    some: list[PlannedUnit] = []
+    size = 0
+    for unit in units:
+        full = size >= RECIPE_BYTES or len(some) >= RECIPE_UNITS
+        if some and full and (not unit.files & some[-1].files or size >= 8 * RECIPE_BYTES or len(some) >= 2 * RECIPE_UNITS):
+            yield some
+            some, size = [], 0
+        some.append(unit)
+        size += unit.raw_bytes
+    if some:
+        yield some
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A flood that is adopted."""
+
+    columns: Columns
+    units: tuple[PlannedUnit, ...]
+    partitions: int
+    way: str
+
+    @property
+    def files(self) -> int:
+        return len({path for unit in self.units for path in unit.files})
+
+    def commit(self, job: Job) -> list[Written] | str:
+        """Keep the files, and write the recipes. Returns what the gate is filled with; or why the files cannot be kept, and then
+        nothing names what was made.
+
+        Raises RetryError when a file has changed since it was counted.
+        """
+        written: dict[int, Written] = {}
+        with Uploader(job.store_url) as uploader:
+            for number, units in enumerate(_recipes(self.units)):
+                key = f"{job.prefix}adopted/{job.name}.{number:06d}.recipe"
+                files = {piece.file.path: piece.file for unit in units for piece in unit.pieces}
+                kept = self._keep(uploader, key, list(files.values()))
+                if kept is None:
+                    return (
+                        "the store cannot keep the source's files: they lie on another file system, in a place that it cannot see"
+                    )
+                recipe = self._recipe(units, list(files), kept)
+                data = encode_recipe(recipe)
+                uploader.create(key, data)
+                _refer(written, job, key, data, recipe)
+        return [written[partition] for partition in sorted(written)]
+
+    def _keep(self, uploader: Uploader, key: str, files: Sequence[SourceFile]) -> list[AdoptedFile] | None:
+        """Keep the files of a recipe. None if the store cannot."""
+        wanted = [(pin_key(key, number), file.path) for number, file in enumerate(files)]
+        in_bucket = [path.startswith(S3) for _, path in wanted]
+        if any(in_bucket) is not uploader.is_bucket or any(in_bucket) is not all(in_bucket):
+            return None
+        for copy in (False, True):
+            if self.way in ("auto", "copy" if copy else "link") and uploader.keep(wanted, copy=copy):
+                for file in files:
+                    if state_of(file.path, file.access) != file.state:
+                        raise changed(file)
+                times = [0 if copy else file.state.modified_ns for file in files]
+                return [
+                    AdoptedFile(name, file.state.size_bytes, time, file.footer_crc32c)
+                    for (name, _), file, time in zip(wanted, files, times, strict=True)
+                ]
+        return None
+
+    def _recipe(self, units: Sequence[PlannedUnit], paths: Sequence[str], files: list[AdoptedFile]) -> Recipe:
+        numbers = {path: number for number, path in enumerate(paths)}
+        return Recipe(
+            version=VERSION,
+            partitions=self.partitions,
+            key=self.columns.key,
+            value=self.columns.value,
+            time=self.columns.time,
+            files=files,
+            units=[Unit(_groups(unit.pieces, numbers), min(unit.raw_bytes, UNIT_BYTES_MAX), unit.shares()) for unit in units],
+        )
+
+
+def _groups(pieces: Iterable[Piece], numbers: dict[str, int]) -> list[Groups]:
+    found: list[Groups] = []
+    for piece in pieces:
+        file = numbers[piece.file.path]
+        if found and (found[-1].file, found[-1].end) == (file, piece.group):
+            found[-1] = Groups(file, found[-1].first, piece.group + 1)
+        else:
+            found.append(Groups(file, piece.group, piece.group + 1))
+    return found
+
+
+def _refer(written: dict[int, Written], job: Job, key: str, data: bytes, recipe: Recipe) -> None:
+    """Add the rows of a recipe to what was written of each partition."""
+    stored = sum(file.size_bytes for file in recipe.files)
+    total = sum(share.rows for unit in recipe.units for share in unit.shares)
+    for partition, shares in recipe.shares().items():
+        done = written.setdefault(partition, Written(partition, Tally(data_bytes=None, checksum=None)))
+        rows = sum(share.rows for _, share in shares)
+        done.files.append(
+            FileRef(
+                partition=partition,
+                path=key,
+                base_offset=job.bases.get(partition, 0) + done.tally.rows,
+                rows=rows,
+                size_bytes=len(data),
+                footer_crc32c=crc32c(data),
+                timestamp_min_ms=min(share.timestamp_min_ms for _, share in shares),
+                timestamp_max_ms=max(share.timestamp_max_ms for _, share in shares),
+                adopted_bytes=max(stored * rows // total, 1),
+            )
+        )
+        done.tally += Tally(rows=rows, data_bytes=None, checksum=None)
+
+
+def check_way(way: str) -> None:
+    """Raise InvalidError for an unknown way."""
+    if way not in WAYS:
+        raise InvalidError(Reason.INVALID_REQUEST, f"files is {', '.join(WAYS)}. files=`{os.fspath(way)}`")
