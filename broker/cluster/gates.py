@@ -173,26 +173,6 @@ def topic_of(key: str) -> uuid.UUID | None:
         return None
 
 
-RECIPE = ".recipe"
-"""The end of a recipe's key. The keys of the files that it names, as far as they are the cluster's, go on behind it."""
-
-
-def recipe_key(topic_id: uuid.UUID, name: str) -> str:
-    """The key of a recipe. `name` begins with the id of its gate and a `-`."""
-    return f"{data_prefix(topic_id)}adopted/{name}{RECIPE}"
-
-
-def pin_key(recipe: str, number: int) -> str:
-    """The key under which the cluster keeps the file with this number of a recipe."""
-    return f"{recipe}-{number:06d}.parquet"
-
-
-def owner_of(key: str) -> str:
-    """The path that a manifest names while it needs this object: of an adopted file its recipe, else the object itself."""
-    before, found, _ = key.rpartition(f"{RECIPE}-")
-    return f"{before}{RECIPE}" if found else key
-
-
 def gate_of(key: str, ids: Iterable[str]) -> str | None:
     """The gate, among these ids, for which a file was written, according to the file's name."""
     name = key.rsplit("/", 1)[-1]

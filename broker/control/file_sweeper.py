@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.files import CondemnFiles, ForgetFiles
 from headgate.broker.cluster.edits.gates import TrimGates
-from headgate.broker.cluster.gates import gate_of, is_url, owner_of, topic_of
+from headgate.broker.cluster.gates import gate_of, is_url, topic_of
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.base.keys import is_of_table
+from headgate.broker.log.recipe import owner_of
 from headgate.broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:

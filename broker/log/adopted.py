@@ -6,17 +6,18 @@ columns are in memory, and as many again in the order of the records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headgate.broker.log.column_encoder import encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
+from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import Data, ExtentFile, RowGroup, column_ranges, has_repeats, metadata_of, read_parts
-from headgate.broker.log.recipe import UNIT_BYTES_MAX
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, Recipe, UnitBytes, UnitFile, Wanted
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 TIMES = pa.timestamp("us", tz="UTC")
@@ -25,13 +26,8 @@ ROWS_AT_A_TIME = 1 << 16
 _US = {"ms": 1000, "us": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class GroupData:
-    """A row group of an adopted file, and the bytes of its columns. `footer`: of the file, from its metadata to its end."""
-
-    footer: Any
-    group: int
-    data: Data
+Group: TypeAlias = tuple[Any, int, Data]
+"""The metadata of a file, the number of a row group, and the bytes of its columns."""
 
 
 def ranges_of(metadata: Any, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
@@ -45,7 +41,12 @@ def ranges_of(metadata: Any, group: int, columns: Sequence[str]) -> list[tuple[i
     return column_ranges(metadata, group, columns)
 
 
-def unit_rows(groups: Sequence[GroupData], columns: tuple[str, str, str], partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
+def check_file(footer: bytes, end: int, columns: tuple[str, str, str]) -> None:
+    """Raise InvalidError, or an error of Arrow, unless a file has these columns, and row groups up to number `end`."""
+    ranges_of(metadata_of(footer), end - 1, columns)
+
+
+def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
     """The rows of each wanted partition in the order of their offsets: `timestamp` (microseconds), `key`, `value`.
 
     Args:
@@ -59,8 +60,8 @@ def unit_rows(groups: Sequence[GroupData], columns: tuple[str, str, str], partit
     parts: list[pa.Table] = []
     numbers: list[npt.NDArray[np.int64]] = []
     size = 0
-    for one in groups:
-        for part in _parts(one, columns):
+    for metadata, number, data in groups:
+        for part in _parts(metadata, number, data, columns):
             size += part.nbytes
             if size > UNIT_BYTES_MAX:
                 raise _bad(f"a unit has more than {UNIT_BYTES_MAX >> 20} MiB")
@@ -74,21 +75,54 @@ def unit_rows(groups: Sequence[GroupData], columns: tuple[str, str, str], partit
     rows = np.flatnonzero(np.isin(found, wanted)) if len(wanted) < partitions else np.arange(len(found))
     mine, at = found[rows], times[rows]
     order = np.lexsort((at, mine)) if (np.diff(at) < 0).any() else np.argsort(mine, kind="stable")
-    table = table.take(pa.array(rows[order]))
+    table = table.take(pa.array(rows[order], pa.int64()))
     bounds = np.searchsorted(mine[order], [*wanted, partitions])
     return [table.slice(int(bounds[place]), int(bounds[place + 1] - bounds[place])) for place in range(len(wanted))]
 
 
-def _parts(one: GroupData, columns: tuple[str, str, str]) -> Iterator[pa.Table]:
+def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int, wanted: list[Wanted]) -> UnitBytes:
+    """What a process needs to know of a unit. Raises InvalidError(CORRUPT_MESSAGE) if a file lacks a part of it."""
+    unit = recipe.units[number]
+    files, groups = [], []
+    for place, (file, footer) in enumerate(zip(recipe.files_of(unit), footers, strict=True)):
+        metadata = metadata_of(footer)
+        numbers = [group for one in unit.groups if one.file == file for group in range(one.first, one.end)]
+        ranges = [ranges_of(metadata, group, recipe.columns) for group in numbers]
+        adopted = recipe.files[file]
+        files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, numbers, ranges))
+        groups.append({group: (place, at) for at, group in enumerate(numbers)})
+    places = {file: place for place, file in enumerate(recipe.files_of(unit))}
+    order = [groups[places[one.file]][group] for one in unit.groups for group in range(one.first, one.end)]
+    return UnitBytes(files, order, recipe.columns, recipe.partitions, codec, wanted)
+
+
+def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[memoryview]:
+    """The wanted rows of a unit as batches, partition by partition, each in its own memory. Slow: run it in a thread or a process.
+
+    Args:
+        data: of each file the columns of its row groups.
+
+    Raises:
+        InvalidError: a file is not as it was counted.
+    """
+    metadata = [metadata_of(file.footer) for file in unit.files]
+    groups = ((metadata[file], unit.files[file].groups[place], data[file][place]) for file, place in unit.groups)
+    tables = unit_rows(groups, unit.columns, unit.partitions, [one.partition for one in unit.wanted])
+    del data, groups
+    for one, rows in zip(unit.wanted, tables, strict=True):
+        if rows.num_rows != one.rows:
+            raise _bad(f"partition {one.partition} has {rows.num_rows} rows instead of {one.rows}")
+        yield from encode_batches(rows, one.base_offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec))
+
+
+def _parts(metadata: Any, number: int, data: Data, columns: tuple[str, str, str]) -> Iterator[pa.Table]:
     """The rows of a row group in steps, each with its columns in one piece."""
-    metadata = one.footer if not isinstance(one.footer, bytes | memoryview) else metadata_of(one.footer)
-    rows = metadata.row_group(one.group).num_rows
+    rows = metadata.row_group(number).num_rows
     if not rows:
         return
-    repeats = has_repeats(metadata, one.group, columns[1:])
-    raw = sum(size for _, size in ranges_of(metadata, one.group, columns))
-    group = RowGroup(one.group, 0, rows, 0, 0, raw, repeats, None, None)
-    for table in read_parts(ExtentFile(metadata, columns, (group,), b""), group, one.data, ROWS_AT_A_TIME):
+    raw = sum(size for _, size in ranges_of(metadata, number, columns))
+    group = RowGroup(number, 0, rows, 0, 0, raw, has_repeats(metadata, number, columns[1:]), None, None)
+    for table in read_parts(ExtentFile(metadata, columns, (group,), b""), group, data, ROWS_AT_A_TIME):
         # With as few copies as there are: a table that was read whole is in one piece.
         arrays = [_times(table.column(columns[0])), *(_bytes(table.column(name)) for name in columns[1:])]
         yield pa.table(dict(zip(("timestamp", "key", "value"), arrays, strict=True)))

@@ -17,6 +17,8 @@ import msgspec
 from headgate.broker.log.compression import Codec, compress, decompress
 from headgate.broker.runtime.errors import InvalidError, Reason
 
+RECIPE = ".recipe"
+"""The end of a recipe's key. The keys of the files that it names go on behind it."""
 VERSION = 1
 """Keys are hashed by murmur2 as Kafka's Java client does; rows of a unit are ordered by time in microseconds, and rows of the same
 time by their place in the unit; times are cut to milliseconds."""
@@ -115,6 +117,49 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
                 and all(one.rows > 0 and one.timestamp_min_ms <= one.timestamp_max_ms for one in unit.shares)
             ):
                 raise _bad(f"a unit cannot be. unit=`{number}`")
+
+
+class Wanted(msgspec.Struct, frozen=True, array_like=True):
+    """The records of one partition in a unit: the offset of the first one, and their number, as the recipe states it."""
+
+    partition: int
+    base_offset: int
+    rows: int
+    leader_epoch: int
+
+
+class UnitFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a unit. `groups`: the numbers of its row groups. `ranges`: (position, bytes) of the columns of each of them.
+    `modified_ns`: of a file that its owner may write over; 0: nobody does."""
+
+    footer: bytes
+    size_bytes: int
+    modified_ns: int
+    groups: list[int]
+    ranges: list[list[tuple[int, int]]]
+
+
+class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
+    """A unit of adopted files to encode. `groups`: (file, place in the file's `groups`) of its row groups, in their order.
+    `columns`: names of the time, the key and the value. `wanted`: by partition."""
+
+    files: list[UnitFile]
+    groups: list[tuple[int, int]]
+    columns: tuple[str, str, str]
+    partitions: int
+    codec: int
+    wanted: list[Wanted]
+
+
+def pin_key(recipe: str, number: int) -> str:
+    """The key under which the cluster keeps the file with this number of a recipe."""
+    return f"{recipe}-{number:06d}.parquet"
+
+
+def owner_of(key: str) -> str:
+    """The path that a manifest names while it needs this object: of an adopted file its recipe, else the object itself."""
+    before, found, _ = key.rpartition(f"{RECIPE}-")
+    return f"{before}{RECIPE}" if found else key
 
 
 def encode_recipe(recipe: Recipe) -> bytes:

@@ -38,8 +38,6 @@ CONNECT_TIMEOUT_S = 11.0
 """One round trip with up to 5 s of delay each way."""
 READ_TIMEOUT_S = 25.0
 """Bound for the silence on a socket, not for a whole transfer: two such round trips, and 5 s for the server."""
-COPY_PART_BYTES = 64 << 20
-"""Bytes of one request of a copy within S3: the server answers within seconds, and parts are copied side by side."""
 READ_UNIT_BYTES = 512 << 10
 """Unit of reads, in bytes: a connection of 50 MB/s transfers it in the 10 ms that a request waits for its first byte."""
 PREFIX_BYTES_MAX = 200
@@ -191,23 +189,18 @@ class S3Store:
 
     async def keep(self, key: str, source: str, *, copy: bool) -> bool:
         check_key(key)
+        if not copy:
+            return False
         bucket, _, name = source.removeprefix("s3://").partition("/")
 
-        def call(client: Any) -> bool:
-            import botocore.exceptions
-            from boto3.s3.transfer import TransferConfig  # type: ignore[import-untyped]
-
-            parts = TransferConfig(multipart_threshold=COPY_PART_BYTES, multipart_chunksize=COPY_PART_BYTES)
-            try:
-                client.copy({"Bucket": bucket, "Key": name}, self._bucket, self._prefix + key, Config=parts)
-            except botocore.exceptions.ClientError as error:
-                # The store's own credentials may not see the source's bucket, or the server does not copy.
-                if _status(error) in (400, 403, 404, 501):
-                    return False
-                raise
-            return True
-
-        return copy and await self._run("copying an object", key, call)
+        try:
+            # In parts, side by side, where it is large.
+            await self._run(
+                "copying", key, lambda client: client.copy({"Bucket": bucket, "Key": name}, self._bucket, self._prefix + key)
+            )
+        except FatalError:
+            return False  # the store's own credentials may not see the source's bucket, or the server does not copy
+        return True
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         check_listing(prefix, start_after, limit)
@@ -229,13 +222,11 @@ class S3Store:
         if self._closed:
             return
         self._closed = True
-        await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
-
-    def _shut_down(self) -> None:
-        if self._own_pool is not None:
-            self._own_pool.shutdown(cancel_futures=True)
-        if self._client is not None:
-            self._client.close()
+        pool, client = self._own_pool, self._client
+        if pool is not None:
+            await asyncio.get_running_loop().run_in_executor(None, lambda: pool.shutdown(cancel_futures=True))
+        if client is not None:
+            await asyncio.get_running_loop().run_in_executor(None, client.close)
 
     async def _run(self, what: str, key: str, call: Callable[[Any], _T]) -> _T:
         if self._closed:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
-from headgate.broker.store.interface import Appender, AppendFile, Buffer, Files, ObjectInfo, Ranges, Store
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, Files, Keeps, ObjectInfo, Ranges, Store
 from headgate.broker.store.keys import views
 
 RETRY_PAUSE_S_MIN = 0.05
@@ -106,6 +106,10 @@ class RetryingStore:
 
     async def delete(self, key: str) -> None:
         await _Attempts(self).run(lambda: self._store.delete(key))
+
+    async def keep(self, key: str, source: str, *, copy: bool) -> bool:
+        store = self._store
+        return isinstance(store, Keeps) and await _Attempts(self).run(lambda: store.keep(key, source, copy=copy))
 
     async def close(self) -> None:
         await self._store.close()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
-from headgate.broker.cluster.gates import pin_key
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.recipe import (
+    RECIPE,
     UNIT_BYTES_MAX,
     UNIT_FILES_MAX,
     VERSION,
@@ -26,6 +26,7 @@ from headgate.broker.log.recipe import (
     Share,
     Unit,
     encode_recipe,
+    pin_key,
 )
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
@@ -195,7 +196,7 @@ class Adoption:
         written: dict[int, Written] = {}
         with Uploader(job.store_url) as uploader:
             for number, units in enumerate(_recipes(self.units)):
-                key = f"{job.prefix}adopted/{job.name}.{number:06d}.recipe"
+                key = f"{job.prefix}adopted/{job.name}.{number:06d}{RECIPE}"
                 files = {piece.file.path: piece.file for unit in units for piece in unit.pieces}
                 kept = self._keep(uploader, key, list(files.values()))
                 if kept is None:

@@ -328,7 +328,7 @@ def tallies(spec: Spec, pieces: Iterable[Piece]) -> list[tuple[int, Tally]]:
     found: dict[int, Tally] = {}
     for rows in records(spec, pieces):
         numbers: Any = rows.column("partition").to_numpy()
-        order = np.argsort(numbers, kind="stable")
+        order: Any = np.argsort(numbers, kind="stable")
         fields = rows.take(pa.array(order)).select(["timestamp", *spec.fields])
         fields = fields.set_column(0, "timestamp", fields.column(0).cast(TIMESTAMP))
         for partition, begin, end in runs(numbers[order]):

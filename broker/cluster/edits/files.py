@@ -10,9 +10,10 @@ import msgspec
 from headgate.broker.cluster.edits.edit import Edit, live_topic
 from headgate.broker.cluster.edits.topics import check_cuts
 from headgate.broker.cluster.folded_files import ChunkPart, FilePart
-from headgate.broker.cluster.gates import ParquetExtent, owner_of
+from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Extent
+from headgate.broker.log.recipe import owner_of
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 

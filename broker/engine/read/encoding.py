@@ -24,13 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from headgate.broker.log.compression import Codec
-from headgate.broker.log.recipe import UNIT_FILES_MAX
+from headgate.broker.log.recipe import UNIT_FILES_MAX, UnitBytes
 from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -92,74 +91,22 @@ class RowGroupBytes:
     end_offset: int | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """The records of one partition in a unit: the offset of the first one, and their number, as the recipe states it."""
-
-    partition: int
-    base_offset: int
-    rows: int
-    leader_epoch: int
-
-
-class UnitFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a unit. `groups`: the numbers of its row groups. `ranges`: (position, bytes) of the columns of each of them.
-    `modified_ns`: of a file that its owner may write over; 0: nobody does."""
-
-    footer: bytes
-    size_bytes: int
-    modified_ns: int
-    groups: list[int]
-    ranges: list[list[tuple[int, int]]]
-
-
-class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
-    """A unit of adopted files to encode. `groups`: (file, place in the file's `groups`) of its row groups, in their order.
-    `columns`: names of the time, the key and the value. `wanted`: by partition."""
-
-    files: list[UnitFile]
-    groups: list[tuple[int, int]]
-    columns: tuple[str, str, str]
-    partitions: int
-    codec: int
-    wanted: list[Wanted]
-
-
 UnitSource: TypeAlias = Sequence[int] | bytes | memoryview
-"""A descriptor of each file, which the caller closes; or the bytes of all ranges of all files, one behind the other."""
+"""A descriptor of each file of a unit, which the caller closes; or the bytes of all ranges of all files, one behind the other."""
 
 
 def encode_unit(unit: UnitBytes, source: UnitSource) -> Iterator[memoryview]:
-    """The wanted rows of a unit as batches, partition by partition, each in its own memory. Slow: run it in a thread or a process.
+    """The wanted rows of a unit of adopted files as batches. Raises as `log.adopted.encode_unit`."""
+    from headgate.broker.log import adopted
 
-    Raises:
-        InvalidError: a file is not as it was counted.
-    """
-    from headgate.broker.log.adopted import GroupData, unit_rows
-    from headgate.broker.log.column_encoder import encode_batches
-    from headgate.broker.log.parquet import metadata_of
-
-    data = iter(_columns_of(unit, source))
-    metadata = [metadata_of(file.footer) for file in unit.files]
-    found = {(number, place): next(data) for number, file in enumerate(unit.files) for place in range(len(file.groups))}
-    groups = [GroupData(metadata[file], unit.files[file].groups[place], found[file, place]) for file, place in unit.groups]
-    tables = unit_rows(groups, unit.columns, unit.partitions, [one.partition for one in unit.wanted])
-    del groups, found
-    for one, rows in zip(unit.wanted, tables, strict=True):
-        if rows.num_rows != one.rows:
-            raise InvalidError(
-                Reason.CORRUPT_MESSAGE,
-                f"adopted files have other rows than were counted. partition=`{one.partition}` rows=`{rows.num_rows}` "
-                f"counted=`{one.rows}`",
-            )
-        yield from encode_batches(
-            rows, one.base_offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec), batch_bytes_max=BATCH_BYTES_MAX
-        )
+    return adopted.encode_unit(unit, list(_columns_of(unit, source)))
 
 
-def _columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[tuple[int, memoryview]]]:
-    """The ranges of each row group of each file, with their bytes."""
+def _columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[list[tuple[int, memoryview]]]]:
+    """Of each file the columns of its row groups."""
     at = 0
     for number, file in enumerate(unit.files):
+        groups = []
         if not isinstance(source, bytes | memoryview):
             check_unchanged(source[number], file.size_bytes, file.modified_ns)
         for ranges in file.ranges:
@@ -170,7 +117,8 @@ def _columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[tuple[int,
                     at += size
                 else:
                     parts.append((position, _read(source[number], position, size)))
-            yield parts
+            groups.append(parts)
+        yield groups
 
 
 def check_unchanged(descriptor: int, size_bytes: int, modified_ns: int) -> None:
@@ -417,9 +365,8 @@ def serve(end: socket.socket) -> None:
             try:
                 try:
                     if is_unit:
-                        # All columns are read before the first batch, and the descriptors are closed then.
                         unit = msgspec.msgpack.decode(description, type=UnitBytes)
-                        batches = primed(encode_unit(unit, data if data_bytes else descriptors))
+                        batches = encode_unit(unit, data if data_bytes else descriptors)
                     else:
                         batches = encode(_group_of(description, data if data_bytes else descriptors[0], parse))
                 finally:
@@ -442,11 +389,6 @@ def _group_of(description: bytes, source: memoryview | int, parse: Callable[[byt
     file = parse(description[_GROUP.size :], size_bytes)
     behind = None if end_offset < 0 else end_offset
     return RowGroupBytes(file, size_bytes, index, source, base, epoch, Codec(codec), first, bytes_max, behind)
-
-
-def primed(batches: Iterator[memoryview]) -> Iterator[memoryview]:
-    """The same batches, of which the first one is made now."""
-    return chain(list(islice(batches, 1)), batches)
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url, owner_of
+from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe
+from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe, owner_of
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.runtime.turns import Turns
@@ -239,11 +239,10 @@ def _judge_shares(one: ParquetExtent, shares: list[Share]) -> None:
 def _judge_adopted(one: ParquetExtent, columns: tuple[str, str, str], end: int, footer: bytes) -> None:
     """Compare a footer with what a recipe says of its file: it has the columns, and row groups below `end`. Slow: run it in a
     thread."""
-    from headgate.broker.log.adopted import ranges_of
-    from headgate.broker.log.parquet import metadata_of
+    from headgate.broker.log.adopted import check_file
 
     try:
-        ranges_of(metadata_of(footer), end - 1, columns)
+        check_file(footer, end, columns)
     except (InvalidError, OSError, ValueError) as error:
         raise _bad(one, f"a file is not as its recipe says: {error}") from error
 

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.engine.read.encoding import Encoders, UnitBytes, UnitFile, UnitSource, Wanted, encode_unit
+from headgate.broker.engine.read.encoding import Encoders, UnitSource, encode_unit
 from headgate.broker.engine.read.history_cache import EncodedGroup
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
-from headgate.broker.log.recipe import Recipe
+from headgate.broker.log.recipe import Recipe, UnitBytes, Wanted
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.tasks import outlast
@@ -35,16 +35,16 @@ Run: TypeAlias = Callable[[Callable[[], Any]], asyncio.Future[Any]]
 
 
 class UnitKey(NamedTuple):
-    """The rows of one partition in a unit. `index`: the number of the unit among those with rows of the partition."""
+    """The rows of one partition in a unit. `at`: the number of the unit among those with rows of the partition."""
 
     file: FileKey
-    index: int
+    at: int
 
 
 class _Asked(NamedTuple):
     extent: ParquetExtent
     file: OpenFile
-    index: int
+    at: int
 
 
 Keep: TypeAlias = Callable[[ParquetExtent, OpenFile, int, EncodedGroup], None]
@@ -147,7 +147,7 @@ class Units:
                 left -= parse_header(batches[at]).record_count
                 at += 1
             found[key] = group_of(batches[begin:at])
-            keep(one.extent, one.file, one.index, found[key])
+            keep(one.extent, one.file, one.at, found[key])
         return found
 
     def _others(self, place: tuple[str, int, int]) -> dict[UnitKey, _Asked]:
@@ -195,7 +195,7 @@ class Units:
 
 
 def _wanted(one: _Asked) -> Wanted:
-    group = one.file.footer.groups[one.index]
+    group = one.file.footer.groups[one.at]
     return Wanted(one.extent.partition, one.extent.base_offset + group.first_row, group.rows, one.extent.leader_epoch)
 
 
@@ -226,22 +226,9 @@ def group_of(batches: list[memoryview]) -> EncodedGroup:
 
 
 def _described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int, wanted: list[Wanted]) -> UnitBytes:
-    """What a process needs to know of a unit. Raises InvalidError(CORRUPT_MESSAGE) if a file lacks a part of it."""
-    from headgate.broker.log.adopted import ranges_of
-    from headgate.broker.log.parquet import metadata_of
+    from headgate.broker.log.adopted import described
 
-    unit = recipe.units[number]
-    files, groups = [], []
-    for place, (file, footer) in enumerate(zip(recipe.files_of(unit), footers, strict=True)):
-        metadata = metadata_of(footer)
-        numbers = [group for one in unit.groups if one.file == file for group in range(one.first, one.end)]
-        ranges = [ranges_of(metadata, group, recipe.columns) for group in numbers]
-        adopted = recipe.files[file]
-        files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, numbers, ranges))
-        groups.append({group: (place, at) for at, group in enumerate(numbers)})
-    places = {file: place for place, file in enumerate(recipe.files_of(unit))}
-    order = [groups[places[one.file]][group] for one in unit.groups for group in range(one.first, one.end)]
-    return UnitBytes(files, order, recipe.columns, recipe.partitions, codec, wanted)
+    return described(recipe, number, footers, codec, wanted)
 
 
 def _encode_here(unit: UnitBytes, source: UnitSource) -> list[memoryview]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from headgate.broker.cluster.gates import ParquetExtent, gate_of, is_url, owner_of, topic_of
+from headgate.broker.cluster.gates import ParquetExtent, gate_of, is_url, topic_of
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep.recovery import is_fence
+from headgate.broker.log.recipe import owner_of
 from headgate.broker.store.interface import ObjectInfo
 
 
@@ -225,7 +226,8 @@ def topic_use(manifest: Manifest) -> dict[str, TopicUse]:
     for path, need in needs(manifest).items():
         if need.extents and not is_url(path) and need.records:
             use = found[need.records[0].topic]
-            (use.folded if need.kind is Kind.FOLDED else use.history).add(need.size_bytes)
+            adopted = sum(extent.adopted_bytes for _, extent in need.extents)
+            (use.folded if need.kind is Kind.FOLDED else use.history).add(adopted or need.size_bytes)
     return found
 
 
