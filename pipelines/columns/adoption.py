@@ -100,8 +100,6 @@ def columns_of(query: Query, has_key: bool) -> Columns:
         raise NotAdoptedError("rows without a key are spread by their content")
     if query.is_by_row:
         raise NotAdoptedError("the flood has no event time")
-    if query.filters:
-        raise NotAdoptedError("the flood has a condition")
     if query.has_headers:
         raise NotAdoptedError("the records have headers")
     if any(name.startswith("_tie_") for name in query.outputs):
@@ -133,6 +131,9 @@ def units_of(pieces: Sequence[Piece], counted: Sequence[Counted]) -> list[Planne
     runs: list[PlannedUnit] = []
     high_us = 0
     rows = [(one, piece) for one, piece in zip(counted, pieces, strict=True) if one.low_us is not None]
+    for one, piece in rows:
+        if sum(one.rows) < piece.rows:
+            raise NotAdoptedError(f"the flood's condition divides the rows of a row group. file=`{piece.file.path}`")
     for one, piece in sorted(rows, key=lambda row: (row[0].low_us, row[0].high_us, row[1].file.path, row[1].group)):
         assert one.low_us is not None and one.high_us is not None, "it has rows"
         if not runs or one.low_us >= high_us:

@@ -63,8 +63,8 @@ class Engine(Protocol):
     @property
     def master(self) -> str: ...
 
-    def each(self, task: Callable[[_Work], Iterable[_Result]], work: Sequence[_Work]) -> list[_Result]:
-        """The results of a task for each member of `work`, in that order.
+    def each(self, task: Callable[[_Work], Iterable[_Result]], work: Sequence[_Work], *, small: bool = False) -> list[_Result]:
+        """The results of a task for each member of `work`, in that order. `small`: a process would take longer to start.
 
         Raises UnlikeError when a task finds that its rows are not for columns; InvalidError, RetryError.
         """
@@ -90,7 +90,7 @@ class SparkEngine:
     def master(self) -> str:
         return str(self._context.master)
 
-    def each(self, task: Callable[[_Work], Iterable[_Result]], work: Sequence[_Work]) -> list[_Result]:
+    def each(self, task: Callable[[_Work], Iterable[_Result]], work: Sequence[_Work], *, small: bool = False) -> list[_Result]:
         return _collected(self._tasks(work).flatMap(task))
 
     def write(self, jobs: Sequence[Writing]) -> list[Part]:

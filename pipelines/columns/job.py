@@ -63,6 +63,8 @@ _IN_PATHS = frozenset((*INTEGERS, "date", "string"))
 """Types that Spark gives to columns in paths, as far as columns know them."""
 SAMPLES = 1 << 16
 """Times that the driver knows of a source, to divide its rows. Parts of a partition differ by a few percent."""
+FEW_ROWS = 10_000_000
+"""Rows whose keys and times the driver reads by itself, if no values are read: some seconds."""
 _FORMATS = {
     "ParquetFileFormat": frozenset[str](),
     "CSVFileFormat": frozenset(("header", "sep", "delimiter", "inferschema")),
@@ -288,7 +290,8 @@ class ColumnWork:
         self._read = [piece for _, pieces in work for piece in pieces]
 
         with spark_errors("source cannot be counted"):
-            self._counted = self._engine.each(partial(_count, spec, each), work)
+            small = spec.spans and sum(piece.rows for piece in self._read) <= FEW_ROWS
+            self._counted = self._engine.each(partial(_count, spec, each), work, small=small)
         keyless = sum(one.keyless for one in self._counted)
         if not self._spans_known and (self._spec.spreads or not keyless):
             self._divide_again(self._read)

@@ -95,9 +95,10 @@ class Processes:
         for process in self._processes:
             process.end()
 
-    def each(self, task: Callable[[_Work], Iterable[_Result]], work: Sequence[_Work]) -> list[_Result]:
+    def each(self, task: Callable[[_Work], Iterable[_Result]], work: Sequence[_Work], *, small: bool = False) -> list[_Result]:
         """The results of a task for each member of `work`, in that order. Raises as `engine.Engine.each`."""
-        return [result for some in self._all([(task, (one,)) for one in work], lambda _: None) for result in some]
+        found = self._all([(task, (one,)) for one in work], lambda _: None, here=small)
+        return [result for some in found for result in some]
 
     def write(self, jobs: Sequence[Writing]) -> list[Part]:
         """The parts that these tasks write. Raises as `engine.Engine.each`."""
@@ -130,17 +131,20 @@ class Processes:
             self._spill = place
             yield place
 
-    def _all(self, calls: Sequence[tuple[Any, tuple[Any, ...]]], told: Callable[[int], None]) -> list[list[Any]]:
-        """The results of these calls."""
+    def _all(
+        self, calls: Sequence[tuple[Any, tuple[Any, ...]]], told: Callable[[int], None], *, here: bool = False
+    ) -> list[list[Any]]:
+        """The results of these calls. `here`: in the calling thread."""
+        here = here or not self._processes
         ended = count(1)
 
         def call(one: tuple[Any, tuple[Any, ...]]) -> list[Any]:
-            found = self._tried(*one)
+            found = self._tried(*one, here=here)
             with self._lock:
                 told(next(ended))
             return found
 
-        if not self._processes:
+        if here:
             return [call(one) for one in calls]
         with ThreadPoolExecutor(len(self._processes), "headgate-task") as threads:
             under_way = [threads.submit(call, one) for one in calls]
@@ -152,20 +156,20 @@ class Processes:
                 self.cancel()
                 raise
 
-    def _tried(self, task: Any, work: tuple[Any, ...]) -> list[Any]:
+    def _tried(self, task: Any, work: tuple[Any, ...], *, here: bool) -> list[Any]:
         for tries_left in reversed(range(TASK_TRIES)):
             if self._cancelled:
                 raise RetryError(Reason.INTERNAL, "the flood was cancelled")
             try:
-                return self._once(task, work)
+                return self._once(task, work, here=here)
             except RetryError:
                 if not tries_left or self._cancelled:
                     raise
         raise AssertionError("a task is tried at least once")
 
-    def _once(self, task: Any, work: tuple[Any, ...]) -> list[Any]:
+    def _once(self, task: Any, work: tuple[Any, ...], *, here: bool) -> list[Any]:
         attempt = next(self._attempts)
-        if not self._processes:
+        if here:
             begin(attempt)
             return list(task(*work))
         with self._lock:

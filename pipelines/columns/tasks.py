@@ -289,7 +289,8 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
 
 def _add_spans(spans: dict[int, tuple[int, int]], numbers: npt.NDArray[np.int64], times_ms: npt.NDArray[np.int64]) -> None:
     """Widen the span of each partition by the times of some rows. -1 in `numbers`: a row has no partition."""
-    order = np.argsort(numbers.astype(np.int32), kind="stable")
+    # numpy sorts numbers of 16 bits by their digits, several times as fast.
+    order = np.argsort(numbers.astype(np.int16 if numbers.max() < 1 << 15 else np.int32), kind="stable")
     firsts = np.flatnonzero(np.diff(numbers[order], prepend=-2))
     lows, highs = np.minimum.reduceat(times_ms[order], firsts), np.maximum.reduceat(times_ms[order], firsts)
     for partition, low, high in zip(numbers[order][firsts].tolist(), lows.tolist(), highs.tolist(), strict=True):

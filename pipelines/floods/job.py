@@ -28,6 +28,7 @@ def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backf
         late_behind=Loaded(part_of(flood, replace(span, late=False)), span.loaded) if span.late else None,
         place=Place(flood.place),
         partitions=partitions,
+        files=flood.files,
         ttl_ms=flood.gate_ttl_ms,
         verify=flood.verify,
     )

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import yaml
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns.adoption import WAYS
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
 from headgate.pipelines.floods.model import (
@@ -20,6 +21,7 @@ from headgate.pipelines.floods.model import (
     Asset,
     Brokers,
     By,
+    Files,
     Flood,
     Occurrences,
     PartitionBy,
@@ -188,6 +190,7 @@ def _flood(section: Section) -> Flood | None:
     catch_up_ms = section.duration_ms("catch_up", default.catch_up_ms, low=1000)
     brokers = _brokers(section)
     place = cast(Place, section.choice("place", ("now", "front"), default.place))
+    files = cast(Files, section.choice("files", WAYS, default.files))
     reservation_ttl_ms = section.duration_ms("reservation_ttl", default.reservation_ttl_ms, low=_TTL_MS_MIN, high=24 * HOUR_MS)
     gate_ttl_ms = section.duration_ms("gate_ttl", default.gate_ttl_ms, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
     verify = section.choice("verify", ("true", "false"), str(default.verify).lower()) == "true"
@@ -201,7 +204,7 @@ def _flood(section: Section) -> Flood | None:
         name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, headers=headers, where=where,
         late=late, partition_by=partition_by, topic_partitions=topic_partitions, partitions=partitions,
         occurrences=occurrences, lead_time_ms=lead_time_ms,
-        deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place,
+        deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place, files=files,
         reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms, verify=verify, groups=groups, asset=asset,
     )  # fmt: skip
 
