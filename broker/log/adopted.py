@@ -73,7 +73,8 @@ def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions
         raise _bad("a row has no key")
     times: Any = np.asarray(table.column("timestamp").combine_chunks().cast(pa.int64()))
     rows = np.flatnonzero(np.isin(found, wanted)) if len(wanted) < partitions else np.arange(len(found))
-    mine, at = found[rows], times[rows]
+    # numpy sorts numbers of 16 bits by their digits, several times as fast.
+    mine, at = found[rows].astype(np.int16 if partitions <= 1 << 15 else np.int32), times[rows]
     order = np.lexsort((at, mine)) if (np.diff(at) < 0).any() else np.argsort(mine, kind="stable")
     table = table.take(pa.array(rows[order], pa.int64()))
     bounds = np.searchsorted(mine[order], [*wanted, partitions])
