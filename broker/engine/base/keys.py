@@ -15,6 +15,8 @@
     cluster/lease/<version>                  the cluster's leader (control/lease_register.py)
     topics/<topic id>/data/...               files of history, by reference
     topics/<topic id>/data/partition=<n>/offset=<offset>-<maker>.parquet    folded files (upkeep/offline.py)
+    topics/<topic id>/data/adopted/<name>.recipe    how adopted rows become records (log/recipe.py)
+    topics/<topic id>/data/adopted/<name>.recipe-<n>.parquet    the files that it names
     topics/<topic id>/metadata/<version>.metadata.json    the topic as an Iceberg table (control/leader_tables.py)
     topics/<topic id>/manifests/...          manifests and manifest lists of the table
 """
