@@ -142,6 +142,7 @@ class LaterBroker(BrokerProcess):
     """A broker with a wall clock that is some days ahead."""
 
     days = 0
+    forked = False
 
     def command(self) -> list[str]:
         program, _, _, *arguments = super().command()

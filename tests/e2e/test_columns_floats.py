@@ -25,7 +25,8 @@ import pyarrow.parquet as pq
 
 from headgate.pipelines.session import session
 from headgate.pipelines.work import counted
-from tests.e2e.test_columns import PARTITIONS, rows_of, same_on_both_ways
+from tests.e2e.test_columns import PARTITIONS, rows_of
+from tests.support.in_process import assert_alike
 
 spark = session("local[2]")
 place = Path(sys.argv[1])
@@ -51,11 +52,11 @@ columns = {
 path = place / "lake"
 path.mkdir()
 pq.write_table(pa.table(columns), path / "a.parquet")
-for number, changed in enumerate(({"value": None}, {}, {"value": "single"}, {"key": "coalesce(payload, single)"})):
-    rows = rows_of(spark, path, **changed)
-    work, counts = counted(spark, rows, PARTITIONS)
-    assert work.engine == "arrow", work.why
-    assert same_on_both_ways(spark, rows, place / str(number)).total == count == counts.total
+expressions = ({"value": None}, {}, {"value": "single"}, {"key": "coalesce(payload, single)"})
+floods = {str(changed): rows_of(spark, path, **changed) for changed in expressions}
+assert {counts.total for counts in assert_alike(floods, place / "found").values()} == {count}
+work, counts = counted(spark, floods["{}"], PARTITIONS)
+assert (work.engine, counts.total) == ("arrow", count), work.why
 columns["payload"] = pa.array([5e-324] * count)
 pq.write_table(pa.table(columns), path / "a.parquet")
 work, counts = counted(spark, rows_of(spark, path, key="payload"), PARTITIONS)

@@ -1,4 +1,4 @@
-"""SIGKILL of Spark's Python workers, of the broker and of the driver, in each phase of a flood on columns; and a flood on executors
+"""SIGKILL of Spark's Python workers, of the broker and of the driver, in phases of a flood on columns; and a flood on executors
 with JVMs of their own, whose rows go through Spark's shuffle. Everything is real.
 
 Compared: the records that a foreign client reads with the source, also after a second run of the same flood, which adds 0 records.
@@ -150,7 +150,7 @@ def workers() -> list[int]:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the workers are found in /proc")
-@pytest.mark.parametrize("phase", STAGES)
+@pytest.mark.parametrize("phase", ["exchange", *(pytest.param(name, marks=pytest.mark.slow) for name in ("count", "write"))])
 def test_python_workers_that_are_killed(
     broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, phase: str
 ) -> None:
@@ -175,7 +175,9 @@ def test_python_workers_that_are_killed(
     check(broker, topic, source, certificate, spark)
 
 
-@pytest.mark.parametrize("phase", [*STAGES, "commit"])
+@pytest.mark.parametrize(
+    "phase", ["write", "commit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("count", "exchange"))]
+)
 def test_a_broker_that_is_killed(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, phase: str) -> None:
     topic = f"broker-{phase}"
     threads: list[threading.Thread] = []

@@ -1,4 +1,6 @@
-"""Floods of CSV and JSON lines on columns against Spark's rows: the same records, or a reason why columns cannot read them."""
+"""Floods of CSV and JSON lines on columns against Spark's rows: the same records, or a reason why columns cannot read them.
+
+Most run in the test's process, against one query of Spark's (`in_process.py`); some go through Spark's workers."""
 
 from __future__ import annotations
 
@@ -16,13 +18,12 @@ from headgate.broker.runtime.errors import RetryError
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.columns import plan as columns_plan
 from headgate.pipelines.columns import writing
-from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.job import ColumnWork, read_source
+from headgate.pipelines.columns.job import read_source
 from headgate.pipelines.plan import SPARK, Rows, records
 from headgate.pipelines.work import RowWork, counted
-from tests.e2e.test_columns import NOW_MS, same_on_both_ways
-from tests.support.in_process import PARTITIONS
+from tests.e2e.test_columns import NOW_MS, result, same_on_both_ways
+from tests.support.in_process import PARTITIONS, assert_alike, assert_found, of_spark, on_columns, written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,17 +47,18 @@ def csv_line(dice: random.Random) -> str:
     return ",".join(fields)
 
 
-def csv_files(place: Path, line: str = "") -> Path:
-    return files(place, "csv", csv_line, [HEADER], line)
+def csv_files(place: Path, line: str = "", count: int = 300) -> Path:
+    return files(place, "csv", csv_line, [HEADER], line, count)
 
 
-def files(place: Path, suffix: str, made: Callable[[random.Random], str], header: list[str], line: str) -> Path:
-    """Three files; one does not end with a line break, one has empty lines. `line` replaces a line of the second file."""
+def files(place: Path, suffix: str, made: Callable[[random.Random], str], header: list[str], line: str, count: int) -> Path:
+    """Three files of `count` lines: one without a line break at its end, one with empty lines. `line` replaces a line of the
+    second file."""
     dice = random.Random(17)
     path = place / "lake"
     path.mkdir()
     for number in range(3):
-        lines = [*header, *(made(dice) for _ in range(300))]
+        lines = [*header, *(made(dice) for _ in range(count))]
         if line and number == 1:
             lines[200] = line
         if number == 2:
@@ -79,8 +81,8 @@ def json_line(dice: random.Random) -> str:
     return json.dumps(row, ensure_ascii=dice.random() < 0.5, separators=dice.choice([(",", ":"), (" , ", " : ")]))
 
 
-def json_files(place: Path, line: str = "") -> Path:
-    return files(place, "json", json_line, [], line)
+def json_files(place: Path, line: str = "", count: int = 300) -> Path:
+    return files(place, "json", json_line, [], line, count)
 
 
 JSON_SCHEMA = "user string, payload string, ms long, n int, good boolean"
@@ -104,31 +106,42 @@ def lines_of(frame: DataFrame, **changed: Any) -> Rows:
     return records(frame, **{**usual, **changed})
 
 
-CHANGED: list[dict[str, Any]] = [{}, {"value": None}, {"key": None, "event_time": None}, {"where": "n > 0 and good"}]
+WHOLE_ROW: dict[str, Any] = {"value": None}
+CHANGED: list[dict[str, Any]] = [{}, WHOLE_ROW, {"where": "n > 0 and good"}]
+PIECES = (1024, 1 << 24, 100)
+"""Bytes of the pieces into which columns divide a file. Most of the last ones have a line or none."""
+FORMATS: dict[str, tuple[Callable[..., Path], Callable[..., Rows]]] = {
+    "csv": (csv_files, csv_rows),
+    "json": (json_files, json_rows),
+}
 
 
-@pytest.mark.parametrize("piece_bytes", [100, 4096, 1 << 24])
-@pytest.mark.parametrize("changed", CHANGED, ids=str)
-def test_csv_gives_the_same_records(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, changed: dict[str, Any]
+@pytest.mark.parametrize("format", FORMATS)
+def test_lines_give_the_same_records(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
+    made, rows_of = FORMATS[format]
+    path = made(tmp_path, count=60)
+    floods = {str(changed): rows_of(spark, path, **changed) for changed in CHANGED}
+    records_of_spark = of_spark(floods)
+    # Without times the order is that of the source, where Spark puts large files first.
+    in_order = rows_of(spark, path / f"0.{format}", key=None, event_time=None)
+    moved = RowWork(spark, in_order, PARTITIONS, "")
+    order_of_spark = result(moved, moved.count(), tmp_path / "rows")[2]
+    for size in PIECES:
+        monkeypatch.setattr(columns_plan, "LINES_BYTES", size)
+        if size == PIECES[-1]:
+            floods = {str(WHOLE_ROW): floods[str(WHOLE_ROW)]}
+        counts = assert_found(floods, records_of_spark, tmp_path / str(size))
+        assert all(some.total for some in counts.values())
+        assert written(on_columns(in_order), tmp_path / f"order {size}")[1] == order_of_spark
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_whole_floods_of_lines_give_the_same_records(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    monkeypatch.setattr(columns_plan, "LINES_BYTES", piece_bytes)
-    path = csv_files(tmp_path)
-    if "event_time" in changed:
-        path /= "0.csv"  # Spark puts large files first
-    assert same_on_both_ways(spark, csv_rows(spark, path, **changed), tmp_path).total > 0
-
-
-@pytest.mark.parametrize("piece_bytes", [100, 4096, 1 << 24])
-@pytest.mark.parametrize("changed", CHANGED, ids=str)
-def test_json_lines_give_the_same_records(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, changed: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(columns_plan, "LINES_BYTES", piece_bytes)
-    path = json_files(tmp_path)
-    if "event_time" in changed:
-        path /= "0.json"
-    assert same_on_both_ways(spark, json_rows(spark, path, **changed), tmp_path).total > 0
+    monkeypatch.setattr(columns_plan, "LINES_BYTES", PIECES[0])
+    made, rows_of = FORMATS[format]
+    assert same_on_both_ways(spark, rows_of(spark, made(tmp_path, count=60), **WHOLE_ROW), tmp_path).total > 0
 
 
 def test_csv_without_a_schema_is_text(spark: SparkSession, tmp_path: Path) -> None:
@@ -136,15 +149,16 @@ def test_csv_without_a_schema_is_text(spark: SparkSession, tmp_path: Path) -> No
     path = csv_files(tmp_path)
     frame = spark.read.option("header", "true").csv(str(path))
     rows = lines_of(frame, event_time="to_timestamp(at)", value="cast(cast(ms as long) as string)", where="date(day) is not null")
-    assert same_on_both_ways(spark, rows, tmp_path).total > 0
-    inferred = spark.read.options(header="true", inferSchema="true", sep=",").csv(str(path))
-    assert same_on_both_ways(spark, lines_of(inferred), tmp_path / "again").total == 900
+    inferred = lines_of(spark.read.options(header="true", inferSchema="true", sep=",").csv(str(path)))
+    counts = assert_alike({"text": rows, "inferred": inferred}, tmp_path / "found")
+    assert counts["text"].total > 0 and counts["inferred"].total == 900
 
 
 def test_csv_without_a_header_with_tabs(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("".join(f"u{number % 7}\t{number},{number}\t{number}\n" for number in range(50)))
     frame = spark.read.options(sep="\t").schema("user string, payload string, ms long").csv(str(tmp_path / "a.tsv"))
-    assert same_on_both_ways(spark, lines_of(frame, event_time="timestamp_millis(ms)"), tmp_path).total == 50
+    rows = lines_of(frame, event_time="timestamp_millis(ms)")
+    assert assert_alike({"": rows}, tmp_path / "found")[""].total == 50
 
 
 def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +167,28 @@ def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_p
     monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
     monkeypatch.setattr(writing, "exchange", None)
     (tmp_path / "a.json").write_text("".join(f'{{"user":"u{one % 7}","payload":"x","ms":{one}}}\n' for one in range(2000)))
-    assert same_on_both_ways(spark, json_rows(spark, tmp_path / "a.json"), tmp_path).total == 2000
+    assert assert_alike({"": json_rows(spark, tmp_path / "a.json")}, tmp_path / "found")[""].total == 2000
 
 
-def assert_takes_rows(spark: SparkSession, rows: Rows, why: str) -> None:
+def assert_unlike(rows: Rows, why: str) -> None:
+    """Columns do not read these rows, for this reason. In this process."""
+    with pytest.raises(UnlikeError) as raised:
+        on_columns(rows).count()
+    assert why in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("format", "line", "why"),
+    [
+        ("csv", "u1,a,2024-02-30 00:00:00,1,1,true,2024-01-01", "no timestamp"),
+        ("json", '{"user":"a","ms":1.0}', "couldn't parse"),
+    ],
+)
+def test_lines_that_columns_do_not_read_take_rows(spark: SparkSession, tmp_path: Path, format: str, line: str, why: str) -> None:
+    """Through Spark's workers. The tests below have all reasons, in this process."""
+    path = (csv_files if format == "csv" else json_files)(tmp_path, line=line)
+    time = "at" if format == "csv" else "ms"
+    rows = FORMATS[format][1](spark, path, where=f"{time} is not null", value="to_json(struct(*))")
     work, counts = counted(spark, rows, PARTITIONS)
     assert (work.engine, counts) == (SPARK, RowWork(spark, rows, PARTITIONS, "").count())
     assert why in work.why
@@ -185,7 +217,7 @@ def assert_takes_rows(spark: SparkSession, rows: Rows, why: str) -> None:
 )
 def test_csv_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line: str, why: str) -> None:
     rows = csv_rows(spark, csv_files(tmp_path, line=line), where="at is not null", value="to_json(struct(*))")
-    assert_takes_rows(spark, rows, why)
+    assert_unlike(rows, why)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +235,7 @@ def test_a_line_of_empty_fields_that_spark_drops(
     frame = spark.read.options(header="true", sep=separator).csv(str(tmp_path / "a.csv"))
     rows = lines_of(frame, value="user", event_time="timestamp_millis(1)")
     assert rows.frame.count() == 2
-    assert_takes_rows(spark, rows, why)
+    assert_unlike(rows, why)
 
 
 @pytest.mark.parametrize(
@@ -224,19 +256,19 @@ def test_a_line_of_empty_fields_that_spark_drops(
 )
 def test_json_that_columns_do_not_read(spark: SparkSession, tmp_path: Path, line: str, why: str) -> None:
     rows = json_rows(spark, json_files(tmp_path, line=line), where="ms is not null", value="to_json(struct(*))")
-    assert_takes_rows(spark, rows, why)
+    assert_unlike(rows, why)
 
 
 def test_doubles_of_json(spark: SparkSession, tmp_path: Path) -> None:
     schema = "user string, payload double, ms long"
-    path = tmp_path / "a.json"
-    for number, (text, fits) in enumerate((("1.5e3", True), ("7", True), ("-0", False), ("NaN", False))):
+    floods = {}
+    for number, text in enumerate(("1.5e3", "7", "-0", "NaN")):
+        path = tmp_path / f"{number}.json"
         path.write_text(f'{{"user":"a","payload":{text},"ms":1}}\n')
-        rows = json_rows(spark, path, schema, value="user", where="payload is not null")
-        if fits:
-            same_on_both_ways(spark, rows, tmp_path / str(number))
-        else:
-            assert "-0 or none" in counted(spark, rows, PARTITIONS)[0].why
+        floods[text] = json_rows(spark, path, schema, value="user", where="payload is not null")
+    assert_unlike(floods.pop("-0"), "-0 or none")
+    assert_unlike(floods.pop("NaN"), "-0 or none")
+    assert_alike(floods, tmp_path / "found")
 
 
 @pytest.mark.parametrize(
@@ -265,19 +297,19 @@ def test_files_that_columns_do_not_read(spark: SparkSession, tmp_path: Path) -> 
         read_source(csv_rows(spark, path))
     (path / "3.csv.gz").unlink()
     (path / "0.csv").write_bytes(b"\xef\xbb\xbf" + (path / "0.csv").read_bytes())
-    assert "byte order mark" in counted(spark, csv_rows(spark, path), PARTITIONS)[0].why
+    assert_unlike(csv_rows(spark, path), "byte order mark")
     (path / "0.csv").write_bytes(b"\n" + (path / "1.csv").read_bytes())
-    assert "empty line" in counted(spark, csv_rows(spark, path), PARTITIONS)[0].why
+    assert_unlike(csv_rows(spark, path), "empty line")
     (path / "0.csv").write_bytes((path / "1.csv").read_bytes() + b"\xff")
-    assert "not UTF-8" in counted(spark, csv_rows(spark, path, where="at is not null"), PARTITIONS)[0].why
+    assert_unlike(csv_rows(spark, path, where="at is not null"), "not UTF-8")
 
 
 def test_lines_that_change_meanwhile_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """The size and the time stay as they were."""
     path = csv_files(tmp_path)
-    source = read_source(csv_rows(spark, path))
+    work = on_columns(csv_rows(spark, path))
     state = os.stat(path / "1.csv")
     (path / "1.csv").write_bytes((path / "1.csv").read_bytes()[:-1] + b" ")
     os.utime(path / "1.csv", ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(RetryError, match=f"changed or vanished.*file=`{path}/1.csv`"):
-        ColumnWork(SparkEngine(spark), source, PARTITIONS).count()
+        work.count()

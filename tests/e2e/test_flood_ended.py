@@ -30,9 +30,9 @@ pytestmark = pytest.mark.timeout(300)
     ("phase", "number"),
     [
         ("starting Spark", signal.SIGINT),
-        ("counting", signal.SIGINT),
+        pytest.param("counting", signal.SIGINT, marks=pytest.mark.slow),
         ("shuffling", signal.SIGTERM),
-        ("shuffling", signal.SIGHUP),
+        pytest.param("shuffling", signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
@@ -56,7 +56,7 @@ def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
     assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
 
 
-@pytest.mark.parametrize("phase", ["counting", "shuffling"])
+@pytest.mark.parametrize("phase", ["counting", pytest.param("shuffling", marks=pytest.mark.slow)])
 def test_a_jvm_that_is_killed_is_told(broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str) -> None:
     """Kill the JVM, as the system does with a process that takes too much memory."""
     topic = f"no-jvm-{phase}"

@@ -7,8 +7,8 @@ Compared, at the end, after one more SIGKILL: the whole topic, read by a foreign
 consumers' reads before each kill. `tests/support/history.py` judges; `test_kill_checkers.py` proves that it can fail. A mismatch
 means that an acked record was lost, repeated, reordered, moved to another offset, or readable before it was safe.
 
-HEADGATE_KILL_ROUNDS sets the number of rounds (`make soak`: 100); HEADGATE_KILL_SEED replays a run's choices (the seed is
-printed at the end).
+`make soak` has 100 rounds of each; HEADGATE_KILL_ROUNDS sets another number, HEADGATE_KILL_SEED replays a run's choices (the seed
+is printed at the end).
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from tests.support.writers import (
 )
 
 SEED = int(os.environ.get("HEADGATE_KILL_SEED", time.time_ns() % 1_000_000))
+SHORT_AND_LONG = pytest.mark.parametrize("rounds", [6, pytest.param(100, marks=pytest.mark.slow)])
 PARTITIONS = 4
 TOPIC = "kill"
 PATIENCE_S = 90.0
@@ -132,7 +133,8 @@ class Ordeal:
 
 
 def run(broker: BrokerProcess, rounds: int, report: Callable[[str], None], label: str, **config: str) -> Ordeal:
-    """Kill `rounds` times under load, then judge. `config`: settings of the topic."""
+    """Kill `rounds` times under load, or as often as HEADGATE_KILL_ROUNDS says, then judge. `config`: settings of the topic."""
+    rounds = int(os.environ.get("HEADGATE_KILL_ROUNDS", rounds))
     draw = random.Random(f"{SEED}-{label}")
     broker.start()
     create_topic(broker.bootstrap, TOPIC, PARTITIONS, **config)
@@ -197,28 +199,30 @@ def read_all(client: Client, broker: BrokerProcess) -> Mapping[int, list[tuple[i
 
 
 @pytest.mark.timeout(3600)
-def test_rounds_on_a_directory(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
-    run(make_broker(), int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "directory")
+@SHORT_AND_LONG
+def test_rounds_on_a_directory(make_broker: BrokerFactory, report: Callable[[str], None], rounds: int) -> None:
+    run(make_broker(), rounds, report, "directory")
 
 
 @pytest.mark.timeout(3600)
-def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Callable[[str], None]) -> None:
+@SHORT_AND_LONG
+def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Callable[[str], None], rounds: int) -> None:
     """The store is behind a proxy that is slow and fails: PUTs of a dead broker take effect after its successor has started."""
     with S3Chaos(s3_server, f"{SEED}-S3") as s3:
         store = f"s3://{s3_server.bucket()}/kill?endpoint={s3.endpoint}"
         # The test judges that the end is clean, not its duration, which such a store and a busy machine may extend.
         broker = make_broker(store, env={**s3_server.environment, "HEADGATE_SHUTDOWN_TIMEOUT_MS": "60s"})
-        run(broker, int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "S3")
+        run(broker, rounds, report, "S3")
         report(f"kill S3: {sum(s3.requests.values()):,} S3 requests, {s3.faults:,} of them broken")
         broker.kill()
 
 
 @pytest.mark.timeout(3600)
-def test_rounds_with_folds_to_files(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
+@SHORT_AND_LONG
+def test_rounds_with_folds_to_files(make_broker: BrokerFactory, report: Callable[[str], None], rounds: int) -> None:
     """All records become Parquet files at once; the processes that write the files are killed, too."""
     at_once = {"OFFLINE_CHECK_INTERVAL_MS": "50ms", "OFFLINE_NICENESS": "0", "WAL_CHECKPOINT_INTERVAL_MS": "200ms"}
     broker = make_broker(env={f"HEADGATE_{name}": value for name, value in at_once.items()})
-    rounds = int(os.environ.get("HEADGATE_KILL_ROUNDS", "8"))
     ordeal = run(broker, rounds, report, "files", offline_after_bytes="0")
     files = list((Path(broker.store) / "topics").rglob("offset=*.parquet"))
     report(f"kill files: {ordeal.folds_killed} folding processes killed, {len(files)} files")
