@@ -810,17 +810,17 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     assert certificate.verified and certificate.added_rows == len(rows)
     assert content(read(broker, "killed")) == expected(rows, PARTITIONS)
 
-    checked = subprocess.run(
-        [*command, "verify", "--topic", "killed", "--certificate", str(proof), "--json"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+    checked = commands.run(
+        ["flood", "verify", "--topic", "killed", "--certificate", str(proof), "--json"], environment, timeout_s=TIMEOUT_S
+    )
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)["verified"] is True
 
-    again = subprocess.run(
-        [*command, "run", "--topic", "killed", "--source", str(path), *options, "--certificate", str(proof)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+    again = commands.run(
+        ["flood", "run", "--topic", "killed", "--source", str(path), *options, "--certificate", str(proof)],
+        environment,
+        timeout_s=TIMEOUT_S,
+    )
     assert again.returncode == 0, again.stderr
     assert "0: the flood was committed before" in again.stdout and "with what the one before it proved" in again.stdout
     kept = Certificate.from_json(proof.read_bytes())
@@ -829,15 +829,13 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     other = json.loads(proof.read_text())
     other["partitions"][1]["source"]["checksum"] = "0" * 16
     proof.write_text(json.dumps(other))
-    wrong = subprocess.run(
-        [*command, "verify", "--topic", "killed", "--certificate", str(proof)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+    wrong = commands.run(["flood", "verify", "--topic", "killed", "--certificate", str(proof)], environment, timeout_s=TIMEOUT_S)
     assert wrong.returncode == 1 and "checksum of the topic" in wrong.stderr and "NO" in wrong.stdout
-    wrong_again = subprocess.run(
-        [*command, "run", "--topic", "killed", "--source", str(path), *options, "--verify", "--certificate", str(proof)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+    wrong_again = commands.run(
+        ["flood", "run", "--topic", "killed", "--source", str(path), *options, "--verify", "--certificate", str(proof)],
+        environment,
+        timeout_s=TIMEOUT_S,
+    )
     assert wrong_again.returncode == 1 and "checksum of the topic" in wrong_again.stderr, "it is read back again, and compared"
     assert "with the source's side of the one before it" in wrong_again.stdout
 

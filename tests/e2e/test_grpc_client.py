@@ -34,7 +34,7 @@ from tests.support.records import Record
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 
 SEED = int(os.environ.get("HEADGATE_KILL_SEED", time.time_ns() % 1_000_000))
-ROUNDS = 8
+ROUNDS = 4
 PARTITIONS = 3
 TOPIC = "kill"
 PATIENCE_S = 90.0
@@ -72,7 +72,7 @@ class Writer:
                     value = payload(self.sent.number, partition, sequence)
                     future = await producer.send(TOPIC, value, partition=partition)
                     future.add_done_callback(lambda done, sequence=sequence: self._note(done, sequence))  # type: ignore[misc]
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
 
     def _note(self, done: asyncio.Future[object], sequence: int) -> None:
         error = done.exception()

@@ -323,6 +323,7 @@ def test_impatient_signals(make_broker: BrokerFactory, signals: tuple[int, ...],
     ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         broker = make_broker()
+        broker.forked = False  # a fork gets no signal that another process ignores
         broker.start()
     finally:
         signal.signal(signal.SIGHUP, ignored)

@@ -56,8 +56,17 @@ def expire(broker: BrokerProcess, topic: str) -> None:
     """Retention by time deletes the records, as the topic's settings say."""
 
 
-@pytest.mark.parametrize("value_bytes", [2_000, 900_000])
-@pytest.mark.parametrize(("config", "delete"), [({"retention_ms": "300"}, expire), ({}, delete_records), ({}, delete_topic)])
+@pytest.mark.parametrize(
+    ("config", "delete", "value_bytes"),
+    [
+        ({"retention_ms": "300"}, expire, 2_000),
+        ({}, delete_records, 2_000),
+        ({}, delete_topic, 900_000),
+        pytest.param({"retention_ms": "300"}, expire, 900_000, marks=pytest.mark.slow),
+        pytest.param({}, delete_records, 900_000, marks=pytest.mark.slow),
+        pytest.param({}, delete_topic, 2_000, marks=pytest.mark.slow),
+    ],
+)
 def test_records_that_are_deleted_leave_memory(
     make_broker: BrokerFactory, value_bytes: int, config: dict[str, str], delete: Callable[[BrokerProcess, str], None]
 ) -> None:
@@ -112,8 +121,15 @@ def test_a_frame_takes_memory_as_it_arrives(make_broker: BrokerFactory) -> None:
     check_raw(broker)
 
 
-@pytest.mark.parametrize("value_bytes", [2_000, 900_000])
-@pytest.mark.parametrize("tail_bytes", [4 * MIB, 128 * MIB])
+@pytest.mark.parametrize(
+    ("tail_bytes", "value_bytes"),
+    [
+        (4 * MIB, 900_000),
+        (128 * MIB, 2_000),
+        pytest.param(4 * MIB, 2_000, marks=pytest.mark.slow),
+        pytest.param(128 * MIB, 900_000, marks=pytest.mark.slow),
+    ],
+)
 def test_readers_that_do_not_read_are_bounded(make_broker: BrokerFactory, tail_bytes: int, value_bytes: int) -> None:
     """Thirty readers request all records and take nothing; the records are in memory and in the store."""
     limit = 16 * MIB

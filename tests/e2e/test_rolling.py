@@ -28,6 +28,8 @@ from tests.support.native import NativeAdmin, NativeReader, NativeWriter
 from tests.support.writers import ConfluentReader, ConfluentWriter, Reader, Running, Writer
 
 PARTITIONS = 6
+PAUSE_S = 0.03
+"""Pause between two bursts of a writer: requests are under way at each moment, and the processors are left to the brokers."""
 
 
 class Load:
@@ -45,6 +47,8 @@ class Load:
             NativeReader(grpc, "t", PARTITIONS),
         ]
         self.others = others
+        for writer in self.writers:
+            writer.pause_s = PAUSE_S
         for one in (*self.writers, *self.readers, *self.others):
             one.start()
 

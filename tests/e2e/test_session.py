@@ -31,7 +31,13 @@ end(spark)
 """
 
 
-@pytest.mark.parametrize("name", ["tmp", "t" * 60], ids=["a short path", "a path too long for a socket"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("tmp", id="a short path"),
+        pytest.param("t" * 60, id="a path too long for a socket", marks=pytest.mark.slow),
+    ],
+)
 def test_java_and_python_talk_through_sockets_that_end_with_the_process(name: str) -> None:
     place = Path("/tmp", f"headgate-test-{os.getpid()}", name)
     place.mkdir(parents=True)

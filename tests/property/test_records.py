@@ -40,7 +40,7 @@ BLOBS = st.one_of(st.none(), st.binary(max_size=40), st.integers(0, 3000).map(la
 HEADERS = st.lists(st.tuples(st.text(max_size=10), st.one_of(st.none(), st.binary(max_size=20))), max_size=4).map(tuple)
 TIMESTAMPS = st.one_of(st.integers(0, 2**41), st.integers(1_700_000_000_000, 1_700_000_001_000))
 RECORDS = st.lists(
-    st.builds(Record, offset=st.just(0), timestamp_ms=TIMESTAMPS, key=BLOBS, value=BLOBS, headers=HEADERS), min_size=1, max_size=30
+    st.builds(Record, offset=st.just(0), timestamp_ms=TIMESTAMPS, key=BLOBS, value=BLOBS, headers=HEADERS), min_size=1, max_size=12
 )
 CODECS = st.sampled_from(list(Codec))
 # kafka-python has no library for the others.

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.simulation import simulate
 
-SEEDS = 24
+SEEDS = 12
 SEEDS_LONG = 4_000
 AGAIN = ("3", "6")
 """Seeds of the first ones that run again, each as a person replays it."""

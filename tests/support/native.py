@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headgate.broker.client import Admin, Consumer, Delivery, GroupAdmin, Producer
-from tests.support.writers import PATIENCE_MS, PAUSE_S, Reader, Running, Writer
+from tests.support.writers import PATIENCE_MS, Reader, Running, Writer
 
 
 class NativeWriter(Writer):
@@ -25,7 +25,7 @@ class NativeWriter(Writer):
                         task = asyncio.create_task(self._note(partition, sequence, future))
                         waiting.add(task)
                         task.add_done_callback(waiting.discard)
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self.pause_s)
             await producer.flush()
             await asyncio.gather(*waiting)
 

@@ -63,7 +63,8 @@ def test_without_a_rate_nothing_is_counted() -> None:
     assert found.admits("10.0.0.1") and not found.empty_s
 
 
-def test_addresses_are_bounded_and_the_failing_ones_stay() -> None:
+def test_addresses_are_bounded_and_the_failing_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "ADDRESSES_MAX", 1000)
     clock = Clock()
     found = Failures(5, clock)
     for number in range(failures.ADDRESSES_MAX - 1):
