@@ -78,7 +78,7 @@ class FileSweeper:
 
     def _is_nobodys(self, key: str, named: set[str]) -> bool:
         topic_id = topic_of(key)
-        if topic_id is None or owner_of(key) in named:
+        if topic_id is None or key in named or owner_of(key) in named:
             return False
         manifest = self._journal.manifest
         if topic_id not in manifest.topics_by_id:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headgate.broker.log.column_encoder import encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.log.compression import Codec
-from headgate.broker.log.parquet import Data, ExtentFile, RowGroup, column_ranges, has_repeats, metadata_of, read_parts
+from headgate.broker.log.parquet import MAGIC, Data, ExtentFile, RowGroup, column_ranges, has_repeats, metadata_of, read_parts
 from headgate.broker.log.recipe import UNIT_BYTES_MAX, Recipe, UnitBytes, UnitFile, Wanted
 from headgate.broker.runtime.errors import InvalidError, Reason
 
@@ -24,26 +24,63 @@ TIMES = pa.timestamp("us", tz="UTC")
 ROWS_AT_A_TIME = 1 << 16
 """Rows that are decoded at once where values repeat: their longest value bounds the bytes."""
 _US = {"ms": 1000, "us": 1}
+_BYTES = (
+    pa.types.is_binary,
+    pa.types.is_string,
+    pa.types.is_large_binary,
+    pa.types.is_large_string,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_binary_view,
+    pa.types.is_string_view,
+)
+"""The types of keys and values."""
 
 
 Group: TypeAlias = tuple[Any, int, Data]
 """The metadata of a file, the number of a row group, and the bytes of its columns."""
 
 
-def ranges_of(metadata: Any, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
-    """(position, bytes) of the columns of a row group that are read, ascending. Raises InvalidError(CORRUPT_MESSAGE) if the file
-    lacks one, or the row group."""
+def ranges_of(metadata: Any, group: int, columns: Sequence[str], data_end: int) -> list[tuple[int, int]]:
+    """(position, bytes) of the columns of a row group that are read, ascending.
+
+    Args:
+        data_end: position in the file at which its footer begins.
+
+    Raises InvalidError(CORRUPT_MESSAGE) if the file lacks one, or the row group; if they lie outside of the file, or are larger
+    than a unit.
+    """
     if group >= metadata.num_row_groups:
         raise _bad(f"there is no row group {group}")
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     if missing := sorted(name for name in columns if paths.count(name) != 1):
         raise _bad(f"there is no column `{missing[0]}`")
-    return column_ranges(metadata, group, columns)
+    ranges = column_ranges(metadata, group, columns)
+    if not metadata.row_group(group).num_rows:
+        return []
+    if any(begin < len(MAGIC) or size <= 0 or begin + size > data_end for begin, size in ranges):
+        raise _bad(f"row group {group} lies outside of its file")
+    chunks = [metadata.row_group(group).column(paths.index(name)) for name in columns]
+    if max(sum(chunk.total_uncompressed_size for chunk in chunks), sum(size for _, size in ranges)) > UNIT_BYTES_MAX:
+        raise _bad(f"row group {group} has more than {UNIT_BYTES_MAX >> 20} MiB")
+    return ranges
 
 
-def check_file(footer: bytes, end: int, columns: tuple[str, str, str]) -> None:
-    """Raise InvalidError, or an error of Arrow, unless a file has these columns, and row groups up to number `end`."""
-    ranges_of(metadata_of(footer), end - 1, columns)
+def check_file(footer: bytes, size_bytes: int, groups: Iterable[int], columns: tuple[str, str, str]) -> list[int]:
+    """The rows of each of some row groups of a file. Raises InvalidError, or an error of Arrow, unless the file has them, with
+    these columns."""
+    metadata = metadata_of(footer)
+    found = []
+    for group in groups:
+        ranges_of(metadata, group, columns, size_bytes - len(footer))
+        found.append(metadata.row_group(group).num_rows)
+    schema = metadata.schema.to_arrow_schema()
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    # Times of 96 bits are read as microseconds.
+    if metadata.schema.column(paths.index(columns[0])).physical_type != "INT96":
+        _check_time(schema.field(columns[0]).type)
+    for name in columns[1:]:
+        _check_bytes(schema.field(name).type)
+    return found
 
 
 def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
@@ -67,6 +104,8 @@ def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions
                 raise _bad(f"a unit has more than {UNIT_BYTES_MAX >> 20} MiB")
             numbers.append(partitions_for_keys(part.column("key").chunk(0), partitions))
             parts.append(part)
+    if not parts:
+        raise _bad("a unit has no rows")
     table = pa.concat_tables(parts).combine_chunks()
     found = np.concatenate(numbers)
     if len(found) and found.min() < 0:
@@ -88,8 +127,9 @@ def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int,
     for place, (file, footer) in enumerate(zip(recipe.files_of(unit), footers, strict=True)):
         metadata = metadata_of(footer)
         numbers = [group for one in unit.groups if one.file == file for group in range(one.first, one.end)]
-        ranges = [ranges_of(metadata, group, recipe.columns) for group in numbers]
         adopted = recipe.files[file]
+        data_end = adopted.size_bytes - len(footer)
+        ranges = [ranges_of(metadata, group, recipe.columns, data_end) for group in numbers]
         files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, numbers, ranges))
         groups.append({group: (place, at) for at, group in enumerate(numbers)})
     places = {file: place for place, file in enumerate(recipe.files_of(unit))}
@@ -108,7 +148,10 @@ def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[mem
     """
     metadata = [metadata_of(file.footer) for file in unit.files]
     groups = ((metadata[file], unit.files[file].groups[place], data[file][place]) for file, place in unit.groups)
-    tables = unit_rows(groups, unit.columns, unit.partitions, [one.partition for one in unit.wanted])
+    try:
+        tables = unit_rows(groups, unit.columns, unit.partitions, [one.partition for one in unit.wanted])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _bad(str(error)) from error
     del data, groups
     for one, rows in zip(unit.wanted, tables, strict=True):
         if rows.num_rows != one.rows:
@@ -121,8 +164,7 @@ def _parts(metadata: Any, number: int, data: Data, columns: tuple[str, str, str]
     rows = metadata.row_group(number).num_rows
     if not rows:
         return
-    raw = sum(size for _, size in ranges_of(metadata, number, columns))
-    group = RowGroup(number, 0, rows, 0, 0, raw, has_repeats(metadata, number, columns[1:]), None, None)
+    group = RowGroup(number, 0, rows, 0, 0, 0, has_repeats(metadata, number, columns[1:]), None, None)
     for table in read_parts(ExtentFile(metadata, columns, (group,), b""), group, data, ROWS_AT_A_TIME):
         # With as few copies as there are: a table that was read whole is in one piece.
         arrays = [_times(table.column(columns[0])), *(_bytes(table.column(name)) for name in columns[1:])]
@@ -134,13 +176,25 @@ def _times(column: Any) -> Any:
     column = column.combine_chunks()
     if column.null_count:
         raise _bad("a row has no time")
-    if not pa.types.is_timestamp(column.type) or column.type.unit not in _US:
-        raise _bad(f"the time is of another type: {column.type}")
+    _check_time(column.type)
     return pa.chunked_array([pa.array(np.asarray(column.cast(pa.int64())) * _US[column.type.unit]).cast(TIMES)])
+
+
+def _check_time(kind: Any) -> None:
+    if not pa.types.is_timestamp(kind) or kind.unit not in _US:
+        raise _bad(f"the time is of another type: {kind}")
+
+
+def _check_bytes(kind: Any) -> None:
+    stored = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    stored = stored.value_type if pa.types.is_dictionary(stored) else stored
+    if not any(is_kind(stored) for is_kind in _BYTES):
+        raise _bad(f"a key or a value is of another type: {kind}")
 
 
 def _bytes(column: Any) -> Any:
     kind = column.type
+    _check_bytes(kind)
     if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         column = column.cast(pa.binary())
     column = column.combine_chunks()

@@ -12,6 +12,8 @@ reader that does not know its version refuses it.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 
 from headgate.broker.log.compression import Codec, compress, decompress
@@ -28,6 +30,10 @@ BYTES_MAX = 16 << 20
 EXPANDED_BYTES_MAX = 128 << 20
 UNITS_MAX = 10_000
 PARTITIONS_MAX = 100_000
+GROUPS_MAX = 1_000_000
+"""Row groups of a recipe: a reader counts those of a unit one by one."""
+ROWS_MAX = 1 << 48
+"""Rows of one partition in a unit: sums of them fit into an offset."""
 UNIT_FILES_MAX = 16
 """Files of one unit: a reader has their footers in memory, and passes so many descriptors to another process."""
 UNIT_BYTES_MAX = 256 << 20
@@ -104,6 +110,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             raise _bad(f"it has no such number of parts. partitions=`{self.partitions}` units=`{len(self.units)}`")
         if len(set(self.columns)) < len(self.columns) or not _RESERVED.isdisjoint((self.key, self.value)):
             raise _bad(f"a column has two meanings, or a name that history uses. columns=`{', '.join(self.columns)}`")
+        if not all(one.path and one.size_bytes > 0 and one.modified_ns >= 0 and one.footer_crc32c >= 0 for one in self.files):
+            raise _bad("a file has no name, no bytes, or no time")
+        if len({one.path for one in self.files}) < len(self.files):
+            raise _bad("a file is named twice")
         for number, unit in enumerate(self.units):
             files = self.files_of(unit)
             partitions = [one.partition for one in unit.shares]
@@ -114,9 +124,19 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
                 and 0 <= unit.data_bytes <= UNIT_BYTES_MAX
                 and partitions == sorted(set(partitions))
                 and all(0 <= one < self.partitions for one in partitions)
-                and all(one.rows > 0 and one.timestamp_min_ms <= one.timestamp_max_ms for one in unit.shares)
+                and all(0 < one.rows <= ROWS_MAX and one.timestamp_min_ms <= one.timestamp_max_ms for one in unit.shares)
             ):
                 raise _bad(f"a unit cannot be. unit=`{number}`")
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        """Raise InvalidError if a row group has two places: its rows would be records twice."""
+        groups = sorted((one.file, one.first, one.end) for unit in self.units for one in unit.groups)
+        if sum(end - first for _, first, end in groups) > GROUPS_MAX:
+            raise _bad(f"it has more than {GROUPS_MAX} row groups")
+        for (file, _, end), (next_file, first, _) in pairwise(groups):
+            if file == next_file and first < end:
+                raise _bad(f"a row group is named twice. file=`{self.files[file].path[:300]}` row_group=`{first}`")
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
@@ -177,13 +197,16 @@ def decode_recipe(data: bytes | memoryview) -> Recipe:
         raise _bad("the object does not begin as one")
     try:
         expanded = bytes(decompress(Codec.ZSTD, data[len(MAGIC) :], EXPANDED_BYTES_MAX))
+    except InvalidError as error:
+        raise _bad(error.message) from error
+    try:
         version = msgspec.msgpack.decode(expanded, type=_Version).version
         if version != VERSION:
             raise InvalidError(
                 Reason.UNSUPPORTED, f"a newer release made the recipe of adopted files: upgrade the brokers. version=`{version}`"
             )
         recipe = msgspec.msgpack.decode(expanded, type=Recipe)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _bad(str(error)) from error
     recipe.check()
     return recipe

@@ -195,16 +195,21 @@ class LocalFiles:
         if copy:
             try:
                 with open(source, "rb") as file:
-                    created = self.put_if_absent(key, iter(lambda: memoryview(file.read(SYNC_STEP_BYTES)), memoryview(b"")))
+                    # If it is there, an earlier try made it, whose answer was lost.
+                    self.put_if_absent(key, iter(lambda: memoryview(file.read(SYNC_STEP_BYTES)), memoryview(b"")))
             except FileNotFoundError as error:
                 raise not_found(source) from error
-            assert created, "the key is new"
             return True
         try:
+            _sync_file(source)
             for _ in range(CREATE_TRIES):
                 with self._parent(key, create=True) as (fds, name):
                     try:
                         os.link(source, name, dst_dir_fd=fds[-1])
+                    except FileExistsError:
+                        # An earlier try made it, whose answer was lost.
+                        if not os.path.samestat(os.stat(source), os.stat(name, dir_fd=fds[-1], follow_symlinks=False)):
+                            raise
                     except FileNotFoundError as error:
                         if not os.path.exists(source):
                             raise not_found(source) from error
@@ -213,6 +218,8 @@ class LocalFiles:
                     self.check_root()
                     return True
             raise _vanishing(key)
+        except FileNotFoundError as error:
+            raise not_found(source) from error
         except OSError as error:
             # Another file system, one without links, too many links, or a file that its owner lets nobody link.
             if error.errno in (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
@@ -518,6 +525,15 @@ class LocalFiles:
     def _vanished(self) -> FatalError:
         message = f"the store's directory vanished or was replaced while in use. path=`{self.root}`"
         return FatalError(Reason.STORE_MISCONFIGURED, message)
+
+
+def _sync_file(path: str) -> None:
+    """Write what the kernel holds of a file to its disk: its writer may not have waited for that. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _vanishing(key: str) -> RetryError:

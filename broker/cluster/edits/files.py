@@ -147,7 +147,7 @@ class CondemnFiles(Edit, frozen=True, tag="condemn_files"):
     paths: list[str]
 
     def check(self, state: Manifest) -> None:
-        condemned = set(map(owner_of, self.paths))
+        condemned = {*self.paths, *map(owner_of, self.paths)}
         for gate in state.gates.all():
             if any(extent.path in condemned for extent in gate.extents):
                 raise InvalidError(Reason.GATE_CONFLICT, f"a file is in use. gate=`{gate.id}`")
@@ -172,7 +172,7 @@ class ForgetFiles(Edit, frozen=True, tag="forget_files"):
 
 def check_paths(state: Manifest, extents: Iterable[ParquetExtent]) -> None:
     """Raise InvalidError(INVALID_REFERENCE) if one of these files is being deleted."""
-    condemned = set(map(owner_of, state.condemned))
+    condemned = {*state.condemned, *map(owner_of, state.condemned)}
     for extent in extents:
         if extent.path in condemned:
             raise InvalidError(

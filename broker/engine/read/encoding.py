@@ -107,8 +107,6 @@ def _columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[list[tuple
     at = 0
     for number, file in enumerate(unit.files):
         groups = []
-        if not isinstance(source, bytes | memoryview):
-            check_unchanged(source[number], file.size_bytes, file.modified_ns)
         for ranges in file.ranges:
             parts = []
             for position, size in ranges:
@@ -118,6 +116,9 @@ def _columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[list[tuple
                 else:
                     parts.append((position, _read(source[number], position, size)))
             groups.append(parts)
+        if not isinstance(source, bytes | memoryview):
+            # After the reads: what was written during one shows.
+            check_unchanged(source[number], file.size_bytes, file.modified_ns)
         yield groups
 
 

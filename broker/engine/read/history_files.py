@@ -6,14 +6,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.read.references import as_extent
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
-from headgate.broker.runtime.tasks import looked_at
+from headgate.broker.runtime.tasks import looked_at, outlast
 from headgate.broker.store.interface import Readable
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ SHARE_BYTES = 50
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
+_Parsed: TypeAlias = tuple[Recipe, dict[int, list[tuple[int, Share]]]]
+"""A recipe, and the rows of each partition in it."""
 
 
 class FileKey(NamedTuple):
@@ -76,7 +78,7 @@ class HistoryFiles:
         """The least recently used first."""
         self._footers_bytes = 0
         self._opening: dict[FileKey, asyncio.Task[OpenFile]] = {}
-        self._recipes: OrderedDict[FileKey, tuple[Recipe, dict[int, list[tuple[int, Share]]]]] = OrderedDict()
+        self._recipes: OrderedDict[FileKey, asyncio.Task[_Parsed]] = OrderedDict()
         self._footers: OrderedDict[FileKey, bytes] = OrderedDict()
         """Footers of adopted files, the least recently used first."""
 
@@ -104,9 +106,9 @@ class HistoryFiles:
             opening.add_done_callback(partial(ended, self._opening, key))
         return opening
 
-    def opening(self) -> Iterable[asyncio.Task[OpenFile]]:
+    def opening(self) -> Iterable[asyncio.Task[Any]]:
         """The tasks under way."""
-        return self._opening.values()
+        return [*self._opening.values(), *self._recipes.values()]
 
     async def adopted_footer(self, extent: ParquetExtent, adopted: AdoptedFile) -> bytes:
         """The footer of a file that the recipe of an extent names. Raises as `HistoryReader.read`."""
@@ -137,15 +139,27 @@ class HistoryFiles:
 
     async def _open_recipe(self, extent: ParquetExtent) -> OpenFile:
         key = FileKey(extent.path, extent.footer_crc32c)
-        if key not in self._recipes:
-            store, name = self.place(extent)
-            data = await store.get_range(name, 0, extent.size_bytes + 1)
-            self._recipes[key] = await self._run(lambda: _parse_recipe(extent, data))
+        task = self._recipes.get(key)
+        if task is None:
+            task = self._recipes[key] = asyncio.get_running_loop().create_task(self._recipe(extent))
+            task.add_done_callback(partial(self._forget_failed, key))
             while len(self._recipes) > RECIPES_KEPT:
                 self._recipes.popitem(last=False)
-        recipe, shares = self._recipes[key]
+        recipe, shares = await outlast(task)
         mine = shares.get(extent.partition, [])
         return OpenFile(await self._run(lambda: _as_file(recipe, mine)), SHARE_BYTES * len(mine), {}, recipe)
+
+    async def _recipe(self, extent: ParquetExtent) -> _Parsed:
+        store, name = self.place(extent)
+        data = await store.get_range(name, 0, extent.size_bytes + 1)
+        parsed: _Parsed = await self._run(lambda: _parse_recipe(extent, data))
+        return parsed
+
+    def _forget_failed(self, key: FileKey, task: asyncio.Task[_Parsed]) -> None:
+        """Done callback: the next reader tries again."""
+        looked_at(task)
+        if (task.cancelled() or task.exception() is not None) and self._recipes.get(key) is task:
+            del self._recipes[key]
 
     async def _footer(self, extent: ParquetExtent) -> bytes:
         """The bytes of a footer."""
@@ -210,7 +224,7 @@ def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
         raise corrupt(extent, error.message) from error
 
 
-def _parse_recipe(extent: ParquetExtent, data: bytes) -> tuple[Recipe, dict[int, list[tuple[int, Share]]]]:
+def _parse_recipe(extent: ParquetExtent, data: bytes) -> _Parsed:
     """A recipe, and the rows of each partition in it."""
     if len(data) != extent.size_bytes or crc32c(data) != extent.footer_crc32c:
         raise corrupt(extent, "is another recipe than its reference says")

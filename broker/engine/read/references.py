@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -17,7 +18,7 @@ import msgspec
 
 from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe, owner_of
+from headgate.broker.log.recipe import BYTES_MAX, RECIPE, AdoptedFile, Groups, Recipe, Share, decode_recipe, owner_of
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.runtime.turns import Turns
@@ -129,6 +130,8 @@ class References:
 
     async def recipe(self, one: ParquetExtent) -> Recipe:
         """The recipe of adopted rows. Raises InvalidError(INVALID_REFERENCE): there is none, or another one than stated."""
+        if one.size_bytes > BYTES_MAX or owner_of(one.path) != one.path or not one.path.endswith(RECIPE):
+            raise _bad(one, f"this is no recipe of adopted files. size_bytes=`{one.size_bytes}`")
         loop = asyncio.get_running_loop()
         data = await self._tail(one, one.size_bytes)
         return await loop.run_in_executor(None, _judge_recipe, one, data)
@@ -138,23 +141,36 @@ class References:
         recipe = await self.recipe(extents[0])
         shares = recipe.shares()
         for one in extents:
+            if (one.size_bytes, one.footer_crc32c) != (extents[0].size_bytes, extents[0].footer_crc32c):
+                raise _bad(one, "the recipe has another size or checksum for another partition")
             _judge_shares(one, [share for _, share in shares.get(one.partition, [])])
-        ends: dict[int, int] = {}
-        for groups in (groups for unit in recipe.units for groups in unit.groups):
-            ends[groups.file] = max(ends.get(groups.file, 0), groups.end)
         for file in recipe.files:
             self._check_path(topic_id, file.path)
             if is_url(file.path) or owner_of(file.path) != extents[0].path:
                 raise _bad(extents[0], f"a recipe names a file that is not its own: {file.path[:300]}")
-        left = iter(ends.items())
+        await self._check_files(extents[0], recipe)
+
+    async def _check_files(self, extent: ParquetExtent, recipe: Recipe) -> None:
+        """Compare the files of a recipe with it."""
+        places: list[list[tuple[int, Groups]]] = [[] for _ in recipe.files]
+        for number, unit in enumerate(recipe.units):
+            for groups in unit.groups:
+                places[groups.file].append((number, groups))
+        rows = [0] * len(recipe.units)
+        left = iter(enumerate(places))
 
         async def judge() -> None:
-            for number, end in left:
-                one = as_extent(extents[0], recipe.files[number])
+            for file, mine in left:
+                one = as_extent(extent, recipe.files[file])
                 footer = await self._footer(one)
-                await asyncio.get_running_loop().run_in_executor(None, _judge_adopted, one, recipe.columns, end, footer)
+                counts = await asyncio.get_running_loop().run_in_executor(None, _judge_adopted, one, recipe.columns, mine, footer)
+                for (number, _), count in zip(mine, counts, strict=True):
+                    rows[number] += count
 
-        await together([judge() for _ in range(min(len(recipe.files), CHECKS_MAX))])
+        await together([judge() for _ in range(min(len(places), CHECKS_MAX))])
+        for number, unit in enumerate(recipe.units):
+            if rows[number] != sum(share.rows for share in unit.shares):
+                raise _bad(extent, f"the files of a unit have another number of rows: {rows[number]}. unit=`{number}`")
 
     async def _check(self, one: ParquetExtent, absolute: bool) -> None:
         footer = await self._footer(one)
@@ -236,15 +252,18 @@ def _judge_shares(one: ParquetExtent, shares: list[Share]) -> None:
     _judge_times(one, [(share.timestamp_min_ms, share.timestamp_max_ms) for share in shares])
 
 
-def _judge_adopted(one: ParquetExtent, columns: tuple[str, str, str], end: int, footer: bytes) -> None:
-    """Compare a footer with what a recipe says of its file: it has the columns, and row groups below `end`. Slow: run it in a
-    thread."""
+def _judge_adopted(
+    one: ParquetExtent, columns: tuple[str, str, str], places: Sequence[tuple[int, Groups]], footer: bytes
+) -> list[int]:
+    """The rows of some row groups of an adopted file, if it has them, and these columns. Slow: run it in a thread."""
     from headgate.broker.log.adopted import check_file
 
     try:
-        check_file(footer, end, columns)
+        numbers = [range(groups.first, groups.end) for _, groups in places]
+        counts = iter(check_file(footer, one.size_bytes, chain.from_iterable(numbers), columns))
     except (InvalidError, OSError, ValueError) as error:
         raise _bad(one, f"a file is not as its recipe says: {error}") from error
+    return [sum(islice(counts, len(some))) for some in numbers]
 
 
 def _bad(one: ParquetExtent, what: str) -> InvalidError:

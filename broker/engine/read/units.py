@@ -172,26 +172,37 @@ class Units:
     async def _encoded(self, extent: ParquetExtent, recipe: Recipe, number: int, unit: UnitBytes) -> list[memoryview]:
         paths = [recipe.files[file].path for file in recipe.files_of(recipe.units[number])]
         places = [self._files.place_of(extent, path) for path in paths]
-        if self._encoders is None or not all(isinstance(store, Files) for store, _ in places):
+        encode = _encode_here if self._encoders is None else self._encoders.encode_unit
+        descriptors = await _opened(places)
+        if descriptors is None:
             source = await _bytes(places, unit)
-            encode = _encode_here if self._encoders is None else self._encoders.encode_unit
             found: list[memoryview] = await outlast(self._run(partial(encode, unit, source)))
             return found
-        descriptors: list[int] = []
         try:
-            for store, key in places:
-                assert isinstance(store, Files), "seen above"
-                descriptor = await store.open_file(key)
-                assert descriptor is not None, "its objects are files"
-                descriptors.append(descriptor)
+            work = self._run(partial(encode, unit, descriptors))
         except BaseException:
             _close(descriptors)
             raise
-        work = self._run(partial(self._encoders.encode_unit, unit, descriptors))
         # Only after the thread has finished with them, also if no reader waits any more.
         work.add_done_callback(lambda _: _close(descriptors))
         encoded: list[memoryview] = await outlast(work)
         return encoded
+
+
+async def _opened(places: Sequence[tuple[Readable, str]]) -> list[int] | None:
+    """A descriptor of each file of a unit; None if a store has no files."""
+    descriptors: list[int] = []
+    try:
+        for store, key in places:
+            descriptor = await store.open_file(key) if isinstance(store, Files) else None
+            if descriptor is None:
+                _close(descriptors)
+                return None
+            descriptors.append(descriptor)
+    except BaseException:
+        _close(descriptors)
+        raise
+    return descriptors
 
 
 def _wanted(one: _Asked) -> Wanted:

@@ -135,7 +135,7 @@ def judge(found: ObjectInfo, manifest: Manifest, needed: Mapping[str, Need], old
         needed: `needs` of the manifest.
         oldest_ms: a file that is older, and that nothing names, is left over.
     """
-    owner = owner_of(found.key)
+    owner = found.key if found.key in needed else owner_of(found.key)
     need = needed.get(owner)
     if need is not None:
         topics = {record.topic for record in need.records} if need.extents else set()

@@ -1,0 +1,143 @@
+"""Recipes of adopted files: what goes in comes out, and hostile bytes are refused.
+
+Runs: the codec on good recipes, on every truncation, and on recipes whose parts contradict each other. A mismatch means that a
+broker serves rows twice, or that one small object takes the memory of a broker.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+
+from headgate.broker.log.compression import Codec, compress
+from headgate.broker.log.recipe import (
+    BYTES_MAX,
+    EXPANDED_BYTES_MAX,
+    GROUPS_MAX,
+    MAGIC,
+    UNIT_BYTES_MAX,
+    UNIT_FILES_MAX,
+    VERSION,
+    AdoptedFile,
+    Groups,
+    Recipe,
+    Share,
+    Unit,
+    decode_recipe,
+    encode_recipe,
+    owner_of,
+    pin_key,
+)
+from headgate.broker.runtime.errors import InvalidError, Reason
+
+FILES = [AdoptedFile(f"topics/t/data/a.recipe-{number:06d}.parquet", 5000, 17 * number, 0xFFFFFFFF) for number in range(2)]
+UNITS = [
+    Unit([Groups(0, 0, 3)], 1 << 20, [Share(0, 5, -7, 3), Share(2, 1, 3, 3)]),
+    Unit([Groups(0, 3, 4), Groups(1, 0, 2)], 1 << 20, [Share(2, 9, 3, 8)]),
+]
+GOOD = Recipe(version=VERSION, partitions=3, key="k", value="v", time="t", files=FILES, units=UNITS)
+
+
+def changed(**fields: Any) -> Recipe:
+    return msgspec.structs.replace(GOOD, **fields)
+
+
+def unit(**fields: Any) -> Recipe:
+    return changed(units=[msgspec.structs.replace(UNITS[0], **fields), UNITS[1]])
+
+
+def file(**fields: Any) -> Recipe:
+    return changed(files=[msgspec.structs.replace(FILES[0], **fields), FILES[1]])
+
+
+def raw(value: Any) -> bytes:
+    return MAGIC + compress(Codec.ZSTD, msgspec.msgpack.encode(value))
+
+
+def test_round_trip() -> None:
+    assert decode_recipe(encode_recipe(GOOD)) == GOOD
+    assert decode_recipe(memoryview(encode_recipe(GOOD))) == GOOD
+    assert GOOD.shares() == {0: [(0, Share(0, 5, -7, 3))], 2: [(0, Share(2, 1, 3, 3)), (1, Share(2, 9, 3, 8))]}
+    assert [GOOD.files_of(one) for one in UNITS] == [[0], [0, 1]]
+
+
+def test_keys_of_pins_name_their_recipe() -> None:
+    assert owner_of(pin_key("topics/t/data/adopted/g.000001.recipe", 12)) == "topics/t/data/adopted/g.000001.recipe"
+    assert owner_of("topics/t/data/partition=0/g.parquet") == "topics/t/data/partition=0/g.parquet"
+
+
+def test_a_newer_version_is_refused_whatever_else_it_holds() -> None:
+    with pytest.raises(InvalidError, match="a newer release made the recipe of adopted files: upgrade the brokers") as caught:
+        decode_recipe(raw({"version": VERSION + 1, "units": "of another shape"}))
+    assert caught.value.reason is Reason.UNSUPPORTED
+
+
+BAD = {
+    "no partitions": changed(partitions=0),
+    "negative partitions": changed(partitions=-1),
+    "too many partitions": changed(partitions=1 << 40),
+    "no files": changed(files=[]),
+    "no units": changed(units=[]),
+    "a column twice": changed(key="v"),
+    "a column of history": changed(value="offset"),
+    "a file without a name": file(path=""),
+    "a file without bytes": file(size_bytes=0),
+    "a negative size": file(size_bytes=-5),
+    "a negative time": file(modified_ns=-1),
+    "a negative checksum": file(footer_crc32c=-1),
+    "a file twice": file(path=FILES[1].path),
+    "no row groups": unit(groups=[]),
+    "an unknown file": unit(groups=[Groups(2, 0, 3)]),
+    "a negative file": unit(groups=[Groups(-1, 0, 3)]),
+    "a negative row group": unit(groups=[Groups(0, -1, 3)]),
+    "an empty range": unit(groups=[Groups(0, 2, 2)]),
+    "a range backwards": unit(groups=[Groups(0, 3, 1)]),
+    "a huge range": unit(groups=[Groups(0, 10, 10 + GROUPS_MAX)]),
+    "a row group twice in a unit": unit(groups=[Groups(0, 0, 2), Groups(0, 1, 3)]),
+    "a row group in two units": unit(groups=[Groups(0, 0, 4)]),
+    "bytes of two units": unit(data_bytes=UNIT_BYTES_MAX + 1),
+    "negative bytes": unit(data_bytes=-1),
+    "a partition twice": unit(shares=[Share(0, 1, 0, 0), Share(0, 1, 0, 0)]),
+    "partitions backwards": unit(shares=[Share(1, 1, 0, 0), Share(0, 1, 0, 0)]),
+    "an unknown partition": unit(shares=[Share(3, 1, 0, 0)]),
+    "a negative partition": unit(shares=[Share(-1, 1, 0, 0)]),
+    "no rows": unit(shares=[Share(0, 0, 0, 0)]),
+    "negative rows": unit(shares=[Share(0, -1, 0, 0)]),
+    "more rows than offsets": unit(shares=[Share(0, 1 << 62, 0, 0)]),
+    "times backwards": unit(shares=[Share(0, 1, 1, 0)]),
+}
+
+
+@pytest.mark.parametrize("recipe", BAD.values(), ids=BAD.keys())
+def test_parts_that_contradict_each_other_are_refused_by_writer_and_reader(recipe: Recipe) -> None:
+    for call in (lambda: encode_recipe(recipe), lambda: decode_recipe(raw(recipe))):
+        with pytest.raises(InvalidError) as caught:
+            call()
+        assert caught.value.reason is Reason.INVALID_RECORD
+
+
+def test_files_of_one_unit_are_few() -> None:
+    files = [AdoptedFile(str(number), 1, 0, 0) for number in range(UNIT_FILES_MAX + 1)]
+    groups = [Groups(number, 0, 1) for number in range(UNIT_FILES_MAX + 1)]
+    with pytest.raises(InvalidError):
+        changed(files=files, units=[Unit(groups, 1, [Share(0, 1, 0, 0)])]).check()
+    changed(files=files, units=[Unit(groups[:-1], 1, [Share(0, 1, 0, 0)])]).check()
+
+
+def test_bytes_that_are_no_recipe_are_refused() -> None:
+    good = encode_recipe(GOOD)
+    nested: bytes = b"\x91" * 100_000 + b"\xc0"
+    deep = MAGIC + compress(Codec.ZSTD, b"\x82\xa7version\x01\xa1x" + nested)
+    bomb = MAGIC + compress(Codec.ZSTD, bytes(EXPANDED_BYTES_MAX + 1))
+    # An array that says that it has four billion members.
+    counted = MAGIC + compress(Codec.ZSTD, b"\x82\xa7version\x01\xa5units\xdd" + struct.pack(">I", 0xFFFFFFFF))
+    some = [good[:size] for size in range(len(good))]
+    some += [b"HGR2" + good[4:], deep, bomb, counted, raw([]), raw({"version": "1"}), raw({}), raw(None), MAGIC + bytes(100)]
+    some += [good[:-1] + b"\xff", MAGIC + bytes(BYTES_MAX)]
+    for data in some:
+        with pytest.raises(InvalidError) as caught:
+            decode_recipe(data)
+        assert caught.value.reason is Reason.INVALID_RECORD, data[:40]
