@@ -30,6 +30,7 @@ from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.path import ReadPath
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.references import References
+from headgate.broker.engine.read.units import with_recipe
 from headgate.broker.engine.running import Running
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
@@ -123,6 +124,7 @@ class Engine:
             codec=Codec.named(settings.history_compression),
             encoders=encoders,
             pools=pools,
+            led=lambda extent: with_recipe(extent, self.manifest, self.logs_by_id),
         )
         self.tables = Tables(store)
         self._reader = StoreReader(store, incarnation_id, settings.read_cache_bytes, self.history)

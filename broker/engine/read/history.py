@@ -24,7 +24,7 @@ from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
 from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
-from headgate.broker.engine.read.units import Units, first_in, greatest_in, group_of
+from headgate.broker.engine.read.units import Led, Units, first_in, greatest_in, group_of
 from headgate.broker.log.compression import Codec
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
@@ -79,6 +79,7 @@ class HistoryReader:
             cache.
         encoders: encode the row groups; closed with the reader. None: threads of this process encode them.
         pools: makes the reader's threads.
+        led: the extents with the same recipe as an extent of adopted rows, of all partitions that are read here.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class HistoryReader:
         codec: Codec = Codec.NONE,
         encoders: Encoders | None = None,
         pools: Pools = Pool,
+        led: Led = lambda extent: (),
     ) -> None:
         self._codec = codec
         self._encoders = encoders
@@ -100,7 +102,7 @@ class HistoryReader:
         self._room = asyncio.Semaphore(parallel + 1)
         self._files = HistoryFiles(locate, self._run, self._shared)
         in_pool = partial(self._run, pool=self._encode_work)
-        self._units = Units(self._files, in_pool, self._room, self._shared, encoders, codec)
+        self._units = Units(self._files, in_pool, self._room, self._shared, led, self._has_unit, encoders, codec)
         self._part_bytes = max(cache_bytes_max // 2, PART_BYTES_MIN)
         self.cache = HistoryCache(cache_bytes_max)
         self._small_cache_told_s = -SMALL_CACHE_TOLD_S
@@ -302,6 +304,9 @@ class HistoryReader:
         key = self._key(extent, file, encoded.bases[0])
         if not self._closed and key not in self.cache:
             self._keep(key, encoded)
+
+    def _has_unit(self, extent: ParquetExtent, file: OpenFile, index: int) -> bool:
+        return self._key(extent, file, extent.base_offset + file.footer.groups[index].first_row) in self.cache
 
     def _rest_later(self) -> None:
         """End the processes when they have had nothing to do for a time."""

@@ -2,19 +2,23 @@
 
 A unit has rows of many partitions (`log/recipe.py`), and to decode it is the larger part of the work. So one decoding makes the
 batches of every partition that a reader waits for, and of those whose readers have come to the units before it a short time ago.
+Whoever begins to read a recipe mostly reads all of its partitions, so for the first seconds all of them count as near.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.gates import ParquetExtent, topic_of
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.read.encoding import Encoders, UnitSource, encode_unit
 from headgate.broker.engine.read.history_cache import EncodedGroup
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
@@ -28,6 +32,8 @@ from headgate.broker.store.interface import Files, Readable
 
 NEAR_S = 10.0
 """Seconds after which a reader that has not returned counts as gone."""
+START_S = 2.0
+"""Seconds from the first read of a recipe in which all of its partitions count as near: those of a fetch come one after another."""
 NEAR_MAX = 10_000
 """Partitions whose readers are remembered."""
 
@@ -47,6 +53,7 @@ class _Asked(NamedTuple):
     at: int
 
 
+Led: TypeAlias = Callable[[ParquetExtent], Iterable[ParquetExtent]]
 Keep: TypeAlias = Callable[[ParquetExtent, OpenFile, int, EncodedGroup], None]
 
 
@@ -59,12 +66,21 @@ class _Reader(NamedTuple):
     at_s: float
 
 
+class _Streak(NamedTuple):
+    """A time in seconds in which a recipe is read again and again."""
+
+    began_s: float
+    last_s: float
+
+
 class Units:
     """The units of one reader of history.
 
     Args:
         run: runs a call in the threads that encode.
         room: bounds the units in memory.
+        led: the extents with the same recipe that this broker reads.
+        has: True if the batches of a partition in a unit are in the cache.
         shared: awaits a task that other callers also await.
     """
 
@@ -74,6 +90,8 @@ class Units:
         run: Run,
         room: asyncio.Semaphore,
         shared: Callable[[asyncio.Task[Any]], Awaitable[Any]],
+        led: Led,
+        has: Callable[[ParquetExtent, OpenFile, int], bool],
         encoders: Encoders | None,
         codec: Codec,
     ) -> None:
@@ -86,7 +104,11 @@ class Units:
         self._asked: dict[tuple[str, int, int], dict[UnitKey, _Asked]] = {}
         """What is waited for, of each unit that nobody decodes yet: by path and checksum of the recipe, and number."""
         self._under_way: dict[Hashable, asyncio.Task[dict[UnitKey, EncodedGroup]]] = {}
+        self._led = led
+        self._has = has
         self._near: OrderedDict[FileKey, _Reader] = OrderedDict()
+        self._streaks: OrderedDict[tuple[str, int], _Streak] = OrderedDict()
+        """Of recipes, by path and checksum."""
 
     def tasks(self) -> Sequence[asyncio.Task[Any]]:
         """The tasks under way."""
@@ -94,7 +116,12 @@ class Units:
 
     def reads(self, extent: ParquetExtent, file: OpenFile, index: int, now_s: float) -> None:
         """A reader has come to a unit."""
-        key = file_key(extent)
+        key, recipe = file_key(extent), (extent.path, extent.footer_crc32c)
+        streak = self._streaks.pop(recipe, None)
+        began_s = now_s if streak is None or now_s - streak.last_s >= NEAR_S else streak.began_s
+        self._streaks[recipe] = _Streak(began_s, now_s)
+        if len(self._streaks) > NEAR_MAX:
+            self._streaks.popitem(last=False)
         self._near.pop(key, None)
         self._near[key] = _Reader(extent, file, file.footer.groups[index].number, now_s)
         if len(self._near) > NEAR_MAX:
@@ -133,8 +160,8 @@ class Units:
     async def _decode(self, place: tuple[str, int, int], recipe: Recipe, keep: Keep) -> dict[UnitKey, EncodedGroup]:
         async with self._room:
             asked = self._asked.pop(place)
-            for key, one in self._others(place).items():
-                asked.setdefault(key, one)
+            for one in await self._others(place, next(iter(asked.values())).extent):
+                asked.setdefault(UnitKey(file_key(one.extent), one.at), one)
             wanted = sorted(asked.items(), key=lambda one: one[1].extent.partition)
             extent = wanted[0][1].extent
             unit = await self._unit(extent, recipe, place[2], [_wanted(one) for _, one in wanted])
@@ -150,17 +177,26 @@ class Units:
             keep(one.extent, one.file, one.at, found[key])
         return found
 
-    def _others(self, place: tuple[str, int, int]) -> dict[UnitKey, _Asked]:
-        """The partitions of a unit whose readers are near."""
+    async def _others(self, place: tuple[str, int, int], extent: ParquetExtent) -> list[_Asked]:
+        """The partitions of a unit whose readers are near, and whose batches are not there yet."""
         path, crc, number = place
         now_s = asyncio.get_running_loop().time()
-        found: dict[UnitKey, _Asked] = {}
-        for key, reader in self._near.items():
-            if (key.path, key.footer_crc32c) == (path, crc) and reader.unit <= number and now_s - reader.at_s < NEAR_S:
-                numbers = [group.number for group in reader.file.footer.groups]
-                if number in numbers:
-                    index = numbers.index(number)
-                    found[UnitKey(key, index)] = _Asked(reader.extent, reader.file, index)
+        files = {
+            key: (one.extent, one.file)
+            for key, one in self._near.items()
+            if (key.path, key.footer_crc32c) == (path, crc) and one.unit <= number and now_s - one.at_s < NEAR_S
+        }
+        streak = self._streaks.get((path, crc))
+        if streak is not None and now_s - streak.began_s < START_S:
+            for one in self._led(extent):
+                if file_key(one) not in self._near:
+                    files[file_key(one)] = one, await self._files.open(one)
+        found = []
+        for other, file in files.values():
+            numbers = [group.number for group in file.footer.groups]
+            at = bisect_left(numbers, number)
+            if numbers[at : at + 1] == [number] and not self._has(other, file, at):
+                found.append(_Asked(other, file, at))
         return found
 
     async def _unit(self, extent: ParquetExtent, recipe: Recipe, number: int, wanted: list[Wanted]) -> UnitBytes:
@@ -203,6 +239,18 @@ async def _opened(places: Sequence[tuple[Readable, str]]) -> list[int] | None:
         _close(descriptors)
         raise
     return descriptors
+
+
+def with_recipe(
+    extent: ParquetExtent, manifest: Manifest, logs: Mapping[uuid.UUID, Sequence[object | None]]
+) -> Iterable[ParquetExtent]:
+    """The extents with the recipe of this one, of partitions that this broker leads. `logs`: by topic; None: another one leads."""
+    topic_id = topic_of(extent.path)
+    mine = () if topic_id is None else logs.get(topic_id, ())
+    for gate in () if topic_id is None else manifest.gates.of(topic_id).values():
+        for one in gate.extents:
+            if one.path == extent.path and one.partition < len(mine) and mine[one.partition] is not None:
+                yield one
 
 
 def _wanted(one: _Asked) -> Wanted:
