@@ -34,6 +34,7 @@ TITLES = {
     "folds": "Folds of live records to Parquet (local store, wal.fsync=never)",
     "tables": "Topics as tables: plans of queries and loads against the files that the topic has already",
     "flood": "Floods from Spark by reference (local store, wal.fsync=never)",
+    "adopted": "Floods that adopt the source's files, against floods that write their own",
     "sink": "Floods against Spark's Kafka sink into Apache Kafka, in turn; both servers with their default durability",
     "security": "TLS, logins, permissions and attacks (store memory:; CPU is the broker's)",
 }

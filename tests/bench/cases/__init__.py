@@ -1,6 +1,7 @@
 """All cases of the benchmark, in the order in which they run."""
 
 from tests.bench.cases import (
+    adopted,
     cold,
     durable,
     fetch,
@@ -32,6 +33,7 @@ ALL: list[Case] = [
     *folds.CASES,
     *tables.CASES,
     *flood.CASES,
+    *adopted.CASES,
     *sink.CASES,
     *sink_shapes.CASES,
     *security.CASES,
