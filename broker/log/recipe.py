@@ -38,7 +38,7 @@ UNIT_FILES_MAX = 16
 """Files of one unit: a reader has their footers in memory, and passes so many descriptors to another process."""
 UNIT_BYTES_MAX = 256 << 20
 """Decoded bytes of the columns of a unit, as of a row group of history: a reader holds a unit in memory."""
-_RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
+RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
 """Columns of history that a key or a value cannot be."""
 
 
@@ -108,7 +108,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         """Raise InvalidError(INVALID_RECORD) if its parts contradict each other."""
         if not 0 < self.partitions <= PARTITIONS_MAX or not 0 < len(self.units) <= UNITS_MAX or not self.files:
             raise _bad(f"it has no such number of parts. partitions=`{self.partitions}` units=`{len(self.units)}`")
-        if len(set(self.columns)) < len(self.columns) or not _RESERVED.isdisjoint((self.key, self.value)):
+        if len(set(self.columns)) < len(self.columns) or not RESERVED.isdisjoint((self.key, self.value)):
             raise _bad(f"a column has two meanings, or a name that history uses. columns=`{', '.join(self.columns)}`")
         if not all(one.path and one.size_bytes > 0 and one.modified_ns >= 0 and one.footer_crc32c >= 0 for one in self.files):
             raise _bad("a file has no name, no bytes, or no time")

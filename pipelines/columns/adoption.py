@@ -17,6 +17,7 @@ from headgate.broker.client.upload import Uploader
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.recipe import (
     RECIPE,
+    RESERVED,
     UNIT_BYTES_MAX,
     UNIT_FILES_MAX,
     VERSION,
@@ -49,10 +50,15 @@ UNIT_BYTES = 32 << 20
 RECIPE_BYTES = 1 << 30
 """Decoded bytes of a recipe: retention and folds take the rows of a recipe as a whole."""
 RECIPE_UNITS = 2000
+RECIPE_SHARES = 500_000
+"""Shares of partitions in units: brokers hold those of a recipe in memory, 200 bytes each."""
 
 
 class NotAdoptedError(Exception):
     """The files of a source are not adopted; the text says why."""
+
+
+_BYTES = "bytes or text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,10 @@ class Columns:
     time: str
     key: str
     value: str
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.time, self.key, self.value
 
 
 @dataclass(slots=True)
@@ -73,7 +83,8 @@ class PlannedUnit:
 
     @property
     def raw_bytes(self) -> int:
-        return sum(piece.raw_bytes for piece in self.pieces)
+        """Decoded bytes, at most."""
+        return sum(one.decoded_bytes for one in self.counted)
 
     @property
     def files(self) -> set[str]:
@@ -104,21 +115,23 @@ def columns_of(query: Query, has_key: bool) -> Columns:
         raise NotAdoptedError("the records have headers")
     if any(name.startswith("_tie_") for name in query.outputs):
         raise NotAdoptedError("the flood orders rows of the same time")
-    found = Columns(*(_column(query.outputs[name]) or "" for name in ("timestamp", "key", "value")))
-    for what, name in (("event time", found.time), ("key", found.key), ("value", found.value)):
+    time, key, value = (query.outputs[name] for name in ("timestamp", "key", "value"))
+    found = Columns(_column(time, ("timestamp", "timestamp_ntz")), *(_column(one, ("string", "binary")) for one in (key, value)))
+    for what, name, kinds in (("event time", found.time, "time"), ("key", found.key, _BYTES), ("value", found.value, _BYTES)):
         if not name:
-            raise NotAdoptedError(f"the {what} is more than a column of bytes, text or time")
+            raise NotAdoptedError(f"the {what} is more than a column of {kinds}")
+    if reserved := sorted({found.key, found.value} & RESERVED):
+        raise NotAdoptedError(f"a column has a name that history uses. column=`{reserved[0]}`")
     if len({found.time, found.key, found.value}) < 3:
         raise NotAdoptedError("a column is used twice")
     return found
 
 
-def _column(node: Node) -> str | None:
-    """The name of the column whose bytes, or whose times, an output has."""
-    while node.function == "cast" and node.arguments[0].kind in ("string", "binary", "timestamp_ntz", "timestamp"):
+def _column(node: Node, kinds: tuple[str, ...]) -> str:
+    """The name of the column of these kinds whose bytes, or whose times, an output has; empty for anything else."""
+    while node.function == "cast" and node.kind in kinds:
         node = node.arguments[0]
-    is_plain = node.function == "column" and node.kind in ("string", "binary", "timestamp", "timestamp_ntz")
-    return node.name if is_plain else None
+    return node.name if node.function == "column" and node.kind in kinds else ""
 
 
 def units_of(pieces: Sequence[Piece], counted: Sequence[Counted]) -> list[PlannedUnit]:
@@ -160,17 +173,19 @@ def units_of(pieces: Sequence[Piece], counted: Sequence[Counted]) -> list[Planne
     return found
 
 
-def _recipes(units: Sequence[PlannedUnit]) -> Iterator[list[PlannedUnit]]:
+def recipes_of(units: Sequence[PlannedUnit]) -> Iterator[list[PlannedUnit]]:
     """The units of each recipe. A file belongs to one recipe, unless a single file is larger than some."""
     some: list[PlannedUnit] = []
-    size = 0
+    size = shares = 0
     for unit in units:
-        full = size >= RECIPE_BYTES or len(some) >= RECIPE_UNITS
-        if some and full and (not unit.files & some[-1].files or size >= 8 * RECIPE_BYTES or len(some) >= 2 * RECIPE_UNITS):
+        full = max(len(some) / RECIPE_UNITS, shares / RECIPE_SHARES)
+        whole = (full >= 1 or size >= RECIPE_BYTES) and not unit.files & some[-1].files if some else False
+        if whole or (some and (full >= 2 or size >= 8 * RECIPE_BYTES)):
             yield some
-            some, size = [], 0
+            some, size, shares = [], 0, 0
         some.append(unit)
         size += unit.raw_bytes
+        shares += len(unit.shares())
     if some:
         yield some
 
@@ -196,7 +211,7 @@ class Adoption:
         """
         written: dict[int, Written] = {}
         with Uploader(job.store_url) as uploader:
-            for number, units in enumerate(_recipes(self.units)):
+            for number, units in enumerate(recipes_of(self.units)):
                 key = f"{job.prefix}adopted/{job.name}.{number:06d}{RECIPE}"
                 files = {piece.file.path: piece.file for unit in units for piece in unit.pieces}
                 kept = self._keep(uploader, key, list(files.values()))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
-from headgate.pipelines.columns.adoption import REWRITE, Adoption, NotAdoptedError, columns_of, units_of
+from headgate.pipelines.columns.adoption import REWRITE, Adoption, Columns, NotAdoptedError, columns_of, units_of
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
@@ -244,6 +244,13 @@ class ColumnWork:
         self._files = files
         self._proves = proves
         self._adoption: Adoption | None = None
+        self._columns: Columns | None = None
+        self._why_not = ""
+        if files != REWRITE:
+            try:
+                self._columns = _adoptable(source)
+            except NotAdoptedError as error:
+                self._why_not = str(error)
         rows = sum(piece.rows for piece in source.pieces)
         self._spec = Spec(
             source.query,
@@ -253,9 +260,8 @@ class ColumnWork:
             spreads=not source.has_key,
             lines=source.lines,
             limits=source.limits,
-            spans=files != REWRITE,
+            spans=self._columns is not None,
         )
-        self._source = source
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
         self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), engine.slots, source.limits)
@@ -269,6 +275,8 @@ class ColumnWork:
 
     def count(self) -> Counts:
         """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do."""
+        if self._why_not:
+            self._not_adopted(self._why_not)
         if self._count() and not self._spec.spreads:
             # Another pass, for their content says where these rows go.
             self._spec = replace(self._spec, spreads=True)
@@ -277,7 +285,7 @@ class ColumnWork:
         keyless = sum(one.keyless for one in self._counted)
         totals = tuple(map(sum, zip(*(one.rows for one in self._counted), strict=True))) or (0,) * spec.partitions
         check_nulls(sum(one.nulls for one in self._counted), sum(totals))
-        if self._files != REWRITE:
+        if self._columns is not None:
             self._adopt()
         lows = [one.low_us // 1000 for one in self._counted if one.low_us is not None]
         highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
@@ -287,11 +295,12 @@ class ColumnWork:
         """Count the rows. Returns the number of those without a key."""
         work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
         spec, each = self._spec, not self._spans_known or self._spec.spans
+        measured = () if self._columns is None else self._columns.names
         self._read = [piece for _, pieces in work for piece in pieces]
 
         with spark_errors("source cannot be counted"):
             small = spec.spans and sum(piece.rows for piece in self._read) <= FEW_ROWS
-            self._counted = self._engine.each(partial(_count, spec, each), work, small=small)
+            self._counted = self._engine.each(partial(_count, spec, each, measured), work, small=small)
         keyless = sum(one.keyless for one in self._counted)
         if not self._spans_known and (self._spec.spreads or not keyless):
             self._divide_again(self._read)
@@ -299,16 +308,14 @@ class ColumnWork:
 
     def _adopt(self) -> None:
         """Decide whether the source's files are adopted. Raises InvalidError if they must be, and cannot."""
-        source, spec = self._source, self._spec
+        assert self._columns is not None, "its records are columns"
         try:
-            if source.lines is not None or any(piece.file.names for piece in source.pieces):
-                raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
-            columns = columns_of(source.query, source.has_key)
-            if any(columns.key == name or columns.value == name for piece in source.pieces for name, _ in piece.file.values):
-                raise NotAdoptedError("the key or the value is in the files' paths")
             if sum(one.keyless for one in self._counted):
                 raise NotAdoptedError("rows without a key are spread by their content")
-            self._adoption = Adoption(columns, tuple(units_of(self._read, self._counted)), spec.partitions, self._files)
+            if formed := next((one.formed for one in self._counted if one.formed), ""):
+                raise NotAdoptedError(f"the text of a column is not what its file has. column=`{formed}`")
+            units = tuple(units_of(self._read, self._counted))
+            self._adoption = Adoption(self._columns, units, self._spec.partitions, self._files)
         except NotAdoptedError as error:
             self._not_adopted(str(error))
         else:
@@ -387,9 +394,27 @@ class ColumnWork:
 # The following run in the tasks.
 
 
-def _count(spec: Spec, each: bool, task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
+def _adoptable(source: Source) -> Columns:
+    """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
+    if source.lines is not None or any(piece.file.names for piece in source.pieces):
+        raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
+    columns = columns_of(source.query, source.has_key)
+    if any(name in columns.names for piece in source.pieces for name, _ in piece.file.values):
+        raise NotAdoptedError("the event time, the key or the value is in the files' paths")
+    return columns
+
+
+def _count(spec: Spec, each: bool, measured: tuple[str, ...], task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
     number, pieces = task
-    return [tasks.count(spec, number, (piece,)) for piece in pieces] if each else [tasks.count(spec, number, pieces)]
+    if not each:
+        return [tasks.count(spec, number, pieces)]
+    found = []
+    for piece in pieces:
+        counted = tasks.count(spec, number, (piece,))
+        if measured:
+            tasks.measure(counted, piece, measured)
+        found.append(counted)
+    return found
 
 
 def _write_stretch(spec: Spec, job: Job, task: tuple[int, tuple[tuple[Piece, ...], ...]]) -> list[Part]:

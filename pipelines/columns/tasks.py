@@ -22,6 +22,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.batches import joined
+from headgate.pipelines.columns.decoded import decoded_bytes, formed_column
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, TIMESTAMP, Query, array_of, arrow_type, passes
 from headgate.pipelines.columns.kinds import of_kind
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
@@ -89,6 +90,10 @@ class Counted:
     """(partition, time) of some rows."""
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The least and the greatest time of each partition's rows, in milliseconds; only if `Spec.spans`."""
+    decoded_bytes: int = 0
+    """Of the columns of a record, at most; only if `Spec.spans`."""
+    formed: str = ""
+    """A column whose text is not what its file has, such as one of UUIDs; only if `Spec.spans`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +290,15 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
         seen += rows
     counted.rows = totals.tolist()
     return counted
+
+
+def measure(counted: Counted, piece: Piece, columns: tuple[str, ...]) -> None:
+    """Add the decoded size of a piece's columns to its count. Raises as `count`."""
+    try:
+        counted.decoded_bytes = decoded_bytes(piece, columns)
+        counted.formed = formed_column(piece.file, columns)
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(error, piece.file, "a file") from error
 
 
 def _add_spans(spans: dict[int, tuple[int, int]], numbers: npt.NDArray[np.int64], times_ms: npt.NDArray[np.int64]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,30 +206,38 @@ async def test_look_ups_by_time(store: Store, make_reader: MakeReader, encoders:
 # -- files that are not those that were counted
 
 
-async def _missing(store: LocalStore, path: Path) -> None:
+def _missing(path: Path) -> None:
     path.unlink()
 
 
-async def _truncated(store: LocalStore, path: Path) -> None:
+def _truncated(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-async def _longer(store: LocalStore, path: Path) -> None:
+def _longer(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"more")
 
 
-async def _replaced(store: LocalStore, path: Path) -> None:
+def _replaced(path: Path) -> None:
     data = adopted(1200).files[1]
     path.unlink()
     path.write_bytes(data)
 
 
-async def _overwritten(store: LocalStore, path: Path) -> None:
+def _overwritten(path: Path) -> None:
     """The same size, the same footer, other rows."""
     with path.open("r+b") as file:
         file.seek(200)
         file.write(b"\0" * 50)
+
+
+def _spoil(path: Path, spoil: Callable[[Path], None]) -> None:
+    before = path.stat()
+    spoil(path)
+    if path.exists() and path.stat().st_mtime_ns == before.st_mtime_ns:
+        # A file system's clock may not have moved.
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["processes", "threads"])
@@ -237,21 +245,18 @@ async def _overwritten(store: LocalStore, path: Path) -> None:
 @pytest.mark.parametrize("spoil", [_missing, _truncated, _longer, _replaced, _overwritten])
 async def test_a_changed_file_harms_its_own_offsets_alone(
     directory: LocalStore, make_reader: MakeReader, encoders: CountedEncoders, tmp_path: Path, alone: bool, cached: bool,
-    spoil: Callable[[LocalStore, Path], Awaitable[None]],
+    spoil: Callable[[Path], None],
 ) -> None:  # fmt: skip
     source = adopted(COUNT)
     paths = [tmp_path / "store" / file.path for file in source.recipe.files]
     await put(directory, source)
-    source.modified_ns = [path.stat().st_mtime_ns for path in paths]
+    source.modified_ns = [os.stat(path).st_mtime_ns for path in paths]
     extents = await put_recipe(directory, source)
     reader = make_reader(directory, None if alone else encoders, cache_bytes_max=0)
     if cached:
         for extent in extents.values():
             await reader.read(extent, extent.end_offset - 1, 1)
-    before = paths[1].stat()
-    await spoil(directory, paths[1])
-    if paths[1].exists() and paths[1].stat().st_mtime_ns == before.st_mtime_ns:
-        os.utime(paths[1], ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    await asyncio.to_thread(_spoil, paths[1], spoil)
     for partition, extent in extents.items():
         # Units of the first file alone: those before the first unit with rows of the second one.
         good = sum(

@@ -1,0 +1,90 @@
+"""The decoded size of columns, from a file's footer and its dictionaries: what a broker that reads them has in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.broker.log.column_schema import lengths
+from headgate.broker.log.parquet import metadata_of
+from headgate.broker.log.recipe import UNIT_BYTES_MAX
+from headgate.pipelines.columns.files import footer_of
+from headgate.pipelines.columns.layout import READ_BYTES, Piece, SourceFile
+from headgate.pipelines.iceberg_columns import is_uuid
+
+ROW_BYTES = 9
+"""Of a row in a column beside its bytes: where it begins, and whether it is null."""
+SMALL_BYTES = 1 << 20
+"""Up to this size nothing but the footer is read to know it."""
+FILES_KEPT = 8
+ROWS = 1 << 9
+"""Rows that are read at once where their values may be far larger than in the file."""
+
+
+def decoded_bytes(piece: Piece, columns: Sequence[str]) -> int:
+    """Bytes of these columns of a row group, decoded; at most so many. Raises OSError, RetryError, and errors of Arrow."""
+    metadata = _metadata(piece.file)
+    group = metadata.row_group(piece.group)
+    chunks = [group.column(index) for index in range(metadata.num_columns)]
+    return sum(_of_chunk(piece, metadata, chunk) for chunk in chunks if chunk.path_in_schema in columns)
+
+
+def formed_column(file: SourceFile, columns: Sequence[str]) -> str:
+    """The first of these columns whose text is not what the file has; empty if there is none."""
+    schema = _metadata(file).schema.to_arrow_schema()
+    return next((name for name in columns if name in schema.names and is_uuid(schema.field(name).type)), "")
+
+
+@lru_cache(maxsize=FILES_KEPT)
+def _metadata(file: SourceFile) -> Any:
+    with file.open() as handle:
+        return metadata_of(footer_of(handle, file.state.size_bytes))
+
+
+def _of_chunk(piece: Piece, metadata: Any, chunk: Any) -> int:
+    """Each value is in the chunk as it is, or in its dictionary, or begins as the value before it."""
+    rows, name, size = piece.rows, chunk.path_in_schema, chunk.total_uncompressed_size
+    beside = rows * ROW_BYTES
+    if chunk.physical_type != "BYTE_ARRAY":
+        width = metadata.schema.column(metadata.schema.names.index(name)).length if chunk.physical_type[:5] == "FIXED" else 8
+        return int(beside + rows * max(width or 8, 8))
+    has_prefixes = "DELTA_BYTE_ARRAY" in chunk.encodings
+    has_dictionary = any("DICTIONARY" in one for one in chunk.encodings)
+    if not has_prefixes and not has_dictionary:
+        return int(beside + size)
+    if not has_prefixes:
+        if rows * size <= SMALL_BYTES:
+            return int(beside + rows * size)
+        longest = next(
+            (int(lengths(batch.dictionary.cast(pa.binary())).max(initial=0)) for batch in _batches(piece, metadata, name, 1)), 0
+        )
+        if (most := beside + size + rows * longest) <= UNIT_BYTES_MAX // 4:
+            return int(most)
+    total = beside
+    for column in _batches(piece, metadata, name, ROWS, as_dictionary=not has_prefixes):
+        if has_prefixes:
+            total += column.nbytes
+        else:
+            sizes = np.maximum(lengths(column.dictionary.cast(pa.binary())), 0)
+            total += int(sizes[np.asarray(column.indices.drop_null())].sum())
+    return total
+
+
+def _batches(piece: Piece, metadata: Any, name: str, rows: int, *, as_dictionary: bool = True) -> Iterator[Any]:
+    """A column of a row group, so many rows at a time. Arrow gives values with prefixes only as they are."""
+    with piece.file.open() as handle:
+        file = pq.ParquetFile(
+            handle,
+            metadata=metadata,
+            pre_buffer=False,
+            buffer_size=READ_BYTES,
+            read_dictionary=[name] if as_dictionary else None,
+        )
+        for batch in file.iter_batches(rows, row_groups=[piece.group], columns=[name], use_threads=False):
+            column = batch.column(0)
+            yield column.dictionary_encode() if as_dictionary and not pa.types.is_dictionary(column.type) else column

@@ -1,0 +1,252 @@
+"""The plan of an adopted flood: which sources can be, which row groups are decoded together, and how large they are.
+
+Runs: the pure parts of a plan, and the count of real files in one process. Compared: units with the order of event time and the
+limits of a broker; bounds of decoded bytes with what decoding gives. A mismatch means that a flood commits what no broker can read,
+or in another order.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_FILES_MAX
+from headgate.broker.runtime.errors import InvalidError
+from headgate.pipelines.columns import adoption
+from headgate.pipelines.columns.adoption import Columns, NotAdoptedError, PlannedUnit, columns_of, units_of
+from headgate.pipelines.columns.decoded import decoded_bytes, formed_column
+from headgate.pipelines.columns.expressions import ROW_OUTPUT, Node, Query
+from headgate.pipelines.columns.files import state_of
+from headgate.pipelines.columns.job import ColumnWork
+from headgate.pipelines.columns.layout import Listed, Piece, SourceFile, read_layout
+from headgate.pipelines.columns.plan import Limits
+from headgate.pipelines.columns.processes import Processes
+from headgate.pipelines.columns.source import Source
+from headgate.pipelines.columns.tasks import Counted
+
+MIB = 1 << 20
+arrow: Any = pa
+
+
+def column(name: str, kind: str) -> Node:
+    return Node("column", kind, name=name)
+
+
+def cast(node: Node, kind: str) -> Node:
+    return Node("cast", kind, (node,))
+
+
+PLAIN = {"timestamp": column("at", "timestamp"), "key": column("user", "string"), "value": column("payload", "binary")}
+
+
+def query(**outputs: Node) -> Query:
+    return Query({**PLAIN, **outputs}, (), {"at": "timestamp", "user": "string", "payload": "binary"})
+
+
+# -- columns
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {},
+        {"key": cast(column("user", "string"), "binary"), "value": column("payload", "string")},
+        {"timestamp": cast(column("at", "timestamp_ntz"), "timestamp")},
+    ],
+)
+def test_plain_columns_are_adopted(outputs: dict[str, Node]) -> None:
+    assert columns_of(query(**outputs), has_key=True) == Columns("at", "user", "payload")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "why"),
+    [
+        ({"timestamp": cast(column("at", "string"), "timestamp")}, "event time is more than a column of time"),
+        ({"timestamp": cast(column("day", "date"), "timestamp")}, "event time is more than a column of time"),
+        ({"key": cast(column("at", "timestamp"), "string")}, "key is more than a column of bytes or text"),
+        ({"key": cast(cast(column("id", "long"), "string"), "binary")}, "key is more than a column"),
+        ({"value": Node("json", "string", (column("payload", "string"),))}, "value is more than a column"),
+        ({"value": Node("constant", "string", value="x")}, "value is more than a column"),
+        ({"value": column("user", "string")}, "a column is used twice"),
+        ({"value": column("headers", "string")}, "a column has a name that history uses. column=`headers`"),
+        ({"key": column("offset", "string")}, "a column has a name that history uses. column=`offset`"),
+        ({"_tie_0": column("id", "long")}, "orders rows of the same time"),
+        ({ROW_OUTPUT: column("row", "long")}, "no event time"),
+        ({"headers": column("h", "map")}, "headers"),
+    ],
+)
+def test_records_that_are_more_than_columns_have_their_reason(outputs: dict[str, Node], why: str) -> None:
+    with pytest.raises(NotAdoptedError, match=why):
+        columns_of(query(**outputs), has_key=True)
+    with pytest.raises(NotAdoptedError, match="without a key"):
+        columns_of(query(), has_key=False)
+
+
+# -- units
+
+
+def piece(path: str, group: int, low: int, high: int, size: int = MIB, rows: int = 10) -> tuple[Piece, Counted]:
+    file = SourceFile(path, state_of("/", None), 0)
+    counted = Counted(0, [rows, 0], low_us=low, high_us=high, spans={0: (low // 1000, high // 1000)}, decoded_bytes=size)
+    return Piece(file, group, rows, size, False, low, high), counted
+
+
+def units(*some: tuple[Piece, Counted]) -> list[list[tuple[str, int]]]:
+    found = units_of([one for one, _ in some], [one for _, one in some])
+    return [[(one.file.path, one.group) for one in unit.pieces] for unit in found]
+
+
+LARGE = adoption.UNIT_BYTES
+
+
+def test_row_groups_that_follow_each_other_are_joined_up_to_a_unit() -> None:
+    some = [piece("a", number, 10 * number, 10 * number + 9, LARGE // 2) for number in range(5)]
+    assert units(*reversed(some)) == [[("a", 0), ("a", 1)], [("a", 2), ("a", 3)], [("a", 4)]]
+
+
+def test_neighbours_may_share_a_time() -> None:
+    some = [piece("b", 0, 0, 10, LARGE), piece("a", 0, 10, 20, LARGE), piece("a", 1, 20, 20, LARGE), piece("c", 0, 20, 30, LARGE)]
+    assert units(*some) == [[("b", 0)], [("a", 0)], [("a", 1)], [("c", 0)]]
+
+
+def test_overlaps_are_decoded_together() -> None:
+    some = [piece("a", 0, 0, 10, LARGE), piece("b", 0, 9, 30, LARGE), piece("c", 0, 20, 25, LARGE), piece("d", 0, 30, 40, LARGE)]
+    assert units(*some) == [[("a", 0), ("b", 0), ("c", 0)], [("d", 0)]]
+
+
+def test_row_groups_without_rows_have_no_place() -> None:
+    empty = piece("a", 1, 0, 0)[0], Counted(0, [0, 0])
+    assert units(piece("a", 0, 0, 5), empty) == [[("a", 0)]]
+
+
+def test_too_much_overlap_has_its_reason() -> None:
+    fits = [piece(f"{number}", 0, number, 100, UNIT_BYTES_MAX // 4) for number in range(4)]
+    assert len(units(*fits)) == 1
+    with pytest.raises(NotAdoptedError, match="overlap in time have 320 MiB, more than 256: sort the files by time"):
+        units(*fits, piece("4", 0, 50, 60, UNIT_BYTES_MAX // 4))
+    many = [piece(f"{number}", 0, number, 100, 1) for number in range(UNIT_FILES_MAX + 1)]
+    assert len(units(*many[1:])) == 1
+    with pytest.raises(NotAdoptedError, match="17 files overlap in time, more than 16"):
+        units(*many)
+
+
+def test_one_row_group_that_no_broker_can_hold_has_its_reason() -> None:
+    with pytest.raises(NotAdoptedError, match="MiB"):
+        units(piece("a", 0, 0, 10, UNIT_BYTES_MAX + MIB))
+
+
+def test_files_of_a_unit_are_few() -> None:
+    some = [piece(f"{number:03d}", 0, 10 * number, 10 * number + 9, 1) for number in range(3 * UNIT_FILES_MAX)]
+    assert [len(unit) for unit in units(*some)] == [UNIT_FILES_MAX] * 3
+
+
+def test_a_condition_that_divides_a_row_group_has_its_reason() -> None:
+    one, counted = piece("a", 0, 0, 5)
+    with pytest.raises(NotAdoptedError, match="condition divides"):
+        units((replace(one, rows=one.rows + 1), counted))
+
+
+def planned(*some: tuple[Piece, Counted]) -> PlannedUnit:
+    return PlannedUnit([one for one, _ in some], [one for _, one in some])
+
+
+def test_recipes_are_cut_between_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: Any = adoption.recipes_of
+    monkeypatch.setattr(adoption, "RECIPE_UNITS", 4)
+    some = [planned(piece(f"{number // 3}", number % 3, number, number)) for number in range(12)]
+    assert [len(units) for units in cut(some)] == [6, 6]
+    # One file that is larger than some recipes.
+    some = [planned(piece("a", number, number, number)) for number in range(20)]
+    assert [len(units) for units in cut(some)] == [8, 8, 4]
+    monkeypatch.setattr(adoption, "RECIPE_SHARES", 3)
+    some = [planned(piece(f"{number}", 0, number, number)) for number in range(7)]
+    assert [len(units) for units in cut(some)] == [3, 3, 1]
+    assert list(cut([])) == []
+
+
+def test_shares_add_up() -> None:
+    first, second = piece("a", 0, 0, 5000), piece("b", 0, 3000, 9000)
+    second[1].rows, second[1].spans = [1, 2], {0: (3, 4), 1: (5, 9)}
+    found = planned(first, second).shares()
+    assert [(one.partition, one.rows, one.timestamp_min_ms, one.timestamp_max_ms) for one in found] == [(0, 11, 0, 5), (1, 2, 5, 9)]
+
+
+# -- decoded sizes
+
+
+def write(path: Path, values: Any, **options: Any) -> list[Piece]:
+    rows = len(values)
+    table = pa.table(
+        {
+            "at": arrow.array(range(rows), pa.timestamp("us", "UTC")),
+            "user": [f"u{row % 5}" for row in range(rows)],
+            "payload": values,
+        }
+    )
+    pq.write_table(table, path, row_group_size=rows, **options)
+    return read_layout([Listed(str(path))], query(value=column("payload", "binary")))
+
+
+VALUES: dict[str, list[bytes | None]] = {
+    "different": [b"%0200d" % row for row in range(2000)],
+    "the same": [b"v" * 1000] * 2000,
+    "one is long": [b"v" * 3_000_000, *(b"%d" % (row % 7) for row in range(2000))],
+    "null": [None] * 2000,
+    "some null": [None if row % 3 else b"value" for row in range(2000)],
+    "empty": [b""] * 2000,
+}
+DELTA = {"use_dictionary": False, "column_encoding": {"payload": "DELTA_BYTE_ARRAY", "user": "DELTA_BYTE_ARRAY"}}
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, DELTA, {"dictionary_pagesize_limit": 4000}])
+@pytest.mark.parametrize("name", VALUES)
+def test_decoded_sizes_are_bounded_from_above_and_nearly_right(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    (one,) = write(tmp_path / "a.parquet", arrow.array(VALUES[name], pa.binary()), **options)
+    table = pq.read_table(tmp_path / "a.parquet", columns=["at", "user", "payload"])
+    actual = sum(chunk.nbytes for name in table.schema.names for chunk in table.column(name).chunks)
+    found = decoded_bytes(one, ("at", "user", "payload"))
+    assert actual <= found
+    if name != "one is long":
+        assert found <= 3 * actual + MIB
+
+
+def test_a_dictionary_bomb_has_its_size_and_its_reason(tmp_path: Path) -> None:
+    """A value of 1 MB, 300 times, in a file of some kilobytes."""
+    pieces = write(tmp_path / "a.parquet", arrow.array([b"v" * MIB] * 300, pa.binary()), compression="zstd")
+    assert decoded_bytes(pieces[0], ("at", "user", "payload")) >= 300 * MIB
+    # Rows that the sample of a plan does not see: every other row is small.
+    values = [b"s"] * 3000 + [b"v" * MIB] * 300
+    source = Source(query(value=column("payload", "binary")), True, tuple(write(tmp_path / "b.parquet", values)), Limits())
+    processes = Processes(0, None)
+    with pytest.raises(InvalidError, match="MiB, more than 256"):
+        ColumnWork(processes, source, 3, "link").count()
+    work = ColumnWork(processes, source, 3, "auto")
+    assert sum(work.count().rows) == 3300
+    assert "the source's files are not adopted: row groups that overlap in time have" in work.way
+    processes.close()
+
+
+def test_texts_that_a_file_does_not_have_are_not_adopted(tmp_path: Path) -> None:
+    """A UUID is 16 bytes in its file, and 36 characters in Spark."""
+    values = arrow.array([uuid.UUID(int=row).bytes for row in range(50)], pa.uuid())
+    pieces = write_uuids(tmp_path / "a.parquet", values)
+    assert formed_column(pieces[0].file, ("at", "user", "payload")) == "payload"
+    source = Source(query(value=column("payload", "string")), True, pieces, Limits())
+    processes = Processes(0, None)
+    with pytest.raises(InvalidError, match="the text of a column is not what its file has"):
+        ColumnWork(processes, source, 3, "copy").count()
+    processes.close()
+
+
+def write_uuids(path: Path, values: Any) -> tuple[Piece, ...]:
+    rows = len(values)
+    table = pa.table({"at": arrow.array(range(rows), pa.timestamp("us", "UTC")), "user": ["u"] * rows, "payload": values})
+    pq.write_table(table, path)
+    asked = Query({**PLAIN, "value": column("payload", "string")}, (), {"at": "timestamp", "user": "string", "payload": "string"})
+    return tuple(read_layout([Listed(str(path))], asked))
