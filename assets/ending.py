@@ -46,8 +46,8 @@ def clear_end(run: Run, doing: str, *, holds: bool = True) -> Iterator[Follower]
         holds: the step may hold brokers and gates.
     """
     with Follower(run.say) as follow:
-        follow.at(doing)
         try:
+            follow.at(doing)
             yield follow
         except (Exception, KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:  # noqa: BLE001 - raised again, in our words
             failure = _ended(run, error, follow.doing, holds)

@@ -274,7 +274,7 @@ def _loaded(
         rows.see(span.key, seen, time.monotonic())
         recorder.rows_done = rows.written()
         if seen.message:
-            run.say(f"{span.key}: {seen.message}")
+            follow.say(f"{span.key}: {seen.message}")
         follow.at(rows.doing(), lambda seconds: rows.text(time.monotonic(), seconds))
 
     def links(found: Mapping[str, str]) -> None:

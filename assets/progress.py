@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -14,25 +16,30 @@ if TYPE_CHECKING:
 
 SAY_S = 5.0
 """Pause between two lines about one piece of work, in seconds."""
+END_S = 5.0
+"""Longest wait for the last lines of a step, in seconds: an interrupt may have left Dagster's log locked."""
 
 
 class Follower:
     """Says how a step goes on: each new piece of work at once, and the current one every `every_s` seconds. A context manager.
 
-    A thread of its own says the lines, so that a call that blocks (the start of Spark, a count) is followed too.
+    A thread of its own says the lines, so that a call that blocks (the start of Spark, a count) is followed too. No other thread
+    does: an interrupt in the middle of a line of the main thread would leave Dagster's log locked for all others, and the threads
+    of a load would never end.
 
     Args:
-        say: receives the lines, also from other threads.
+        say: receives the lines, from that thread.
     """
 
     def __init__(self, say: Callable[[str], None], every_s: float = SAY_S) -> None:
-        self.say = say
+        self._out = say
         self._every_s = every_s
         self._lock = threading.Lock()
         self._doing = ""
         self._text: Callable[[float], str] | None = None
         self._began = self._said = time.monotonic()
-        self._stop = threading.Event()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """What is to be said; None: nothing follows."""
         self._thread = threading.Thread(target=self._run, name="headgate-follower", daemon=True)
 
     def __enter__(self) -> Self:
@@ -40,8 +47,8 @@ class Follower:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._lines.put(None)
+        self._thread.join(END_S)
 
     @property
     def doing(self) -> str:
@@ -51,6 +58,10 @@ class Follower:
     def line(self, seconds: float) -> str:
         """The line about the current piece of work, so many seconds after its begin."""
         return f"{self._doing}: {seconds:.0f} s so far" if self._text is None else self._text(seconds)
+
+    def say(self, text: str) -> None:
+        """Say a line, without waiting for it. From any thread."""
+        self._lines.put(text)
 
     def at(self, doing: str, text: Callable[[float], str] | None = None) -> None:
         """Name the current piece of work.
@@ -68,14 +79,19 @@ class Follower:
             self.say(doing if text is None else text(0.0))
 
     def _run(self) -> None:
-        while not self._stop.wait(min(1.0, self._every_s)):
+        while True:
+            with suppress(queue.Empty):
+                text = self._lines.get(timeout=min(1.0, self._every_s))
+                if text is None:
+                    return
+                self._out(text)
             with self._lock:
                 now = time.monotonic()
                 if not self._doing or now - self._said < self._every_s:
                     continue
                 self._said = now
                 seconds = now - self._began
-            self.say(self.line(seconds))
+            self._out(self.line(seconds))
 
 
 @dataclass

@@ -51,7 +51,10 @@ class Waiting:
         if now_s - self._said_s < SAY_S:
             return None
         self._said_s = now_s
-        return f"no executor for {waited_s:.0f} s: the cluster is busy, or cannot start what the flood asks for. {self._facts}"
+        return (
+            f"no executor for {waited_s:.0f} s: the cluster is busy, or cannot start what the flood asks for. A worker's directory "
+            f"work/ has the errors of executors that ended. {self._facts}"
+        )
 
     def error(self) -> RetryError:
         """The error with which the job ends."""

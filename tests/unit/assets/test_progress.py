@@ -5,6 +5,11 @@ Compared: the lines with what Spark's tasks have done. A mismatch means that a p
 
 from __future__ import annotations
 
+import threading
+
+import pytest
+
+from headgate.assets import progress
 from headgate.assets.progress import Follower, Load
 from headgate.pipelines.progress import Phase, Progress
 
@@ -39,3 +44,23 @@ def test_a_follower_says_each_new_piece_of_work_at_once() -> None:
         follow.at("waiting", lambda seconds: f"still waiting: {seconds:.0f} s")
         assert (follow.doing, follow.line(3.0)) == ("waiting", "still waiting: 3 s")
     assert said == ["planning", "waiting: 0 s"]
+
+
+def test_a_log_that_stays_locked_holds_neither_work_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt of a thread that writes into a log can leave its lock taken."""
+    monkeypatch.setattr(progress, "END_S", 0.01)
+    lock, waits = threading.Lock(), threading.Event()
+
+    def say(text: str) -> None:
+        waits.set()
+        with lock:
+            said.append(text)
+
+    said: list[str] = []
+    with lock:
+        with Follower(say) as follow:
+            follow.at("writing")
+            assert waits.wait(60)
+            follow.say("a record was added")
+            follow.at("verifying")
+        assert (follow.doing, said) == ("verifying", [])
