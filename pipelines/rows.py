@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.stand_ins import stand_in
+from headgate.pipelines.columns.stand_ins import hadoop_settings, stand_in
 from headgate.pipelines.plan import ICEBERG, Rows, load, spark_errors
 from headgate.pipelines.spark_paths import bucket_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+WITHOUT_CHECKSUMS = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
+"""Settings with which Spark opens a local file as S3A opens an object, whatever its name is. Otherwise it looks for a checksum
+beside it, and there is none for a name with a colon."""
+_loading = threading.Lock()
+"""Held while a session has these settings."""
 
 
 def rows_of(
@@ -46,10 +54,27 @@ def rows_of(
     try:
         with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
             path, bucket = stand_in(spark, source, format, options)
-            return replace(made(load(spark, path, format, options)), bucket=bucket, by_spark=by_spark)
+            with _without_checksums(spark):
+                frame = load(spark, path, format, options)
+            return replace(made(frame), bucket=bucket, by_spark=by_spark)
     except UnlikeError as error:
         return by_spark(str(error))
     except HeadgateError as error:
         if bucket is None:
             raise
         raise type(error)(error.reason, bucket.in_words(error.message)) from error
+
+
+@contextmanager
+def _without_checksums(spark: SparkSession) -> Iterator[None]:
+    """Let Spark open stand-ins to learn their columns."""
+    settings = hadoop_settings(spark)
+    with _loading:
+        before = {name: settings.get(name) for name in WITHOUT_CHECKSUMS}
+        try:
+            for name, value in WITHOUT_CHECKSUMS.items():
+                settings.set(name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                settings.unset(name) if value is None else settings.set(name, value)

@@ -120,6 +120,22 @@ def test_parquet_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: s
     same_as_on_disk(spark, f"{scheme}://{bucket}/{path}", str(tmp_path / path), tmp_path / "to")
 
 
+def test_objects_with_colons_in_their_names(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
+    """On disk, Spark opens no file with such a name."""
+    for format, files, changed in (
+        ("parquet", lake, {}),
+        ("csv", csv_files, {"options": {"header": "true"}, "event_time": "to_timestamp(at)", "value": "payload"}),
+    ):
+        (tmp_path / format).mkdir()
+        path = files(tmp_path / format)
+        same = str(path.relative_to(tmp_path))
+        with client(s3_server) as to:
+            for one in sorted(tmp_path.rglob(f"{same}/**/*.{format}")):
+                key = str(one.parent.relative_to(tmp_path) / f"12:00 {one.name}")
+                to.put_object(Bucket=bucket, Key=key, Body=one.read_bytes())
+        same_as_on_disk(spark, f"s3://{bucket}/{same}", str(path), tmp_path / f"{format}-to", format, **changed)
+
+
 def test_an_iceberg_table_in_a_bucket(spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
     """Locations are not encoded, and a column has another name in older files."""
     options = {
