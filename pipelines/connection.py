@@ -74,8 +74,10 @@ class Connection:
             await repeated.end()
         await self.gates.close()
         await self.admin.close()
-        # Ctrl-C cancels a call; this line waits for the call's end.
-        await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        # Ctrl-C has cancelled a call, which closes its sockets: a second cancellation would break that off.
+        await asyncio.gather(*(task for task in left if task.cancelling()), return_exceptions=True)
+        await end_tasks(left)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
