@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, cast, get_args
 from zoneinfo import ZoneInfo
 
 import yaml
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.columns.adoption import WAYS
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
 from headgate.pipelines.floods.model import (
@@ -190,7 +189,7 @@ def _flood(section: Section) -> Flood | None:
     catch_up_ms = section.duration_ms("catch_up", default.catch_up_ms, low=1000)
     brokers = _brokers(section)
     place = cast(Place, section.choice("place", ("now", "front"), default.place))
-    files = cast(Files, section.choice("files", WAYS, default.files))
+    files = cast(Files, section.choice("files", get_args(Files), default.files))
     reservation_ttl_ms = section.duration_ms("reservation_ttl", default.reservation_ttl_ms, low=_TTL_MS_MIN, high=24 * HOUR_MS)
     gate_ttl_ms = section.duration_ms("gate_ttl", default.gate_ttl_ms, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
     verify = section.choice("verify", ("true", "false"), str(default.verify).lower()) == "true"
