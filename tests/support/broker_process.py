@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 MAIN: tuple[str, ...] = ("headgate.broker.cli.main",)
 FORKED = "tests.support.forked_broker"
+FORKED_MODULES = (*MAIN, "tests.support.skewed_broker")
 PATIENCE_S = 90.0
 """Ends a hang, also on a busy machine. No test judges by it."""
 
@@ -109,9 +110,9 @@ class BrokerProcess:
         with self.log_path.open("ab") as log, open(os.devnull, "rb") as nothing:
             log.write(f"--- start {self.starts}\n".encode())
             log.flush()
-            if self.forked and (self.entry, self.checkout) == (MAIN, ROOT):
+            if self.forked and self.entry[0] in FORKED_MODULES and self.checkout == ROOT:
                 streams = (nothing.fileno(), log.fileno(), log.fileno())
-                self._process = forks.start(FORKED, self.command()[3:], environment, streams, own_session=True)
+                self._process = forks.start(FORKED, self.command()[2:], environment, streams, own_session=True)
                 return
             self._process = subprocess.Popen(
                 self.command(),

@@ -1,4 +1,4 @@
-"""`headgate broker` as a program of `forks.py`."""
+"""`headgate broker`, with a right or a wrong clock, as a program of `forks.py`. Its first argument is the module to run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def prepare() -> None:
     import_module("headgate.broker.cli.main")
     import_module("headgate.broker.cli.broker")
     import_module("headgate.broker.server.main")
+    import_module("tests.support.skewed_broker")
     broker = import_module("headgate.broker")
     names = [module.name for module in pkgutil.iter_modules(broker.__path__, "headgate.broker.")]
     while names:
@@ -26,7 +27,7 @@ def prepare() -> None:
 
 
 def main() -> int:
-    """Run a broker until its end. Returns the exit code."""
-    from headgate.broker.cli.main import main
-
-    return main(sys.argv[1:])
+    """Run a module's broker until its end. Returns the exit code."""
+    module, *arguments = sys.argv[1:]
+    found: int = import_module(module).main(arguments)
+    return found

@@ -7,9 +7,10 @@ and `use_clock` makes a test's broker process run this way.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from headgate.broker.cli.main import main
+from headgate.broker.cli.main import main as run_command
 from headgate.broker.runtime.clock import Clock
 from tests.support.broker_process import BrokerProcess
 
@@ -37,6 +38,11 @@ def skew(file: Path) -> None:
     Clock.now_ms = now_ms  # type: ignore[method-assign]
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run a broker under the clock in a file, the first argument. Returns the exit code."""
+    skew(Path(arguments[0]))
+    return run_command(arguments[1:])
+
+
 if __name__ == "__main__":
-    skew(Path(sys.argv[1]))
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))
