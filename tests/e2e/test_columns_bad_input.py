@@ -105,8 +105,8 @@ HARMS: dict[str, Callable[[Path], None]] = {"changes": change, "grows": grow, "v
 
 CHANGES = [
     ("parquet", "changes"),
-    ("parquet", "grows"),
-    ("parquet", "vanishes"),
+    pytest.param("parquet", "grows", marks=pytest.mark.slow),
+    pytest.param("parquet", "vanishes", marks=pytest.mark.slow),
     ("csv", "vanishes"),
     ("json", "changes"),
 ]
@@ -163,7 +163,7 @@ def test_one_time_out_of_range(broker: BrokerProcess, spark: SparkSession, tmp_p
         gates(broker, f"late-{format}")
 
 
-@pytest.mark.parametrize("format", ["parquet", "csv"])
+@pytest.mark.parametrize("format", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
 def test_keys_longer_than_a_buffer(broker: BrokerProcess, spark: SparkSession, tmp_path: Path, format: str) -> None:
     write(tmp_path / f"a.{format}", user=["k" * KEY_BYTES if number == LATE else "k" for number in range(ROWS)])
     done = run(flood(broker, f"long-{format}", tmp_path, format, verify=True), spark)
