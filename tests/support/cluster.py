@@ -85,6 +85,7 @@ class Brokers:
             broker = make(where, env=env, arguments=("--broker-id", str(number)))
             if network is not None:
                 broker.arguments += ("--advertised-grpc-port", str(network.door(str(number), broker.grpc_port)))
+                broker.forked = False  # a forked process has no command line, by which the network knows it
             if clocks is not None:
                 self.clocks.append(clocks / f"clock-{number}")
                 use_clock(broker, self.clocks[-1])
