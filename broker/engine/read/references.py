@@ -162,7 +162,7 @@ class References:
         async def judge() -> None:
             for file, mine in left:
                 one = as_extent(extent, recipe.files[file])
-                footer = await self._footer(one)
+                footer = await self.footer(one)
                 counts = await asyncio.get_running_loop().run_in_executor(None, _judge_adopted, one, recipe.columns, mine, footer)
                 for (number, _), count in zip(mine, counts, strict=True):
                     rows[number] += count
@@ -173,7 +173,7 @@ class References:
                 raise _bad(extent, f"the files of a unit have another number of rows: {rows[number]}. unit=`{number}`")
 
     async def _check(self, one: ParquetExtent, absolute: bool) -> None:
-        footer = await self._footer(one)
+        footer = await self.footer(one)
         loop = asyncio.get_running_loop()
         file, unproven = await loop.run_in_executor(None, _judge, one, footer, absolute)
         times: list[tuple[int, int]] = []
@@ -186,7 +186,7 @@ class References:
             times.append(await loop.run_in_executor(None, _times_of, one, file, group, data))
         _judge_times(one, times)
 
-    async def _footer(self, one: ParquetExtent) -> bytes:
+    async def footer(self, one: ParquetExtent) -> bytes:
         """The file's metadata and the bytes after it. Checks size and checksum."""
         data = await self._tail(one, GUESS_BYTES)
         if len(data) < TAIL_BYTES + len(MAGIC) or data[-4:] != MAGIC:

@@ -211,7 +211,7 @@ class Units:
         encode = _encode_here if self._encoders is None else self._encoders.encode_unit
         descriptors = await _opened(places)
         if descriptors is None:
-            source = await _bytes(places, unit)
+            source = await unit_bytes(places, unit)
             found: list[memoryview] = await outlast(self._run(partial(encode, unit, source)))
             return found
         try:
@@ -258,7 +258,7 @@ def _wanted(one: _Asked) -> Wanted:
     return Wanted(one.extent.partition, one.extent.base_offset + group.first_row, group.rows, one.extent.leader_epoch)
 
 
-async def _bytes(places: Sequence[tuple[Readable, str]], unit: UnitBytes) -> bytes:
+async def unit_bytes(places: Sequence[tuple[Readable, str]], unit: UnitBytes) -> bytes:
     """The ranges of all files of a unit, one behind the other."""
     found = []
     for (store, key), file in zip(places, unit.files, strict=True):

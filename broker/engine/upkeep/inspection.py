@@ -6,6 +6,7 @@ and a missing or damaged object counts only if the manifest still refers to it a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,14 +14,19 @@ from headgate.broker.cluster.gates import ParquetExtent, is_url
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.base.catalog import manifest_of
-from headgate.broker.engine.read.references import References
+from headgate.broker.engine.read.encoding import check_unchanged, encode_unit
+from headgate.broker.engine.read.references import References, as_extent
+from headgate.broker.engine.read.units import unit_bytes
 from headgate.broker.engine.upkeep.fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, Standing, judge, needs
 from headgate.broker.engine.upkeep.table_check import TableState, check_tables
+from headgate.broker.log.adopted import described
+from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import read_group
+from headgate.broker.log.recipe import Wanted
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.store.footers import footer_of
-from headgate.broker.store.interface import ObjectInfo, Store
+from headgate.broker.store.interface import Files, ObjectInfo, Store
 from headgate.broker.store.journal import Journal
 
 LIST_KEYS = 1000
@@ -118,6 +124,11 @@ async def _check(
         await store.get_range(key, 0, 1)
     elif size_bytes is not None and size_bytes < need.size_bytes:
         raise CorruptError(Reason.CORRUPT_STORE, f"the object is cut off. size=`{size_bytes}` expected=`{need.size_bytes}`")
+    if need.extents and need.extents[0][1].adopted:
+        topic_id, first = need.extents[0]
+        await references.check(topic_id, [extent for _, extent in need.extents], absolute=True)
+        await _check_recipe(references, first, deep)
+        return
     for topic_id, extent in need.extents:
         await references.check(topic_id, [extent], absolute=True)
         if deep:
@@ -136,3 +147,30 @@ async def _read_file(references: References, extent: ParquetExtent) -> None:
     file = await footer_of(store, key, size_bytes=extent.size_bytes, footer_crc32c=extent.footer_crc32c)
     for group in file.groups:
         read_group(file, group, await store.get_range(key, group.start, group.end - group.start))
+
+
+async def _check_recipe(references: References, extent: ParquetExtent, deep: bool) -> None:
+    """Compare the files of a recipe with what was counted of them; `deep`: also all their rows. Raises as `_check`."""
+    recipe = await references.recipe(extent)
+    for file in recipe.files:
+        store, key = references.locate(file.path)
+        descriptor = await store.open_file(key) if isinstance(store, Files) else None
+        if descriptor is not None:
+            try:
+                check_unchanged(descriptor, file.size_bytes, file.modified_ns)
+            except InvalidError as error:
+                raise InvalidError(error.reason, f"{error.message}. path=`{file.path}`") from error
+            finally:
+                os.close(descriptor)
+    for number, unit in enumerate(recipe.units if deep else ()):
+        files = [recipe.files[place] for place in recipe.files_of(unit)]
+        footers = [await references.footer(as_extent(extent, file)) for file in files]
+        wanted = [Wanted(share.partition, 0, share.rows, 0) for share in unit.shares]
+        try:
+            found = described(recipe, number, footers, Codec.NONE, wanted)
+            source = await unit_bytes([references.locate(file.path) for file in files], found)
+            for _ in encode_unit(found, source):
+                pass
+        except InvalidError as error:
+            paths = ", ".join(file.path for file in files)
+            raise InvalidError(error.reason, f"{error.message}. unit=`{number}` files=`{paths}`") from error

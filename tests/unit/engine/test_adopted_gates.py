@@ -7,7 +7,9 @@ A mismatch means that a topic loses rows that it acknowledged, or keeps files fo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +17,17 @@ from msgspec.structs import replace
 
 from headgate.broker.cluster.edits.files import CondemnFiles
 from headgate.broker.cluster.gates import Gate, ParquetExtent, data_prefix
-from headgate.broker.engine.upkeep.inspection import take_stock
+from headgate.broker.engine.read.references import References
+from headgate.broker.engine.upkeep.inspection import check_store, take_stock
 from headgate.broker.engine.upkeep.inventory import Standing
+from headgate.broker.log.adopted import ranges_of
 from headgate.broker.log.compression import Codec, compress
+from headgate.broker.log.parquet import metadata_of
 from headgate.broker.log.recipe import MAGIC, RECIPE, Groups, Recipe, encode_recipe, pin_key
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason
-from tests.support.adopted import Adopted, adopted
+from headgate.broker.store.local import LocalStore
+from tests.support.adopted import Adopted, adopted, footer_of
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import put_file
 from tests.unit.engine.world import Incarnation, read_values
@@ -225,3 +231,42 @@ async def test_a_file_whose_name_looks_like_a_pin_is_kept_for_its_own_sake(make_
     assert {one.key for one in await broker.engine.store.list("topics/")} == {odd.path}
     with pytest.raises(InvalidError, match="in use"):
         await broker.leader.journal.commit_made(lambda _: [CondemnFiles([odd.path])])
+
+
+async def test_a_check_of_the_store_names_the_file_that_changed(make_machine: MakeMachine, tmp_path: Path) -> None:
+    machine = make_machine("local")
+    here = World(await machine.start(), adopted(600, compression="zstd", write_page_checksum=True))
+    await here.open()
+    root = tmp_path / "store"
+    pins = [file.path for file in here.source.recipe.files]
+    here.source.modified_ns = [os.stat(root / path).st_mtime_ns for path in pins]
+    await here.fill(await here.put(here.source.recipe))
+    store = LocalStore(str(root))
+    references = References(store, "", here.broker.engine.turns)
+
+    async def damages(*, deep: bool) -> list[tuple[str, str, int]]:
+        found = await check_store(store, references, 0, deep=deep, progress=lambda _done, _of: None)
+        return [(one.key, one.what, sum(some.end_offset - some.first_offset for some in one.records)) for one in found.damages]
+
+    assert await damages(deep=False) == [] and await damages(deep=True) == []
+    good = here.source.files[1]
+    begin, size = ranges_of(metadata_of(footer_of(good)), 0, here.source.recipe.columns, len(good))[-1]
+    for spoil, deep, expected in (
+        (good[: begin + size - 9] + bytes(9) + good[begin + size :], True, "cannot be read"),
+        (good[:200], False, "another size"),
+        (None, False, "no such file"),
+    ):
+        await store.delete(pins[1])
+        if spoil is not None:
+            await store.put(pins[1], spoil)
+            os.utime(root / pins[1], ns=(0, here.source.modified_ns[1]))
+        ((key, what, rows),) = await damages(deep=deep)
+        assert (key, rows) == (here.source.path, 600) and expected in what and pins[1] in what, what
+    await store.put(pins[1], good)
+    os.utime(root / pins[1], ns=(0, here.source.modified_ns[1] + 1))
+    ((key, what, _),) = await damages(deep=False)
+    assert "was written over after it was counted" in what and pins[1] in what
+    os.utime(root / pins[1], ns=(0, here.source.modified_ns[1]))
+    assert await damages(deep=True) == []
+    await references.close()
+    await store.close()
