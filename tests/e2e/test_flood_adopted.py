@@ -1,0 +1,231 @@
+"""Adopted floods on the command line: real processes and a real broker, and no Java on the machine.
+
+Compared: the records that a foreign client reads with those of a rewritten flood of the same source, before and after the broker is
+killed, and after the source is deleted; what consumers and `headgate store check` say of a source that was written over; what is
+left of a flood that was interrupted or killed. A mismatch means that a topic loses, doubles or changes records that it refers to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
+from tests.e2e.test_flood_ended import read_until
+from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.s3_server import S3Server
+from tests.support.signals import python
+
+FILES, ROWS = 4, 3000
+ALLOWED = "history_unreadable"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def write(path: Path, *, files: int = FILES, rows: int = ROWS, together: bool = False) -> Path:
+    """Files that follow one another in time, each row with a time of its own; `together`: each has the whole time."""
+    arrow: Any = pa
+    path.mkdir(parents=True)
+    for number in range(files):
+        numbers = range(number, files * rows, files) if together else range(number * rows, (number + 1) * rows)
+        table = pa.table(
+            {
+                "at": arrow.array([1_700_000_000_000_000 + row * 1000 for row in numbers], pa.timestamp("us", "UTC")),
+                "id": arrow.array(numbers, pa.int64()),
+                "user": [f"user-{row * 7 % 101}" for row in numbers],
+                "payload": arrow.array([None if row % 11 == 0 else b"%040d" % row for row in numbers], pa.binary()),
+            }
+        )
+        pq.write_table(table, path / f"{number}.parquet", row_group_size=1000)
+    return path
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("adopted")
+    with BrokerProcess(place / "store", place / "broker.log", env={"HEADGATE_GATE_FILE_GRACE_MS": "1000"}) as one:
+        one.start()
+        yield one
+    one.check_output(allowed=ALLOWED)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("lake") / "events")
+
+
+def command(broker: BrokerProcess, topic: str, source: Path | str, *more: str) -> list[str]:
+    usual = {"--key": "user", "--event-time": "at", "--value": "payload", "--master": "local[2]"}
+    given = [text for name, value in usual.items() if name not in more for text in (name, value)]
+    return [
+        *python("-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source)), *given, *more,
+    ]  # fmt: skip
+
+
+def environment(broker: BrokerProcess) -> dict[str, str]:
+    return {**os.environ, "HEADGATE_CLUSTER": cluster(broker), "JAVA_HOME": "/no/java", "PATH": "/no/programs"}
+
+
+def flood(broker: BrokerProcess, topic: str, source: Path | str, *more: str, **env: str) -> tuple[int, str, str]:
+    """Exit code and output of a flood into a topic, which is created if it is not there."""
+    if not more or more[-1] != "again":
+        create(broker, topic)
+    done = subprocess.run(
+        command(broker, topic, source, *(one for one in more if one != "again")),
+        cwd=ROOT, env={**environment(broker), **env}, text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def headgate(broker: BrokerProcess, *arguments: str) -> str:
+    done = subprocess.run(
+        [*python("-m", "headgate.broker.cli.main"), *arguments],
+        cwd=ROOT, env=environment(broker), text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def pins(broker: BrokerProcess) -> list[Path]:
+    return sorted(Path(broker.store).glob("topics/*/data/adopted/*"))
+
+
+def test_a_linked_flood_is_that_of_a_rewrite_and_stays(broker: BrokerProcess, tmp_path: Path) -> None:
+    source = write(tmp_path / "events")
+    code, said, errors = flood(broker, "linked", source, "--files", "link", "--verify", "--json")
+    assert code == 0, errors
+    linked = json.loads(said)
+    code, said, errors = flood(broker, "rewritten", source, "--verify", "--json")
+    assert code == 0, errors
+    rewritten = json.loads(said)
+    assert linked["added_rows"] == linked["adopted_rows"] == rewritten["added_rows"] == FILES * ROWS
+    for ours, theirs in zip(linked["partitions"], rewritten["partitions"], strict=True):
+        assert ours == theirs
+    wanted = content(read(broker, "rewritten"))
+    assert content(read(broker, "linked")) == wanted
+    code, said, errors = flood(broker, "linked", source, "--files", "link", "--json", "again")
+    assert code == 0 and json.loads(said)["added_rows"] == 0 and json.loads(said)["already_filled"], errors
+    for pin in pins(broker):
+        assert pin.suffix == ".recipe" or pin.stat().st_nlink == 2
+    shutil.rmtree(source)
+    broker.kill()
+    broker.start()
+    assert content(read(broker, "linked")) == wanted
+    assert "whole: " in headgate(broker, "store", "check", "--deep", "--store", str(broker.store))
+
+
+def test_a_source_that_is_written_over_is_not_served(broker: BrokerProcess, tmp_path: Path) -> None:
+    source = write(tmp_path / "events")
+    code, _, errors = flood(broker, "over", source, "--files", "link", "--json")
+    assert code == 0, errors
+    file = source / f"{FILES - 1}.parquet"
+    before = file.stat()
+    with file.open("r+b") as handle:
+        handle.seek(500)
+        handle.write(b"\0" * 100)
+    assert file.stat().st_mtime_ns != before.st_mtime_ns and file.stat().st_size == before.st_size
+    said = headgate(broker, "store", "check", "--store", str(broker.store))
+    assert "was written over after it was counted" in said and f"-{FILES - 1:06d}.parquet" in said, said
+    judge = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "over", "enable.auto.commit": False})
+    try:
+        judge.assign([TopicPartition("over", number, 0) for number in range(PARTITIONS)])
+        # All files are small, and one unit: none of its offsets is served.
+        while ALLOWED not in broker.output():
+            broker.check_alive()
+            message = judge.poll(0.2)
+            assert message is None or message.error(), message.value()
+    finally:
+        judge.close()
+
+
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "expression": (("--value", "upper(payload)"), "Use --files auto or rewrite"),
+    "row": (("--value", "to_json(struct(*))"), "value is more than a column"),
+    "number": (("--key", "id"), "key is more than a column of bytes or text"),
+    "overlap": ((), "overlap in time"),
+    "csv": (("--format", "csv", "--option", "header=true"), "Spark reads the source's format"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_source_that_cannot_be_adopted_ends_with_its_reason(broker: BrokerProcess, tmp_path: Path, name: str) -> None:
+    source = write(tmp_path / "events", files=20 if name == "overlap" else 1, together=name == "overlap")
+    if name == "csv":
+        shutil.rmtree(source)
+        source.mkdir()
+        (source / "a.csv").write_text("at,user,payload\n2026-01-01T00:00:00Z,u,v\n")
+    more, why = BAD[name]
+    topic = f"bad-{name}"
+    before = pins(broker)
+    code, said, errors = flood(broker, topic, source, "--files", "link", *more)
+    assert code != 0 and said == "" and "cannot be adopted: " in errors and why in errors, errors
+    assert "Traceback" not in errors and pins(broker) == before and gates(broker, topic) == []
+    if name == "overlap":
+        code, said, errors = flood(broker, topic, source, "--files", "auto", "again")
+        assert code == 0 and "the source's files are not adopted: " in errors and why in errors, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_flood_that_ends_early_leaves_nothing(broker: BrokerProcess, tmp_path: Path, number: signal.Signals) -> None:
+    source = write(tmp_path / "events", files=60)
+    topic = f"ended-{number.name}"
+    create(broker, topic)
+    before = pins(broker)
+    with subprocess.Popen(
+        command(broker, topic, source, "--files", "link", "--verify"), cwd=ROOT, env=environment(broker), text=True,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        read_until(process, "opening")
+        while len(pins(broker)) <= len(before) and process.poll() is None:
+            time.sleep(0.001)
+        os.kill(process.pid, number)
+        process.communicate(timeout=TIMEOUT_S)
+    if number is signal.SIGKILL:
+        # Another run takes the gate over, and adds each record once.
+        code, _, errors = flood(broker, topic, source, "--files", "link", "again")
+        assert code == 0, errors
+        assert sum(map(len, read(broker, topic).values())) == 60 * ROWS
+        return
+    rows = sum(map(len, read(broker, topic).values()))
+    assert rows in (0, 60 * ROWS)
+    if not rows:
+        while len(pins(broker)) > len(before):
+            broker.check_alive()
+            time.sleep(0.05)
+
+
+def test_files_of_a_bucket_are_copied_within_it(s3_server: S3Server, tmp_path: Path) -> None:
+    bucket = s3_server.bucket()
+    store = f"s3://{bucket}/store?endpoint={s3_server.endpoint}"
+    source = write(tmp_path / "events")
+    # The names of the variables are those of boto3.
+    keys = {name.lower(): s3_server.environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    client = boto3.client("s3", endpoint_url=s3_server.endpoint, region_name="us-east-1", **keys)
+    for file in sorted(source.iterdir()):
+        client.put_object(Bucket=bucket, Key=f"lake/{file.name}", Body=file.read_bytes())
+    env = {**s3_server.environment, "AWS_ENDPOINT_URL": s3_server.endpoint}
+    with BrokerProcess(store, tmp_path / "broker.log", env=env) as one:
+        one.start()
+        code, said, errors = flood(one, "copied", f"s3://{bucket}/lake/", "--files", "auto", "--verify", "--json", **env)
+        assert code == 0, errors
+        assert json.loads(said)["adopted_rows"] == FILES * ROWS
+        wanted = content(read(one, "copied"))
+        for file in source.iterdir():
+            client.delete_object(Bucket=bucket, Key=f"lake/{file.name}")
+        one.kill()
+        one.start()
+        assert content(read(one, "copied")) == wanted
+        assert sum(map(len, wanted.values())) == FILES * ROWS and set(wanted) == set(range(PARTITIONS))
+    one.check_output()
