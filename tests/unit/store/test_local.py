@@ -575,3 +575,21 @@ async def test_what_is_created_is_for_this_user_alone(tmp_path: Path, umask: int
     assert {path.name for path in modes} >= {"put", "once", "1"}
     for path, mode in modes.items():
         assert oct(mode) == oct(directory if path.is_dir() else (directory & 0o660) | 0o600), path
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["link", "copy"])
+async def test_files_that_lie_elsewhere_are_kept(store: LocalStore, tmp_path: Path, copy: bool) -> None:
+    """A second try, after an answer that was lost, finds what the first one made. A link keeps the bytes of a link's target."""
+    source, link = tmp_path / "source", tmp_path / "link"
+    source.write_bytes(b"rows")
+    link.symlink_to(source)
+    for key, path in (("topics/a", source), ("topics/a", source), ("topics/b", link)):
+        assert await store.keep(key, str(path), copy=copy)
+    assert os.stat(source).st_nlink == (1 if copy else 3)
+    with pytest.raises(InvalidError) as caught:
+        await store.keep("topics/c", str(tmp_path / "nothing"), copy=copy)
+    assert caught.value.reason is Reason.NOT_FOUND
+    os.unlink(source)
+    for key in ("topics/a", "topics/b"):
+        assert await store.get(key) == b"rows"
+    assert [found.key for found in await store.list("topics/")] == ["topics/a", "topics/b"]
