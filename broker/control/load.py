@@ -7,7 +7,6 @@ import os
 from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
 from headgate.broker.engine.engine import Engine
-from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import Steps
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
@@ -27,7 +26,8 @@ class LoadMeter:
         self._engine = engine
         self._at_s = engine.clock.monotonic()
         self._cpu_s = engine.clock.cpu_s()
-        self._before = {log: _counts(log) for log in engine.all_logs()}
+        self._before = {log: (log.traffic.changes, log.traffic.counts()) for log in engine.all_logs() if log.traffic.changes}
+        """The counts of partitions at the last report, and the number of their changes; only of those with traffic."""
         self._last = control_pb2.LoadReport(window_ms=round(WINDOW_S_MIN * 1000))
         self.draining = False
 
@@ -51,13 +51,19 @@ class LoadMeter:
             memory_bytes=memory_bytes(),
         )
         self._at_s, self._cpu_s = now_s, cpu_s
-        before, self._before = self._before, {}
+        before, led = self._before, 0
         rows: dict[int, control_pb2.SegmentReport] = {}
+        # A broker may lead a hundred thousand partitions, of which most rest: a tenth of a microsecond for each of those.
         for log in engine.all_logs():
-            now = self._before[log] = _counts(log)
-            then = before.get(log, (0, 0, 0))
-            if now == then:
+            changes = log.traffic.changes
+            if not changes:
                 continue
+            led += 1
+            last = before.get(log)
+            if last is not None and last[0] == changes:
+                continue
+            now, then = log.traffic.counts(), (0, 0, 0) if last is None else last[1]
+            before[log] = changes, now
             row = rows.get(log.segment_id)
             if row is None:
                 row = rows[log.segment_id] = report.segments.add(segment_id=log.segment_id)
@@ -65,6 +71,8 @@ class LoadMeter:
             row.bytes_in.append(now[0] - then[0])
             row.bytes_out.append(now[1] - then[1])
             row.requests.append(now[2] - then[2])
+        if len(before) > 2 * led:
+            self._before = {log: one for log, one in before.items() if log.closed is None}
         return report
 
 
@@ -72,10 +80,6 @@ def trouble_of(engine: Engine) -> str:
     """The reason why this broker cannot store records at the moment. Empty: it can."""
     trouble = engine.failed or engine.stalled
     return "" if trouble is None else trouble.message
-
-
-def _counts(log: PartitionLog) -> tuple[int, int, int]:
-    return log.traffic.counts()
 
 
 def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> Steps[BrokerLoad]:

@@ -24,6 +24,7 @@ from headgate.broker.control import leader
 from headgate.broker.control.load import LoadMeter, broker_load
 from headgate.broker.control.member import Membership
 from headgate.broker.engine.base import keys
+from headgate.broker.engine.partition.traffic import Traffic
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
 from headgate.broker.runtime.steps import finish
 from headgate.broker.runtime.turns import Turns
@@ -242,6 +243,24 @@ async def test_a_new_leader_is_told_rates_and_not_the_past(make_world: MakeWorld
     meter.draining = True
     again = finish(broker_load(mine, meter.report(2, 5)))
     assert (again.segments, again.draining, again.connections) == (first.segments, True, 5), "asked at once it tells the same"
+
+
+async def test_a_report_looks_only_at_partitions_with_traffic(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader reports twice a second, in one turn of its loop, and may lead a hundred thousand partitions."""
+    world = await make_world(1)
+    await create(world, "t", 40)
+    for number in range(0, 40, 2):
+        await fill(world, "t", number, 10)
+    engine, mine = world.brokers[0].engine, world.brokers[0].participant._mine
+    meter = LoadMeter(engine)
+    await fill(world, "t", 7, 10)
+    await asyncio.sleep(0.12)
+    looked: list[Traffic] = []
+    counts = Traffic.counts
+    monkeypatch.setattr(Traffic, "counts", lambda one: looked.append(one) or counts(one))
+    (segment,) = finish(broker_load(mine, meter.report(1, 0))).segments
+    assert list(segment.partitions) == [7] and segment.bytes_in_per_s > 0
+    assert looked == [engine.partition(engine.topic("t"), 7).traffic]
 
 
 # -- epochs
