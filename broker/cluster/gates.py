@@ -277,7 +277,8 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
             Reason.INVALID_REFERENCE, f"too many files for one gate. gate=`{gate_id}` files=`{len(extents)}` max=`{FILES_MAX}`"
         )
     ordered = yield from _in_order(extents, _place)
-    paths: set[tuple[str, int]] = set()
+    paths: set[str] = set()
+    adopted: set[tuple[str, int]] = set()
     last: ParquetExtent | None = None
     for number, one in enumerate(ordered):
         if number % STEP_FILES == 0:
@@ -301,10 +302,12 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
                 Reason.INVALID_REFERENCE,
                 f"timestamps make no sense. first_ms=`{one.timestamp_min_ms}` last_ms=`{one.timestamp_max_ms}` {where}",
             )
-        place = (one.path, one.partition if one.adopted else -1)
-        if place in paths:
+        if one.path in paths or (one.adopted and (one.path, one.partition) in adopted):
             raise InvalidError(Reason.INVALID_REFERENCE, f"a file is given twice. {where}")
-        paths.add(place)
+        if one.adopted:
+            adopted.add((one.path, one.partition))
+        else:
+            paths.add(one.path)
         if last is not None and last.partition == one.partition and last.end_offset > one.base_offset:
             raise InvalidError(
                 Reason.INVALID_REFERENCE, f"files overlap. base=`{one.base_offset}` before=`{last.end_offset}` {where}"
