@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -125,11 +125,12 @@ class Verification:
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self.plan, self._say = plan, say
-        self._stop = threading.Event()
+        # Its `put` may interrupt its own `get` in a signal handler; the lock of an Event would then be waited for for ever.
+        self._stop: SimpleQueue[None] = SimpleQueue()
 
     def stop(self) -> None:
         """Stop writing, drain and judge. May be called from a signal handler."""
-        self._stop.set()
+        self._stop.put(None)
 
     def run(self) -> Result:
         """Raises CannotRunError, HistoryError, OSError (the history cannot be written)."""
@@ -200,7 +201,7 @@ class Verification:
         counters = world.counters
         began = before = time.monotonic()
         acked, places = 0, [0] * len(world.places)
-        while not self._stop.wait(max(min(self.plan.progress_s, deadline - time.monotonic()), 0)):
+        while not self._stopped(max(min(self.plan.progress_s, deadline - time.monotonic()), 0)):
             world.recorder.flush()
             now = time.monotonic()
             latencies, counters.latencies_us = sorted(counters.latencies_us), []
@@ -218,6 +219,14 @@ class Verification:
             acked, places, before = counters.acked, by_place, now
             if now >= deadline or any(client.failure for client in clients):
                 return
+
+    def _stopped(self, within_s: float) -> bool:
+        """True if a person ends the run within this time."""
+        try:
+            self._stop.get(timeout=within_s)
+        except Empty:
+            return False
+        return True
 
     def _wait_read(
         self, world: World, readers: Sequence[LiveReader], members: Sequence[Member], ends: Mapping[int, tuple[int, int]]
