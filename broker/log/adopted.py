@@ -123,17 +123,18 @@ def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions
 def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int, wanted: list[Wanted]) -> UnitBytes:
     """What a process needs to know of a unit. Raises InvalidError(CORRUPT_MESSAGE) if a file lacks a part of it."""
     unit = recipe.units[number]
-    files, groups = [], []
-    for place, (file, footer) in enumerate(zip(recipe.files_of(unit), footers, strict=True)):
-        metadata = metadata_of(footer)
-        numbers = [group for one in unit.groups if one.file == file for group in range(one.first, one.end)]
-        adopted = recipe.files[file]
-        data_end = adopted.size_bytes - len(footer)
-        ranges = [ranges_of(metadata, group, recipe.columns, data_end) for group in numbers]
-        files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, numbers, ranges))
-        groups.append({group: (place, at) for at, group in enumerate(numbers)})
-    places = {file: place for place, file in enumerate(recipe.files_of(unit))}
-    order = [groups[places[one.file]][group] for one in unit.groups for group in range(one.first, one.end)]
+    numbers: dict[int, list[int]] = {file: [] for file in recipe.files_of(unit)}
+    places = {file: place for place, file in enumerate(numbers)}
+    order = []
+    for one in unit.groups:
+        for group in range(one.first, one.end):
+            order.append((places[one.file], len(numbers[one.file])))
+            numbers[one.file].append(group)
+    files = []
+    for (file, mine), footer in zip(numbers.items(), footers, strict=True):
+        metadata, adopted = metadata_of(footer), recipe.files[file]
+        ranges = [ranges_of(metadata, group, recipe.columns, adopted.size_bytes - len(footer)) for group in mine]
+        files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, mine, ranges))
     return UnitBytes(files, order, recipe.columns, recipe.partitions, codec, wanted)
 
 

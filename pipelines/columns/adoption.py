@@ -7,7 +7,6 @@ hard link, or by a copy within the store's own service. `headgate.broker.log.rec
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -293,4 +292,4 @@ def _refer(written: dict[int, Written], job: Job, key: str, data: bytes, recipe:
 def check_way(way: str) -> None:
     """Raise InvalidError for an unknown way."""
     if way not in WAYS:
-        raise InvalidError(Reason.INVALID_REQUEST, f"files is {', '.join(WAYS)}. files=`{os.fspath(way)}`")
+        raise InvalidError(Reason.INVALID_REQUEST, f"files is {', '.join(WAYS)}. files=`{way}`")

@@ -232,6 +232,16 @@ def _place(spark: SparkSession, url: str, bucket: Bucket | None) -> tuple[str, A
     return local_path(url), None
 
 
+def _adoptable(source: Source) -> Columns:
+    """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
+    if source.lines is not None or any(piece.file.names for piece in source.pieces):
+        raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
+    columns = columns_of(source.query, source.has_key)
+    if any(name in columns.names for piece in source.pieces for name, _ in piece.file.values):
+        raise NotAdoptedError("the event time, the key or the value is in the files' paths")
+    return columns
+
+
 class ColumnWork:
     """Counts and writes the rows of one source on columns."""
 
@@ -392,16 +402,6 @@ class ColumnWork:
 
 
 # The following run in the tasks.
-
-
-def _adoptable(source: Source) -> Columns:
-    """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
-    if source.lines is not None or any(piece.file.names for piece in source.pieces):
-        raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
-    columns = columns_of(source.query, source.has_key)
-    if any(name in columns.names for piece in source.pieces for name, _ in piece.file.values):
-        raise NotAdoptedError("the event time, the key or the value is in the files' paths")
-    return columns
 
 
 def _count(spec: Spec, each: bool, measured: tuple[str, ...], task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
