@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
@@ -33,6 +33,7 @@ from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns.files import S3, state_of
 from headgate.pipelines.columns.layout import changed
 from headgate.pipelines.extents import Written
+from headgate.pipelines.floods.model import Files
 
 if TYPE_CHECKING:
     from headgate.pipelines.columns.expressions import Node, Query
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 REWRITE = "rewrite"
 """The files of the topic are written anew."""
-WAYS = (REWRITE, "auto", "link", "copy")
+WAYS = get_args(Files)
 """How the topic gets the files of a source: `auto` takes the first one of link, copy and rewrite that can be."""
 UNIT_BYTES = 32 << 20
 """Decoded bytes up to which neighbouring row groups are decoded together."""

@@ -33,12 +33,13 @@ from headgate.broker.store.local import LocalStore
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.store.wrappers import MeteredStore
 from tests.support.adopted import EPOCH, Adopted, adopted
+from tests.unit.engine.test_history import KeptEncoders
 
 COUNT = 1500
 
 
-class CountedEncoders(Encoders):
-    """Counts the units, and keeps its processes when a reader is closed, for those of the next test."""
+class CountedEncoders(KeptEncoders):
+    """Counts the units."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,9 +49,6 @@ class CountedEncoders(Encoders):
     def encode_unit(self, unit: UnitBytes, source: UnitSource) -> list[memoryview]:
         self.units.append([one.partition for one in unit.wanted])
         return super().encode_unit(unit, source)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
