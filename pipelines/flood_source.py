@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.columns.adoption import must_adopt
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.jobs import Jobs
 from headgate.pipelines.late import missing
@@ -52,7 +52,7 @@ class FloodSource:
             counts, self._work = plain.count(), plain
             return counts
         except UnlikeError as error:
-            self._check_files(str(error))
+            must_adopt(self._backfill.files, str(error))
             self.close()
         spark = self._jobs.spark()
         with self._jobs.group():  # Spark reads whole files of JSON to know their columns
@@ -84,14 +84,6 @@ class FloodSource:
         """End what does tasks without Spark. Later tasks start it again."""
         if self._jobs.processes is not None:
             self._jobs.processes.close()
-
-    def _check_files(self, why: str) -> None:
-        """Raise InvalidError if the source's files must be adopted. `why`: the reason for Spark."""
-        if self._backfill.files in ("link", "copy"):
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"the source's files cannot be adopted: {why}. Use --files auto or rewrite. files=`{self._backfill.files}`",
-            )
 
     def _moved(self, why: str, counts: Counts) -> Work:
         """Spark's rows instead of plain columns, of which a task has found that they are not for columns."""

@@ -290,6 +290,14 @@ def _refer(written: dict[int, Written], job: Job, key: str, data: bytes, recipe:
         done.tally += Tally(rows=rows, data_bytes=None, checksum=None)
 
 
+def must_adopt(way: str, why: str) -> None:
+    """Raise InvalidError if a flood must not write its files anew. `why`: the files are not adopted."""
+    if way in ("link", "copy"):
+        raise InvalidError(
+            Reason.INVALID_REQUEST, f"the source's files cannot be adopted: {why}. Use --files auto or rewrite. files=`{way}`"
+        )
+
+
 def check_way(way: str) -> None:
     """Raise InvalidError for an unknown way."""
     if way not in WAYS:

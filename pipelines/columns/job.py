@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
-from headgate.pipelines.columns.adoption import REWRITE, Adoption, Columns, NotAdoptedError, columns_of, units_of
+from headgate.pipelines.columns.adoption import REWRITE, Adoption, Columns, NotAdoptedError, columns_of, must_adopt, units_of
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
@@ -333,11 +332,7 @@ class ColumnWork:
 
     def _not_adopted(self, why: str) -> None:
         self._adoption = None
-        if self._files != "auto":
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"the source's files cannot be adopted: {why}. Use --files auto or rewrite. files=`{self._files}`",
-            )
+        must_adopt(self._files, why)
         self.way = f"{self.way}; the source's files are not adopted: {why}"
 
     def _divide_again(self, pieces: list[Piece]) -> None:
