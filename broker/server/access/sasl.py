@@ -146,7 +146,10 @@ class Sasl:
 
     @property
     def lifetime_ms(self) -> int:
-        """Time until the client must log in again; 0: never."""
-        if self._again_s == math.inf:
+        """Time until the client must log in again; 0: never, or a login is under way.
+
+        An answer within a login says nothing of the login before it: librdkafka would begin the next one and crash.
+        """
+        if self._mechanism or self._again_s == math.inf:
             return 0
         return max(1, int((self._again_s - self._logins.now_s()) * 1000))
