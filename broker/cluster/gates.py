@@ -78,7 +78,8 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     not from producers. A gate's file has none of these.
 
     Adopted rows: `path` names a recipe (`log/recipe.py`), which many partitions share, and `adopted_bytes` is this partition's
-    share of the files that the recipe names.
+    share of the files that the recipe names. `first_row`: the rows of the partition in the recipe before these. A fold that takes
+    only some units leaves the rest as pieces of whole units.
     """
 
     partition: int
@@ -95,6 +96,7 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
     history: bool = False
     oldest_ms: int = 0
     adopted_bytes: int = 0
+    first_row: int = 0
 
     @property
     def rows(self) -> int:

@@ -43,6 +43,7 @@ from headgate.broker.cluster.readable import Readable
 from headgate.broker.cluster.reassignment import settled
 from headgate.broker.cluster.topic_gates import TopicGates
 from headgate.broker.cluster.topic_segments import TopicSegments
+from headgate.broker.log.recipe import RECIPE
 
 
 class Applicable(Protocol):
@@ -78,7 +79,8 @@ class Manifest:
         self.compacted: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
         """How far partitions are compacted, and since when (`NoteCompacted`). Only of live topics."""
         self.superseded: dict[str, int] = {}
-        """Files whose place other files have taken, and the wall-clock time in ms of that. Readers may still read them."""
+        """Files whose place other files have taken, and the wall-clock time in ms of that. Readers may still read them. A recipe is
+        here from its first fold on, while other partitions or pieces of it may still be named."""
         self.condemned: dict[str, None] = {}
         """Files that nothing may name: they are being deleted."""
         self.downtimes: list[tuple[int, int]] = []
@@ -224,7 +226,8 @@ class Manifest:
         """An offset is in one place, and a file that is being deleted has no name."""
         assert set(self.files.by_topic) <= set(self.topics_by_id)
         named = self.named_files()
-        assert not self.condemned.keys() & named and not self.superseded.keys() & named
+        assert not self.condemned.keys() & named
+        assert not {path for path in self.superseded if not path.endswith(RECIPE)} & named
         for topic_id, file in self.files.all():
             for window, gate in self.gates.windows(topic_id, file.partition):
                 assert (

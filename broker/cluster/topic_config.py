@@ -192,6 +192,16 @@ _KEYS = (
         f"{ALL_DECOMPRESSED_BYTES_MAX >> 20} MiB after decompression.",
         broker_name=None,
     ),
+    ConfigKey(
+        name="history.fold",
+        kind=Kind.STRING,
+        default="offline",
+        choices=("offline", "never"),
+        documentation="The files with which gates were filled: `offline` = they become folded files as `offline.after.ms` and "
+        "`offline.after.bytes` say; `never` = they stay as they are. Then the topic stays a view of the files that a flood "
+        "adopted, and these records are not in its Iceberg table.",
+        broker_name=None,
+    ),
     _key(
         "history.room",
         Kind.LONG,
@@ -382,6 +392,7 @@ class TopicConfig:
     min_dirty_ratio: float
     offline_after_ms: int
     offline_after_bytes: int
+    folds_history: bool
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> TopicConfig:
@@ -422,6 +433,7 @@ class TopicConfig:
             min_dirty_ratio=ratio,
             offline_after_ms=number("offline.after.ms"),
             offline_after_bytes=number("offline.after.bytes"),
+            folds_history=merged["history.fold"] != "never",
         )
 
 

@@ -91,7 +91,7 @@ class FileSweeper:
     def _is_read(self, topic_id: uuid.UUID, key: str) -> bool:
         """True if other files have taken the place of this one a short time ago, or the topic's table does not know it yet: readers
         may still read it."""
-        replaced_ms = self._journal.manifest.superseded.get(key)
+        replaced_ms = self._journal.manifest.superseded.get(owner_of(key))
         if replaced_ms is None:
             return False
         return replaced_ms > self._engine.clock.now_ms() - self._grace_ms or self._is_table_behind(topic_id)

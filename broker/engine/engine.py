@@ -196,6 +196,11 @@ class Engine:
         return self.running.sweeper.batches_unreadable
 
     @property
+    def units_stuck(self) -> int:
+        """Units of adopted files that this broker could not fold at its last attempt."""
+        return self.running.offline.adopted.units_stuck
+
+    @property
     def journal_version(self) -> int:
         """The newest version of the cluster's journal that this broker knows."""
         return self._life.catalog.version

@@ -83,8 +83,8 @@ def check_file(footer: bytes, size_bytes: int, groups: Iterable[int], columns: t
     return found
 
 
-def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
-    """The rows of each wanted partition in the order of their offsets: `timestamp` (microseconds), `key`, `value`.
+class UnitRows:
+    """The decoded rows of a unit, and which of them belong to which partition, in the order of their offsets.
 
     Args:
         groups: of a unit, in its order.
@@ -94,30 +94,52 @@ def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions
     Raises:
         InvalidError(CORRUPT_MESSAGE): the bytes contradict a footer, a row has no key or no time, or the unit is too large.
     """
-    parts: list[pa.Table] = []
-    numbers: list[npt.NDArray[np.int64]] = []
-    size = 0
-    for metadata, number, data in groups:
-        for part in _parts(metadata, number, data, columns):
-            size += part.nbytes
-            if size > UNIT_BYTES_MAX:
-                raise _bad(f"a unit has more than {UNIT_BYTES_MAX >> 20} MiB")
-            numbers.append(partitions_for_keys(part.column("key").chunk(0), partitions))
-            parts.append(part)
-    if not parts:
-        raise _bad("a unit has no rows")
-    table = pa.concat_tables(parts).combine_chunks()
-    found = np.concatenate(numbers)
-    if len(found) and found.min() < 0:
-        raise _bad("a row has no key")
-    times: Any = np.asarray(table.column("timestamp").combine_chunks().cast(pa.int64()))
-    rows = np.flatnonzero(np.isin(found, wanted)) if len(wanted) < partitions else np.arange(len(found))
-    # numpy sorts numbers of 16 bits by their digits, several times as fast.
-    mine, at = found[rows].astype(np.int16 if partitions <= 1 << 15 else np.int32), times[rows]
-    order = np.lexsort((at, mine)) if (np.diff(at) < 0).any() else np.argsort(mine, kind="stable")
-    table = table.take(pa.array(rows[order], pa.int64()))
-    bounds = np.searchsorted(mine[order], [*wanted, partitions])
-    return [table.slice(int(bounds[place]), int(bounds[place + 1] - bounds[place])) for place in range(len(wanted))]
+
+    def __init__(self, groups: Iterable[Group], columns: tuple[str, str, str], partitions: int, wanted: Sequence[int]) -> None:
+        parts: list[pa.Table] = []
+        numbers: list[npt.NDArray[np.int64]] = []
+        size = 0
+        for metadata, number, data in groups:
+            for part in _parts(metadata, number, data, columns):
+                size += part.nbytes
+                if size > UNIT_BYTES_MAX:
+                    raise _bad(f"a unit has more than {UNIT_BYTES_MAX >> 20} MiB")
+                numbers.append(partitions_for_keys(part.column("key").chunk(0), partitions))
+                parts.append(part)
+        if not parts:
+            raise _bad("a unit has no rows")
+        self._table = pa.concat_tables(parts).combine_chunks()
+        found = np.concatenate(numbers)
+        if len(found) and found.min() < 0:
+            raise _bad("a row has no key")
+        times: Any = np.asarray(self._table.column("timestamp").combine_chunks().cast(pa.int64()))
+        rows = np.flatnonzero(np.isin(found, wanted)) if len(wanted) < partitions else np.arange(len(found))
+        # numpy sorts numbers of 16 bits by their digits, several times as fast.
+        mine, at = found[rows].astype(np.int16 if partitions <= 1 << 15 else np.int32), times[rows]
+        order = np.lexsort((at, mine)) if (np.diff(at) < 0).any() else np.argsort(mine, kind="stable")
+        self._rows = rows[order]
+        bounds = np.searchsorted(mine[order], [*wanted, partitions])
+        self._places = {one: (int(bounds[place]), int(bounds[place + 1])) for place, one in enumerate(wanted)}
+
+    def count(self, partition: int) -> int:
+        """The number of rows of a wanted partition."""
+        begin, end = self._places[partition]
+        return end - begin
+
+    def take(self) -> dict[int, pa.Table]:
+        """The rows of each wanted partition: `timestamp` (microseconds), `key`, `value`. All share their memory."""
+        table = self._table.take(pa.array(self._rows, pa.int64()))
+        return {one: table.slice(begin, end - begin) for one, (begin, end) in self._places.items()}
+
+    def take_apart(self, partition: int) -> pa.Table:
+        """The same of one partition, in its own memory: a caller may keep a few rows for long."""
+        begin, end = self._places[partition]
+        return self._table.take(pa.array(self._rows[begin:end], pa.int64()))
+
+
+def unit_rows(groups: Iterable[Group], columns: tuple[str, str, str], partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
+    """The rows of each wanted partition in the order of their offsets. Arguments and errors as for `UnitRows`."""
+    return list(UnitRows(groups, columns, partitions, wanted).take().values())
 
 
 def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int, wanted: list[Wanted]) -> UnitBytes:
@@ -139,7 +161,8 @@ def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int,
 
 
 def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[memoryview]:
-    """The wanted rows of a unit as batches, partition by partition, each in its own memory. Slow: run it in a thread or a process.
+    """The wanted rows of a unit as batches, in the order of `unit.wanted`, each in its own memory. Slow: run it in a thread or a
+    process.
 
     Args:
         data: of each file the columns of its row groups.
@@ -147,17 +170,25 @@ def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[mem
     Raises:
         InvalidError: a file is not as it was counted.
     """
+    tables = decode_unit(unit, data).take()
+    del data
+    for one in unit.wanted:
+        rows = tables[one.partition]
+        yield from encode_batches(rows, one.base_offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec))
+
+
+def decode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> UnitRows:
+    """The wanted rows of a unit. Raises as `encode_unit`, also if a wanted partition has another number of rows than stated."""
     metadata = [metadata_of(file.footer) for file in unit.files]
     groups = ((metadata[file], unit.files[file].groups[place], data[file][place]) for file, place in unit.groups)
     try:
-        tables = unit_rows(groups, unit.columns, unit.partitions, [one.partition for one in unit.wanted])
+        rows = UnitRows(groups, unit.columns, unit.partitions, sorted({one.partition for one in unit.wanted}))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _bad(str(error)) from error
-    del data, groups
-    for one, rows in zip(unit.wanted, tables, strict=True):
-        if rows.num_rows != one.rows:
-            raise _bad(f"partition {one.partition} has {rows.num_rows} rows instead of {one.rows}")
-        yield from encode_batches(rows, one.base_offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec))
+    for one in unit.wanted:
+        if rows.count(one.partition) != one.rows:
+            raise _bad(f"partition {one.partition} has {rows.count(one.partition)} rows instead of {one.rows}")
+    return rows
 
 
 def _parts(metadata: Any, number: int, data: Data, columns: tuple[str, str, str]) -> Iterator[pa.Table]:

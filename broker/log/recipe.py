@@ -12,6 +12,7 @@ reader that does not know its version refuses it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -169,6 +170,17 @@ class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
     partitions: int
     codec: int
     wanted: list[Wanted]
+
+
+def piece_of(shares: Sequence[tuple[int, Share]], first_row: int, rows: int) -> list[tuple[int, Share]]:
+    """The units, of those with rows of a partition, that begin in its rows [first_row, first_row + rows). A piece of a recipe has
+    whole units: the caller compares the number of rows."""
+    found, at = [], 0
+    for number, share in shares:
+        if first_row <= at < first_row + rows:
+            found.append((number, share))
+        at += share.rows
+    return found
 
 
 def pin_key(recipe: str, number: int) -> str:

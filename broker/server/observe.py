@@ -194,6 +194,11 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
         "stored batches that consumers cannot read, found when chunks were folded: see `headgate topic check`",
         lambda: engine.batches_unreadable,
     )
+    gauge(
+        "headgate_fold_stuck_units",
+        "units of adopted files that stay unfolded, because a kept file is missing or was changed: see `headgate store check`",
+        lambda: engine.units_stuck,
+    )
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
 
 

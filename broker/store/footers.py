@@ -19,6 +19,11 @@ async def footer_of(store: Readable, key: str, *, size_bytes: int, footer_crc32c
         InvalidError: NOT_FOUND: there is no such file. INVALID_RECORD: it is no file of records. CorruptError: it is not the one
             that was committed. RetryError.
     """
+    return read_footer(await footer_bytes(store, key, size_bytes=size_bytes, footer_crc32c=footer_crc32c), size_bytes)
+
+
+async def footer_bytes(store: Readable, key: str, *, size_bytes: int, footer_crc32c: int) -> bytes:
+    """The bytes of a footer, of a file with any columns. Arguments and errors as for `footer_of`."""
     guess = min(size_bytes, FOOTER_GUESS_BYTES)
     tail = await store.get_range(key, size_bytes - guess, guess)
     length = footer_size(tail, size_bytes)
@@ -27,4 +32,4 @@ async def footer_of(store: Readable, key: str, *, size_bytes: int, footer_crc32c
     footer = tail[-length:]
     if crc32c(footer) != footer_crc32c:
         raise CorruptError(Reason.CORRUPT_STORE, f"a file is not the one that was committed. path=`{key}`")
-    return read_footer(footer, size_bytes)
+    return footer

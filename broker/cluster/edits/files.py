@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 import msgspec
@@ -24,6 +25,9 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
     offsets as `files`, except that `files` may begin behind deleted records. `cuts`: the ranges of offsets in them that readers
     pass, and that the files therefore do not have. Without files, none of the records is left: readers pass the offsets
     (`Readable.cuts`). `at_ms`: the wall-clock time in ms of the edit.
+
+    `kept`: pieces of replaced adopted extents, all of one gate, that stay in it. With the files they have all offsets of `merged`
+    but deleted ones.
     """
 
     topic_id: uuid.UUID
@@ -33,11 +37,17 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
     cuts: list[tuple[int, int]] = msgspec.field(default_factory=list)
     merged: list[FilePart] = msgspec.field(default_factory=list)
     at_ms: int = 0
+    kept: list[ParquetExtent] = msgspec.field(default_factory=list)
 
     @property
     def parts(self) -> list[ChunkPart | FilePart]:
         """All that is replaced, by offset; at least one."""
         return sorted([*self.replaced, *self.merged], key=lambda part: part.base_offset)
+
+    @property
+    def pieces(self) -> list[ParquetExtent]:
+        """What has the records from now on, by offset."""
+        return sorted([*self.files, *self.kept], key=lambda one: one.base_offset) if self.kept else self.files
 
     def check(self, state: Manifest) -> None:
         """Refuse the edit unless every extent that it replaces is as its author saw it, and its files cover exactly those."""
@@ -61,11 +71,17 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
             raise InvalidError(Reason.CHANGED_MEANWHILE, f"an operator skipped records meanwhile. {where}")
 
     def _check_files(self, state: Manifest, first: int, end: int) -> None:
-        covered = self.files[0].base_offset if self.files else first
-        assert covered == first or not state.readable.has(self.topic_id, self.partition, first, covered), "the rest is deleted"
-        for file in self.files:
-            assert file.folded and file.partition == self.partition and file.base_offset == covered, "files follow each other"
-            covered = file.end_offset
+        if self.kept:
+            gates, paths = {part.gate_id for part in self.merged}, {part.path for part in self.merged}
+            assert self.files and len(gates) == 1 and "" not in gates, "a piece stays in its gate"
+            assert all(one.adopted and one.path in paths for one in self.kept), "a piece is of what is replaced"
+        covered = first
+        for one in self.pieces:
+            assert one.partition == self.partition and covered <= one.base_offset, "files follow each other"
+            assert one.folded or one in self.kept
+            gap = covered < one.base_offset
+            assert not gap or not state.readable.has(self.topic_id, self.partition, covered, one.base_offset), "the rest is deleted"
+            covered = one.end_offset
         assert covered == end or not self.files, "files have the offsets of what they replace"
 
     def _is_there(self, state: Manifest, part: ChunkPart | FilePart) -> bool:
@@ -104,14 +120,20 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
         for gate_id in {part.gate_id for part in self.merged if part.gate_id}:
             gate = state.gates.of(topic_id).get(gate_id)
             if gate is not None:
-                gone = {(partition, part.path, part.base_offset) for part in self.merged}
-                kept = [one for one in gate.extents if (one.partition, one.path, one.base_offset) not in gone]
-                state.gates.change(topic_id, gate_id, extents=kept)
+                state.gates.change(topic_id, gate_id, extents=self._left(gate.extents))
         state.superseded.update((part.path, self.at_ms) for part in self.merged)
         if self.files:
             state.files.add(topic_id, partition, self.files)
         else:
             state.readable.cut(topic_id, partition, parts[0].base_offset, parts[-1].end_offset)
+
+    def _left(self, extents: list[ParquetExtent]) -> list[ParquetExtent]:
+        """The extents of a gate, by partition and offset, without those that are replaced, and with the pieces that stay."""
+        first = bisect_left(extents, self.partition, key=lambda one: one.partition)
+        stop = bisect_right(extents, self.partition, lo=first, key=lambda one: one.partition)
+        gone = {(part.path, part.base_offset) for part in self.merged}
+        mine = [one for one in extents[first:stop] if (one.path, one.base_offset) not in gone]
+        return [*extents[:first], *sorted([*mine, *self.kept], key=lambda one: one.base_offset), *extents[stop:]]
 
     def _drop_replaced(self, state: Manifest) -> None:
         """Remove the replaced extents from their chunks."""

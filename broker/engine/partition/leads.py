@@ -178,8 +178,9 @@ class Leads:
                     for log in self._logs_of(topic_id):
                         if log.number == number:
                             parts = edit.parts
-                            refs = [FileRef("", file.appended_ms) for file in files]
-                            log.folded(parts[0].base_offset, parts[-1].end_offset, files, refs)
+                            pieces = edit.pieces
+                            refs = [self._file_ref(topic_id, edit, one) for one in pieces]
+                            log.folded(parts[0].base_offset, parts[-1].end_offset, pieces, refs)
                             if not files:
                                 self._sync_cuts([log])
                 case OpenGate(gate, _):
@@ -312,6 +313,11 @@ class Leads:
         self._windows_opened(opened)
         if gate.state == "filled":
             self._fill_gate(gate)
+
+    def _file_ref(self, topic_id: uuid.UUID, edit: FoldToFiles, one: ParquetExtent) -> FileRef:
+        """The reference of a file after a fold: of a folded one, or of a piece that stays in its gate."""
+        gate = None if one.folded else self._life.manifest.gates.of(topic_id).get(edit.merged[0].gate_id)
+        return FileRef("", one.appended_ms) if gate is None else FileRef(gate.id, gate.filled_ms)
 
     def _fill_gate(self, gate: Gate) -> None:
         logs = {log.number: log for log in self._logs_of(gate.topic_id)}

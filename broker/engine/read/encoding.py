@@ -99,10 +99,10 @@ def encode_unit(unit: UnitBytes, source: UnitSource) -> Iterator[memoryview]:
     """The wanted rows of a unit of adopted files as batches. Raises as `log.adopted.encode_unit`."""
     from headgate.broker.log import adopted
 
-    return adopted.encode_unit(unit, list(_columns_of(unit, source)))
+    return adopted.encode_unit(unit, list(columns_of(unit, source)))
 
 
-def _columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[list[tuple[int, memoryview]]]]:
+def columns_of(unit: UnitBytes, source: UnitSource) -> Iterator[list[list[tuple[int, memoryview]]]]:
     """Of each file the columns of its row groups."""
     at = 0
     for number, file in enumerate(unit.files):

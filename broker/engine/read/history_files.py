@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.read.references import as_extent
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe
+from headgate.broker.log.recipe import AdoptedFile, Recipe, Share, decode_recipe, piece_of
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.runtime.tasks import looked_at, outlast
 from headgate.broker.store.interface import Readable
@@ -34,15 +34,20 @@ _Parsed: TypeAlias = tuple[Recipe, dict[int, list[tuple[int, Share]]]]
 
 class FileKey(NamedTuple):
     """The identity of a file in a reference. A file outside of the cluster's store may be replaced and committed again under the
-    same path. `partition`: of a recipe, which has the rows of many; -1: the file has one."""
+    same path. `partition`: of a recipe, which has the rows of many; -1: the file has one. `first_row`, `rows`: of a
+    piece of a recipe."""
 
     path: str
     footer_crc32c: int
     partition: int = -1
+    first_row: int = 0
+    rows: int = 0
 
 
 def file_key(extent: ParquetExtent) -> FileKey:
-    return FileKey(extent.path, extent.footer_crc32c, extent.partition if extent.adopted else -1)
+    if not extent.adopted:
+        return FileKey(extent.path, extent.footer_crc32c)
+    return FileKey(extent.path, extent.footer_crc32c, extent.partition, extent.first_row, extent.rows)
 
 
 class OpenFile(NamedTuple):
@@ -146,7 +151,7 @@ class HistoryFiles:
             while len(self._recipes) > RECIPES_KEPT:
                 self._recipes.popitem(last=False)
         recipe, shares = await outlast(task)
-        mine = shares.get(extent.partition, [])
+        mine = piece_of(shares.get(extent.partition, []), extent.first_row, extent.rows)
         return OpenFile(await self._run(lambda: _as_file(recipe, mine)), SHARE_BYTES * len(mine), {}, recipe)
 
     async def _recipe(self, extent: ParquetExtent) -> _Parsed:

@@ -18,7 +18,7 @@ import msgspec
 
 from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.recipe import BYTES_MAX, RECIPE, AdoptedFile, Groups, Recipe, Share, decode_recipe, owner_of
+from headgate.broker.log.recipe import BYTES_MAX, RECIPE, AdoptedFile, Groups, Recipe, Share, decode_recipe, owner_of, piece_of
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.runtime.turns import Turns
@@ -140,24 +140,27 @@ class References:
         """Check the rows of some partitions that one recipe has, and the files that it names."""
         recipe = await self.recipe(extents[0])
         shares = recipe.shares()
+        needed: set[int] = set()
         for one in extents:
             if (one.size_bytes, one.footer_crc32c) != (extents[0].size_bytes, extents[0].footer_crc32c):
                 raise _bad(one, "the recipe has another size or checksum for another partition")
-            _judge_shares(one, [share for _, share in shares.get(one.partition, [])])
+            mine = piece_of(shares.get(one.partition, []), one.first_row, one.rows)
+            needed.update(number for number, _ in mine)
+            _judge_shares(one, [share for _, share in mine])
         for file in recipe.files:
             self._check_path(topic_id, file.path)
             if is_url(file.path) or owner_of(file.path) != extents[0].path:
                 raise _bad(extents[0], f"a recipe names a file that is not its own: {file.path[:300]}")
-        await self._check_files(extents[0], recipe)
+        await self._check_files(extents[0], recipe, sorted(needed))
 
-    async def _check_files(self, extent: ParquetExtent, recipe: Recipe) -> None:
-        """Compare the files of a recipe with it."""
-        places: list[list[tuple[int, Groups]]] = [[] for _ in recipe.files]
-        for number, unit in enumerate(recipe.units):
-            for groups in unit.groups:
-                places[groups.file].append((number, groups))
+    async def _check_files(self, extent: ParquetExtent, recipe: Recipe, needed: Sequence[int]) -> None:
+        """Compare the files of the units that are needed with their recipe."""
+        places: dict[int, list[tuple[int, Groups]]] = {}
+        for number in needed:
+            for groups in recipe.units[number].groups:
+                places.setdefault(groups.file, []).append((number, groups))
         rows = [0] * len(recipe.units)
-        left = iter(enumerate(places))
+        left = iter(places.items())
 
         async def judge() -> None:
             for file, mine in left:
@@ -168,8 +171,8 @@ class References:
                     rows[number] += count
 
         await together([judge() for _ in range(min(len(places), CHECKS_MAX))])
-        for number, unit in enumerate(recipe.units):
-            if rows[number] != sum(share.rows for share in unit.shares):
+        for number in needed:
+            if rows[number] != sum(share.rows for share in recipe.units[number].shares):
                 raise _bad(extent, f"the files of a unit have another number of rows: {rows[number]}. unit=`{number}`")
 
     async def _check(self, one: ParquetExtent, absolute: bool) -> None:

@@ -162,19 +162,23 @@ class Units:
             asked = self._asked.pop(place)
             for one in await self._others(place, next(iter(asked.values())).extent):
                 asked.setdefault(UnitKey(file_key(one.extent), one.at), one)
-            wanted = sorted(asked.items(), key=lambda one: one[1].extent.partition)
-            extent = wanted[0][1].extent
-            unit = await self._unit(extent, recipe, place[2], [_wanted(one) for _, one in wanted])
+            # The rows of a partition are asked for twice if a fold has just left a piece of what another reader reads as a whole.
+            wanted: dict[Wanted, list[UnitKey]] = {}
+            for key, one in sorted(asked.items(), key=lambda one: one[1].extent.partition):
+                wanted.setdefault(_wanted(one), []).append(key)
+            extent = next(iter(asked.values())).extent
+            unit = await self._unit(extent, recipe, place[2], list(wanted))
             batches = await self._encoded(extent, recipe, place[2], unit)
         found: dict[UnitKey, EncodedGroup] = {}
         at = 0
-        for (key, one), rows in zip(wanted, unit.wanted, strict=True):
+        for rows, keys in wanted.items():
             begin, left = at, rows.rows
             while left > 0:
                 left -= parse_header(batches[at]).record_count
                 at += 1
-            found[key] = group_of(batches[begin:at])
-            keep(one.extent, one.file, one.at, found[key])
+            for key in keys:
+                found[key] = group_of(batches[begin:at])
+                keep(asked[key].extent, asked[key].file, asked[key].at, found[key])
         return found
 
     async def _others(self, place: tuple[str, int, int], extent: ParquetExtent) -> list[_Asked]:
@@ -209,7 +213,7 @@ class Units:
         paths = [recipe.files[file].path for file in recipe.files_of(recipe.units[number])]
         places = [self._files.place_of(extent, path) for path in paths]
         encode = _encode_here if self._encoders is None else self._encoders.encode_unit
-        descriptors = await _opened(places)
+        descriptors = await opened_files(places)
         if descriptors is None:
             source = await unit_bytes(places, unit)
             found: list[memoryview] = await outlast(self._run(partial(encode, unit, source)))
@@ -217,26 +221,26 @@ class Units:
         try:
             work = self._run(partial(encode, unit, descriptors))
         except BaseException:
-            _close(descriptors)
+            close_files(descriptors)
             raise
         # Only after the thread has finished with them, also if no reader waits any more.
-        work.add_done_callback(lambda _: _close(descriptors))
+        work.add_done_callback(lambda _: close_files(descriptors))
         encoded: list[memoryview] = await outlast(work)
         return encoded
 
 
-async def _opened(places: Sequence[tuple[Readable, str]]) -> list[int] | None:
+async def opened_files(places: Sequence[tuple[Readable, str]]) -> list[int] | None:
     """A descriptor of each file of a unit; None if a store has no files."""
     descriptors: list[int] = []
     try:
         for store, key in places:
             descriptor = await store.open_file(key) if isinstance(store, Files) else None
             if descriptor is None:
-                _close(descriptors)
+                close_files(descriptors)
                 return None
             descriptors.append(descriptor)
     except BaseException:
-        _close(descriptors)
+        close_files(descriptors)
         raise
     return descriptors
 
@@ -270,7 +274,7 @@ async def unit_bytes(places: Sequence[tuple[Readable, str]], unit: UnitBytes) ->
     return b"".join(found)
 
 
-def _close(descriptors: Sequence[int]) -> None:
+def close_files(descriptors: Sequence[int]) -> None:
     for one in descriptors:
         os.close(one)
 

@@ -7,7 +7,7 @@ and a missing or damaged object counts only if the manifest still refers to it a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headgate.broker.cluster.gates import ParquetExtent, is_url
@@ -23,7 +23,7 @@ from headgate.broker.engine.upkeep.table_check import TableState, check_tables
 from headgate.broker.log.adopted import described
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import read_group
-from headgate.broker.log.recipe import Wanted
+from headgate.broker.log.recipe import Wanted, piece_of
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.store.footers import footer_of
 from headgate.broker.store.interface import Files, ObjectInfo, Store
@@ -125,9 +125,9 @@ async def _check(
     elif size_bytes is not None and size_bytes < need.size_bytes:
         raise CorruptError(Reason.CORRUPT_STORE, f"the object is cut off. size=`{size_bytes}` expected=`{need.size_bytes}`")
     if need.extents and need.extents[0][1].adopted:
-        topic_id, first = need.extents[0]
+        topic_id, _ = need.extents[0]
         await references.check(topic_id, [extent for _, extent in need.extents], absolute=True)
-        await _check_recipe(references, first, deep)
+        await _check_recipe(references, [extent for _, extent in need.extents], deep)
         return
     for topic_id, extent in need.extents:
         await references.check(topic_id, [extent], absolute=True)
@@ -149,10 +149,16 @@ async def _read_file(references: References, extent: ParquetExtent) -> None:
         read_group(file, group, await store.get_range(key, group.start, group.end - group.start))
 
 
-async def _check_recipe(references: References, extent: ParquetExtent, deep: bool) -> None:
-    """Compare the files of a recipe with what was counted of them; `deep`: also all their rows. Raises as `_check`."""
+async def _check_recipe(references: References, extents: Sequence[ParquetExtent], deep: bool) -> None:
+    """Compare the files of the units that these extents need with what was counted of them; `deep`: also all their rows. Raises as
+    `_check`."""
+    extent = extents[0]
     recipe = await references.recipe(extent)
-    for file in recipe.files:
+    shares = recipe.shares()
+    pieces = (piece_of(shares.get(one.partition, []), one.first_row, one.rows) for one in extents)
+    units = sorted({number for piece in pieces for number, _ in piece})
+    for place in sorted({place for number in units for place in recipe.files_of(recipe.units[number])}):
+        file = recipe.files[place]
         store, key = references.locate(file.path)
         descriptor = await store.open_file(key) if isinstance(store, Files) else None
         if descriptor is not None:
@@ -162,7 +168,8 @@ async def _check_recipe(references: References, extent: ParquetExtent, deep: boo
                 raise InvalidError(error.reason, f"{error.message}. path=`{file.path}`") from error
             finally:
                 os.close(descriptor)
-    for number, unit in enumerate(recipe.units if deep else ()):
+    for number in units if deep else ():
+        unit = recipe.units[number]
         files = [recipe.files[place] for place in recipe.files_of(unit)]
         footers = [await references.footer(as_extent(extent, file)) for file in files]
         wanted = [Wanted(share.partition, 0, share.rows, 0) for share in unit.shares]

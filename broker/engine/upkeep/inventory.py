@@ -182,7 +182,7 @@ def _judge_history(found: ObjectInfo, manifest: Manifest, topic_id: uuid.UUID, o
         return Judged(found, Kind.HISTORY, Standing.IN_PROGRESS, f"uploaded for the open gate {gate_id}", topic.name)
     if found.key in manifest.condemned:
         return Judged(found, kind, Standing.LEFT_OVER, "it is being deleted", topic.name)
-    replaced_ms = manifest.superseded.get(found.key)
+    replaced_ms = manifest.superseded.get(owner_of(found.key))
     if replaced_ms is not None and replaced_ms > oldest_ms:
         return Judged(found, kind, Standing.IN_PROGRESS, "a fold replaced it, and readers may still read it", topic.name)
     if found.modified_ms > oldest_ms:

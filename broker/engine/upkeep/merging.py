@@ -2,7 +2,8 @@
 
 *Files of gates* have no offsets in them, so no table can show them. They become folded files at the age at which live records do
 (`offline.after.ms`); if that setting is -1, when they are larger than `offline.after.bytes`. Files outside the cluster's store stay
-as they are: a copy would take room that their owner did not ask for. So do adopted files.
+as they are: a copy would take room that their owner did not ask for. So do all files of gates with `history.fold=never`. Adopted
+files have rows of many partitions, and are folded elsewhere (`adopted_folds.py`).
 
 *Small files* are merged as a log-structured merge tree compacts its runs: `MERGE_FILES` neighbours of one size class become one
 file of the next class. So a byte is written only a few times in its life, and a partition has a few small files at any time.
@@ -13,12 +14,12 @@ table leaves it out. A log start that moves all the time, as Kafka Streams moves
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 
 from headgate.broker.cluster.gates import ParquetExtent, is_url
 from headgate.broker.cluster.readable import first_readable
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine.partition.extents import AnyExtent, AnyRef
+from headgate.broker.engine.partition.extents import AnyExtent
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
 from headgate.broker.engine.upkeep.offline import Part, neighbours, oldest_ms
@@ -47,7 +48,7 @@ def choose_files(log: PartitionLog, stay: Set[int], *, at_rest: bool, old_ms: in
     """
     if at_rest and (part := _partly_deleted(log, stay)) is not None:
         return [part]
-    runs = list(_runs(log.sealed.extents, log.sealed.refs, stay, span_ms_max(log.config)))
+    runs = list(_runs(log, stay))
     given = [run for run in runs if not _is_folded(run[0][0])]
     size_bytes = sum(one.data_bytes for run in given for one, _ in run)
     if log.config.offline_after_ms < 0 and size_bytes > log.config.offline_after_bytes:
@@ -65,7 +66,7 @@ def choose_files(log: PartitionLog, stay: Set[int], *, at_rest: bool, old_ms: in
 def waits_for_age(log: PartitionLog) -> bool:
     """True if there are files of gates that time alone will make old."""
     files = (extent for extent in log.sealed.extents if isinstance(extent, ParquetExtent))
-    return any(not file.folded and not _stays(file) for file in files)
+    return any(not file.folded and not _stays(file, log.config) for file in files)
 
 
 def _partly_deleted(log: PartitionLog, stay: Set[int]) -> Part | None:
@@ -80,17 +81,18 @@ def _partly_deleted(log: PartitionLog, stay: Set[int]) -> Part | None:
     return None
 
 
-def _stays(file: ParquetExtent) -> bool:
-    """True if a file's rows are never copied."""
-    return file.adopted or is_url(file.path)
+def _stays(file: ParquetExtent, config: TopicConfig) -> bool:
+    """True if a file's rows are not copied here."""
+    return file.adopted or is_url(file.path) or not (file.folded or config.folds_history)
 
 
 def _is_folded(extent: AnyExtent) -> bool:
     return isinstance(extent, ParquetExtent) and extent.folded
 
 
-def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], longest_ms: int) -> Iterator[list[Part]]:
+def _runs(log: PartitionLog, stay: Set[int]) -> Iterator[list[Part]]:
     """Neighbouring files of one kind that one fold can take, by offset."""
+    longest_ms = span_ms_max(log.config)
 
     def fits(first: Part, part: Part) -> bool:
         one, other = first[0], part[0]
@@ -98,8 +100,10 @@ def _runs(extents: Sequence[AnyExtent], refs: Sequence[AnyRef], stay: Set[int], 
         return (one.folded, one.history) == (other.folded, other.history) and is_near(first, part, longest_ms)
 
     files = (
-        (extent, ref) if isinstance(extent, ParquetExtent) and not _stays(extent) and extent.base_offset not in stay else None
-        for extent, ref in zip(extents, refs, strict=True)
+        (extent, ref)
+        if isinstance(extent, ParquetExtent) and not _stays(extent, log.config) and extent.base_offset not in stay
+        else None
+        for extent, ref in zip(log.sealed.extents, log.sealed.refs, strict=True)
     )
     return neighbours(files, fits)
 

@@ -70,7 +70,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     markers_end: int
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="records"):
     """What a fold reads, by offset, and how it names its files.
 
     `base_offset`: the first offset of its files; those of `parts` below it are deleted. `history`: the records came with gates.

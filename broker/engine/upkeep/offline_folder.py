@@ -14,6 +14,7 @@ from headgate.broker.engine.base import keys
 from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.adopted_folder import AdoptedFolder
 from headgate.broker.engine.upkeep.compaction import Ages, after, dirty_parts, next_run, plan
 from headgate.broker.engine.upkeep.merging import choose_files, waits_for_age
 from headgate.broker.engine.upkeep.offline import Compaction, Job, Part, Result, choose, make_job, sources
@@ -81,10 +82,11 @@ class OfflineFolder:
         """The log starts of partitions with files, as of this pass."""
         self._starts_before: dict[PartitionLog, int] = {}
         """The same, as of the pass before."""
-        self._settled: dict[PartitionLog, tuple[int, int, int, bool]] = {}
+        self._settled: dict[PartitionLog, tuple[int, int, int, bool, bool]] = {}
         """Partitions without files to fold, and what was looked at (`_due_files`)."""
         self._attempts = 0
         self._epoch = life.manifest.incarnations[life.incarnation_id].leader_epoch
+        self.adopted = AdoptedFolder(life, leads, worker, self.commit, self._epoch)
         self._task: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
         self.records_folded = 0
@@ -150,6 +152,9 @@ class OfflineFolder:
                     committed += await self.commit(ready)
                     ready = []
             committed += await self.commit(ready)
+            if not committed and not self._end.is_set():
+                # One recipe at a time: it takes seconds, and other records that are due by then come first.
+                committed = await self.adopted.fold_next()
             done += committed
             if not committed or self._end.is_set():
                 return done
@@ -204,7 +209,7 @@ class OfflineFolder:
     def _due_files(self, log: PartitionLog, stay: Set[int], old_ms: int | None) -> list[Part]:
         """Files that are folded again. A partition with thousands of files is only looked at after a change."""
         at_rest = self._starts_before.get(log) == log.log_start
-        view = (log.sealed.changes, log.log_start, len(log.windows.cuts), at_rest)
+        view = (log.sealed.changes, log.log_start, len(log.windows.cuts), at_rest, log.config.folds_history)
         if self._settled.get(log) == view:
             return []
         found = choose_files(log, stay, at_rest=at_rest, old_ms=old_ms)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResult
 from headgate.broker.engine.upkeep.offline import Job, Result
 from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -41,6 +42,9 @@ class Worker(Protocol):
     async def fold(self, job: Job) -> Result:
         """Do a job. Raises RetryError if the process that did it has ended."""
 
+    async def fold_adopted(self, job: AdoptedJob) -> AdoptedResult:
+        """The same for adopted rows."""
+
     async def rest(self) -> None:
         """There is no work for some time."""
 
@@ -53,10 +57,20 @@ class LoopWorker:
         self._compactor: Compactor | None = None
 
     async def fold(self, job: Job) -> Result:
-        from headgate.broker.engine.upkeep.offline_work import Compactor, fold_to_files
+        result = await self._work(job)
+        assert isinstance(result, Result)
+        return result
+
+    async def fold_adopted(self, job: AdoptedJob) -> AdoptedResult:
+        result = await self._work(job)
+        assert isinstance(result, AdoptedResult)
+        return result
+
+    async def _work(self, job: Job | AdoptedJob) -> Result | AdoptedResult:
+        from headgate.broker.engine.upkeep.offline_work import Compactor, work
 
         self._compactor = self._compactor or Compactor()
-        return await fold_to_files(self._store, job, self._compactor)
+        return await work(self._store, job, self._compactor)
 
     async def rest(self) -> None:
         self._compactor = None
@@ -81,6 +95,13 @@ class ProcessWorker:
         return None if self._process is None else self._process.pid
 
     async def fold(self, job: Job) -> Result:
+        return msgspec.json.decode(await self._ask(job), type=Result)
+
+    async def fold_adopted(self, job: AdoptedJob) -> AdoptedResult:
+        return msgspec.json.decode(await self._ask(job), type=AdoptedResult)
+
+    async def _ask(self, job: Job | AdoptedJob) -> bytes:
+        """The answer of the process."""
         loop = asyncio.get_running_loop()
         if self._socket is None:
             await loop.run_in_executor(None, self._begin)
@@ -89,7 +110,7 @@ class ProcessWorker:
             data = msgspec.json.encode(job)
             await loop.sock_sendall(self._socket, _LENGTH.pack(len(data)) + data)
             (length,) = _LENGTH.unpack(await self._receive(_LENGTH.size))
-            return msgspec.json.decode(await self._receive(length), type=Result)
+            return await self._receive(length)
         except OSError as error:
             how = await self._end()
             raise RetryError(Reason.STORE_UNAVAILABLE, f"the process that folds records to files ended: {how}") from error
@@ -140,18 +161,18 @@ class ProcessWorker:
 
 async def serve(end: socket.socket, store: Store) -> None:
     """Do jobs until the other end is closed."""
-    from headgate.broker.engine.upkeep.offline_work import Compactor, fold_to_files
+    from headgate.broker.engine.upkeep.offline_work import Compactor, work
 
     compactor = Compactor()
     reader, writer = await asyncio.open_connection(sock=end)
     try:
         while True:
             (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-            job = msgspec.json.decode(await reader.readexactly(length), type=Job)
+            job = msgspec.json.decode(await reader.readexactly(length), type=Job | AdoptedJob)
             try:
-                result = await fold_to_files(store, job, compactor)
+                result = await work(store, job, compactor)
             except HeadgateError as error:
-                result = Result(retry=error.message)
+                result = AdoptedResult(retry=error.message) if isinstance(job, AdoptedJob) else Result(retry=error.message)
             data = msgspec.json.encode(result)
             writer.write(_LENGTH.pack(len(data)) + data)
             await writer.drain()

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
-import msgspec
 import pyarrow as pa
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.reader import checked, read_index, rows_of
+from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResult
+from headgate.broker.engine.upkeep.adopted_work import fold_adopted
 from headgate.broker.engine.upkeep.compact_work import Compactor as Compactor
 from headgate.broker.engine.upkeep.compact_work import Keys, compacted
+from headgate.broker.engine.upkeep.file_writer import FileWriter, Origin
 from headgate.broker.engine.upkeep.offline import ChunkSource, FileSource, Job, Result, Source
-from headgate.broker.log.folded_file import FOLDED_SCHEMA, FoldedEncoder, read_batches, read_rows
+from headgate.broker.log.folded_file import FOLDED_SCHEMA, read_batches, read_rows
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.log.parquet import ExtentFile, read_group, read_parts
 from headgate.broker.log.transactions import ranges_of
@@ -29,8 +31,6 @@ from headgate.broker.store.interface import Store
 
 READ_BYTES = 8 << 20
 """Bytes of batches that are read and decoded at a time; only a single larger batch exceeds it."""
-FILE_BYTES = 64 << 20
-"""Encoded bytes from which a file is complete."""
 
 
 class _RefusedError(Exception):
@@ -41,6 +41,14 @@ class _RefusedError(Exception):
         self.result = Result(
             refused=error.message, refused_base=source.extent.base_offset, missing=error.reason is Reason.NOT_FOUND
         )
+
+
+async def work(store: Store, job: Job | AdoptedJob, compactor: Compactor) -> Result | AdoptedResult:
+    """Do a job of either kind."""
+    if isinstance(job, AdoptedJob):
+        compactor.forget()
+        return await fold_adopted(store, job)
+    return await fold_to_files(store, job, compactor)
 
 
 async def fold_to_files(store: Store, job: Job, compactor: Compactor) -> Result:
@@ -67,7 +75,11 @@ async def fold_to_files(store: Store, job: Job, compactor: Compactor) -> Result:
 
 
 async def _write(store: Store, job: Job, keep: Keys | None) -> list[ParquetExtent]:
-    writer = _Writer(store, job)
+    origin = Origin(
+        topic_id=job.topic_id, partition=job.partition, leader_epoch=job.parts[0].extent.leader_epoch, history=job.history,
+        oldest_ms=job.oldest_ms, maker=job.maker,
+    )  # fmt: skip
+    writer = FileWriter(store, origin, job.base_offset)
     reader = _Reader(store, job, job.aborted)
     for source in job.parts:
         async for rows, end_offset, appended_ms in reader.read(source):
@@ -177,61 +189,3 @@ async def _index(store: Store, part: ChunkSource) -> BatchIndex:
             raise
         await rebuild_index(store, part.incarnation_id, part.chunk)
         return await read_index(store, part.incarnation_id, part.chunk, part.extent)
-
-
-class _Writer:
-    """Writes records to as many files as they need. The files together cover the offsets of the job's extents."""
-
-    def __init__(self, store: Store, job: Job) -> None:
-        self._store = store
-        self._job = job
-        self._encoder = FoldedEncoder(job.partition)
-        self._files: list[ParquetExtent] = []
-        self._base_offset = job.base_offset
-        self._end_offset = self._base_offset
-        self._appended_ms = 0
-
-    async def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows of a folded file."""
-        self._encoder.add(rows)
-        if self._encoder.held_bytes >= FILE_BYTES:
-            await self._complete()
-
-    def reached(self, end_offset: int, appended_ms: int) -> None:
-        """All records below an offset were added; the newest of them was appended at that wall-clock time in ms."""
-        self._end_offset = max(self._end_offset, end_offset)
-        self._appended_ms = max(self._appended_ms, appended_ms)
-
-    async def finish(self) -> list[ParquetExtent]:
-        """The files. [] if no record is left."""
-        if self._encoder.rows:
-            await self._complete()
-        elif self._files and self._end_offset > self._base_offset:
-            # The last offsets have no record: they belong to the last file.
-            self._files[-1] = msgspec.structs.replace(self._files[-1], end_offset=self._end_offset)
-        return self._files
-
-    async def _complete(self) -> None:
-        written = self._encoder.finish()
-        name = f"offset={self._base_offset:020d}-{self._job.maker}.parquet"
-        path = keys.folded_file(self._job.topic_id, self._job.partition, name)
-        await self._store.put(path, memoryview(written.data))
-        self._files.append(
-            ParquetExtent(
-                partition=self._job.partition,
-                base_offset=self._base_offset,
-                end_offset=self._end_offset,
-                leader_epoch=self._job.parts[0].extent.leader_epoch,
-                path=path,
-                size_bytes=len(written.data),
-                footer_crc32c=written.footer_crc32c,
-                timestamp_min_ms=written.timestamp_min_ms,
-                timestamp_max_ms=written.timestamp_max_ms,
-                records=written.rows,
-                appended_ms=self._appended_ms,
-                history=self._job.history,
-                oldest_ms=self._job.oldest_ms,
-            )
-        )
-        self._encoder = FoldedEncoder(self._job.partition)
-        self._base_offset = self._end_offset

@@ -8,7 +8,7 @@ A mismatch means that a topic loses rows that it acknowledged, or keeps files fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ class World:
         self.source = source
         self.gate: Gate
 
-    async def open(self, topic: str = "t", gate: str = "g") -> None:
-        await self.broker.engine.create_topic(topic, self.source.partitions, {})
+    async def open(self, topic: str = "t", gate: str = "g", config: Mapping[str, str] = {}) -> None:
+        await self.broker.engine.create_topic(topic, self.source.partitions, dict(config))
         counts = [len(self.source.rows_of(number)) for number in range(self.source.partitions)]
         self.gate = await self.broker.leader.gates.open(topic, gate, "now", counts, HOUR_MS)
         self.source.path = f"{data_prefix(self.gate.topic_id)}adopted/{gate}-0.000000{RECIPE}"

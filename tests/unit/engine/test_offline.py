@@ -20,7 +20,7 @@ from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest_format import decode_edits, encode_edits
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.upkeep import offline_work
+from headgate.broker.engine.upkeep import file_writer, offline_work
 from headgate.broker.log.batch import LOG_APPEND_TIME, parse_header, split
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.clock import ManualClock
@@ -134,7 +134,7 @@ async def folded(broker: Incarnation) -> int:
 @pytest.mark.parametrize("medium", ["memory", "aligned", "put", "local"])
 async def test_consumers_see_the_same_records(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str) -> None:
     monkeypatch.setattr(offline_work, "READ_BYTES", 5_000)
-    monkeypatch.setattr(offline_work, "FILE_BYTES", 20_000)
+    monkeypatch.setattr(file_writer, "FILE_BYTES", 20_000)
     machine = make_machine(medium)
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, AT_ONCE)

@@ -48,6 +48,7 @@ def test_defaults() -> None:
         min_dirty_ratio=0.5,
         offline_after_ms=3_600_000,
         offline_after_bytes=1 << 30,
+        folds_history=True,
     )
 
 
