@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from headgate.broker.client import Admin, TopicPartition
 from headgate.broker.client import Consumer as OwnConsumer
@@ -81,6 +82,25 @@ def test_the_first_wrong_record_is_named(broker: Broker, topic: str, version: in
     assert int(row.error_code) == INVALID_RECORD
     assert [(one.batch_index, one.batch_index_error_message) for one in row.record_errors] == [(2, row.error_message)]
     assert "record=`2`" in row.error_message
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_librdkafka_tells_wrong_records_from_those_beside_them(broker: Broker, idempotent: bool) -> None:
+    """A producer that keeps wrong records apart would keep the whole batch, if the answer named none of them."""
+    topic = create_topic(broker.bootstrap, fresh("compacted"), 1, cleanup_policy="compact")
+    answers: list[int | None] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 500, "enable.idempotence": idempotent})
+    for at in range(100):
+        producer.produce(
+            topic,
+            b"%d" % at,
+            b"key" if at % 10 else None,
+            partition=0,
+            on_delivery=lambda error, _: answers.append(None if error is None else error.code()),
+        )
+    assert producer.flush(60) == 0
+    assert (answers.count(INVALID_RECORD), answers.count(KafkaError._INVALID_DIFFERENT_RECORD)) == (10, 90)
+    assert broker.end(topic) == 0
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -42,7 +42,7 @@ from tests.support.transactors import (
 SEED = int(os.environ.get("HEADGATE_CLUSTER_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_TRANSACTION_ROUNDS", "3"))
 PARTITIONS = 3
-KAFKA_VERSION = "4.1.0"
+KAFKA_VERSION = "4.4.0"
 ROOT = Path(__file__).parents[2]
 RECORDS_PER_ROUND = 150
 

@@ -126,7 +126,7 @@ public final class Clients {
         for (KafkaConsumer<String, String> one : members) one.subscribe(List.of(topic));
         Set<String> found = new HashSet<>();
         long deadline = System.currentTimeMillis() + PATIENCE_MS;
-        while (found.size() < 4 * RECORDS || members.stream().anyMatch(one -> one.assignment().size() != 2)) {
+        while (found.size() < 4 * RECORDS || members.stream().anyMatch(one -> !hasReadTwo(one))) {
             if (System.currentTimeMillis() > deadline) throw new AssertionError("two members do not share four partitions");
             for (KafkaConsumer<String, String> one : members) {
                 for (ConsumerRecord<String, String> row : one.poll(Duration.ofMillis(200))) found.add(row.partition() + "/" + row.offset());
@@ -142,6 +142,12 @@ public final class Clients {
             for (OffsetAndMetadata one : committed.values()) same(one.offset(), (long) RECORDS);
             same(committed.size(), 4);
         }
+    }
+
+    /** Whether a member has two partitions and stands at their end: what a member before it has read there is not committed. */
+    private static boolean hasReadTwo(KafkaConsumer<String, String> member) {
+        Set<TopicPartition> assigned = member.assignment();
+        return assigned.size() == 2 && assigned.stream().allMatch(one -> member.position(one) == RECORDS);
     }
 
     private static void transactions() throws Exception {
