@@ -7,7 +7,6 @@ or knows Spark: trees are plain data, and go to the tasks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -16,11 +15,22 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute
 
+from headgate.broker.log.java_numbers import java_text
+from headgate.broker.log.json_rows import UnlikeJavaError, dates, is_writable, json_rows
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.json_text import json_rows
-from headgate.pipelines.columns.numbers import java_text
+from headgate.pipelines.columns.kinds import (
+    DECIMAL,
+    FLOATS,
+    HEADERS,
+    INTEGERS,
+    KINDS,
+    TIMESTAMP,
+    arrow_type,
+    kind_of,
+    shape_of,
+)
 from headgate.pipelines.columns.texts import TYPES, typed
 
 arrow: Any = pa
@@ -29,28 +39,6 @@ pc: Any = pyarrow.compute
 Value: TypeAlias = Any
 """A pyarrow array, or a scalar for a constant."""
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-KINDS: dict[str, Any] = {
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "date": pa.date32(),
-    "double": pa.float64(),
-    "float": pa.float32(),
-    headers.KIND: headers.TYPE,
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "short": pa.int16(),
-    "string": pa.string(),
-    "timestamp": TIMESTAMP,
-    "timestamp_ntz": pa.timestamp("us"),
-}
-"""Spark's types with an equal Arrow type, but for decimals: `arrow_type` knows them too."""
-
-INTEGERS = ("byte", "short", "integer", "long")
-FLOATS = frozenset(("double", "float"))
-"""Java compares and sorts them in another way than Arrow (NaN equals itself, -0.0 equals 0.0), so here they are only printed."""
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 DECIMALS_IN_FULL = 6
 """With so many digits behind the point, no decimal is printed with a power of ten (`java.math.BigDecimal.toString`)."""
 ROW = "\0row"
@@ -62,12 +50,6 @@ PAIRS = "pairs"
 IN_PAIRS = ("binary", "boolean", *INTEGERS, "string")
 """Kinds of the names and contents of headers."""
 UTC = frozenset(("UTC", "GMT", "Z", "Etc/UTC", "+00:00"))
-
-
-def arrow_type(kind: str) -> Any:
-    """The Arrow type of one of Spark's types. None: it has no equal one."""
-    decimal = _DECIMAL.fullmatch(kind)
-    return pa.decimal128(int(decimal.group(1)), int(decimal.group(2))) if decimal else KINDS.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +72,11 @@ class Node:
         """The columns that the expression reads."""
         return frozenset(one.name for one in self.parts() if one.function == "column")
 
-    def printed_times(self) -> frozenset[str]:
-        """The columns whose dates or times the expression prints."""
-        return frozenset(one.name for one in self._printed() if one.kind in ("date", "timestamp", "timestamp_ntz"))
-
-    def prints_floats(self) -> bool:
-        """True when the expression makes text of a floating-point number."""
-        return any(one.kind in FLOATS for one in self._printed())
-
     def reads_times(self, *, in_lines: bool) -> bool:
         """True when this part makes a time of text, in the session's zone. `in_lines`: the source's columns are text."""
         if self.function == "cast" and self.kind == "timestamp" and self.arguments[0].kind == "string":
             return True
         return self.kind == "timestamp" and (self.function == "constant" or (in_lines and self.function == "column"))
-
-    def _printed(self) -> Iterator[Node]:
-        for one in self.parts():
-            if one.function == "json" or (one.function == "cast" and one.kind == "string"):
-                yield from one.arguments
 
     def of(self, columns: Mapping[str, Value]) -> Value:
         """The expression's value. `columns`: arrays of equal length. Raises InvalidError when it has none, as Spark would."""
@@ -140,7 +109,7 @@ class Query:
 
     @property
     def has_headers(self) -> bool:
-        return headers.KIND in self.outputs
+        return HEADERS in self.outputs
 
     @property
     def is_by_row(self) -> bool:
@@ -214,8 +183,7 @@ def _attribute(row: Mapping[str, Any]) -> tuple[int, Node]:
 
 def _kind(row: Mapping[str, Any]) -> str:
     """The name of a node's type."""
-    kind = row["dataType"]
-    return kind if isinstance(kind, str) else headers.pair_kind(kind) or "nested"
+    return kind_of(row["dataType"])
 
 
 def _named(tree: Sequence[Mapping[str, Any]], known: Mapping[int, Node]) -> tuple[int, str, Node]:
@@ -265,9 +233,19 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
 
 
 def readable(column: Node) -> Node:
-    """A column that has an equal Arrow type. Raises UnlikeError for another one."""
-    if arrow_type(column.kind) is None:
+    """A column with an equal Arrow type that expressions read. Raises UnlikeError for another one."""
+    if arrow_type(column.kind) is None or shape_of(column.kind):
         raise UnlikeError(f"column `{column.name}` is of type {column.kind.partition(' ')[0]}")
+    return column
+
+
+def printable(column: Node) -> Node:
+    """A column that JSON can have. Raises UnlikeError for another one."""
+    kind = arrow_type(column.kind)
+    if kind is None or not is_writable(kind):
+        raise UnlikeError(
+            f"column `{column.name}` is of type {column.kind.partition(' ')[0]}, or has parts, that only Spark writes"
+        )
     return column
 
 
@@ -312,10 +290,17 @@ def _json(row: Mapping[str, Any], rows: Any, known: Mapping[int, Node]) -> Node:
     struct = next(rows)
     if _class(struct) != "CreateNamedStruct":
         raise UnlikeError("Spark makes the JSON of a nested column")
-    parts = [_read(rows, known) for _ in range(struct["num-children"])]
-    names, fields = parts[::2], parts[1::2]
-    if any(one.function != "column" for one in fields):
-        raise UnlikeError("Spark makes the JSON of an expression")
+    names, fields = [], []
+    for number in range(struct["num-children"]):
+        if number % 2:
+            row = next(rows)
+            if _class(row) != "AttributeReference":
+                raise UnlikeError("Spark makes the JSON of an expression")
+            fields.append(printable(known[_identity(row)]))
+            if fields[-1].function != "column":
+                raise UnlikeError("Spark makes the JSON of an expression")
+        else:
+            names.append(_read(rows, known))
     return row_as_json([one.value for one in names], fields)
 
 
@@ -331,10 +316,10 @@ def _headers(rows: Any, known: Mapping[int, Node]) -> Node:
         raise UnlikeError("Spark's ArrayTransform is not computed on columns")
     _, name, _, content = (_of_pair(rows) for _ in range(4))
     next(rows)  # the variable that stands for a pair
-    found = Node(pairs.function, headers.KIND, pairs.arguments, value=(name, content))
+    found = Node(pairs.function, HEADERS, pairs.arguments, value=(name, content))
     if pairs.function == "constant":
         columns = [arrow.array([pair[place] for pair in pairs.value], pa.string()) for place in (0, 1)]
-        return Node("constant", headers.KIND, value=_headers_of(found, arrow.array([len(pairs.value)]), *columns)[0].as_py())
+        return Node("constant", HEADERS, value=_headers_of(found, arrow.array([len(pairs.value)]), *columns)[0].as_py())
     return found
 
 
@@ -358,15 +343,15 @@ def _pairs(rows: Any, known: Mapping[int, Node]) -> Node:
     if name == "MapEntries":
         return _pairs(rows, known)
     if name == "Literal" and PAIRS in row:
-        return Node("constant", headers.KIND, value=row[PAIRS])
+        return Node("constant", HEADERS, value=row[PAIRS])
     if name == "AttributeReference":
-        return Node("headers_of_column", headers.KIND, (known[_identity(row)],))
+        return Node("headers_of_column", HEADERS, (known[_identity(row)],))
     if name == "CreateMap":
         parts = [_read(rows, known) for _ in range(row["num-children"])]
         names = [one.value for one in parts[::2] if one.function == "constant"]
         if None in names or len(set(names)) < len(parts) // 2:
             raise UnlikeError("a map has names that are not constants, or that repeat")
-        return Node("headers_of_values", headers.KIND, tuple(parts))
+        return Node("headers_of_values", HEADERS, tuple(parts))
     if name == "CreateArray":
         parts = []
         for _ in range(row["num-children"]):
@@ -374,7 +359,7 @@ def _pairs(rows: Any, known: Mapping[int, Node]) -> Node:
             if _class(pair) != "CreateNamedStruct":
                 raise UnlikeError(f"Spark's {_class(pair)} of a pair is not computed on columns")
             parts += [_read(rows, known) for _ in range(pair["num-children"])][1::2]
-        return Node("headers_of_values", headers.KIND, tuple(parts))
+        return Node("headers_of_values", HEADERS, tuple(parts))
     raise UnlikeError(f"Spark's {name} of headers is not computed on columns")
 
 
@@ -390,10 +375,9 @@ def cast(argument: Node, after: str, zone: str | None) -> Node:
     if before == "string" and after in TYPES and (zone in UTC or after != "timestamp"):
         return Node("cast", after, (argument,))
     widens = before in INTEGERS and after in INTEGERS and INTEGERS.index(before) < INTEGERS.index(after)
-    decimal = _DECIMAL.fullmatch(before)
+    decimal = DECIMAL.fullmatch(before)
     in_full = decimal is not None and int(decimal.group(2)) <= DECIMALS_IN_FULL
-    is_date = before == "date" and argument.function == "column"  # its footers tell the years
-    prints = after == "string" and (in_full or is_date or before in FLOATS or before in (*INTEGERS, "boolean"))
+    prints = after == "string" and (in_full or before in FLOATS or before in (*INTEGERS, "boolean", "date"))
     if widens or prints or (before, after) in (("string", "binary"), ("float", "double")):
         return Node("cast", after, (argument,))
     raise UnlikeError(f"a cast of {before} to {after} is not computed on columns")
@@ -420,6 +404,8 @@ def _cast_values(node: Node, values: Value) -> Value:
         return typed(values, node.kind, arrow_type(node.kind))
     if node.kind == "string" and node.arguments[0].kind in FLOATS:
         return java_text(values)
+    if node.kind == "string" and node.arguments[0].kind == "date":
+        return dates(values)
     if node.arguments[0].kind == "boolean":
         return pc.if_else(values, "true", "false")
     return values.cast(arrow_type(node.kind))
@@ -432,6 +418,13 @@ def _time(node: Node, values: Value) -> Value:
 def _concat(node: Node, *values: Value) -> Value:
     separator = arrow.scalar("" if node.kind == "string" else b"", KINDS[node.kind])
     return pc.binary_join_element_wise(*values, separator)
+
+
+def _json_of(node: Node, *values: Value) -> Value:
+    try:
+        return json_rows(node.value, values)
+    except UnlikeJavaError as error:
+        raise UnlikeError(str(error)) from error
 
 
 def _headers_of(node: Node, counts: Value, names: Value, contents: Value) -> Value:
@@ -450,7 +443,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "time": _time,
     "coalesce": lambda _, *values: pc.coalesce(*values),
     "concat": _concat,
-    "json": lambda node, *values: json_rows(node.value, values),
+    "json": _json_of,
     "headers_of_column": lambda node, pairs: _headers_of(node, *headers.of_column(pairs)),
     "headers_of_values": lambda node, *values: _headers_of(node, *headers.of_values(values)),
 }

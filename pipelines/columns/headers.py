@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,45 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from headgate.pipelines.columns.kinds import fields_of, shape_of
+
 arrow: Any = pa
 pc: Any = pyarrow.compute
 
-KIND = "headers"
-"""The kind of an expression that makes headers. Spark has no type of this name."""
 NAME, CONTENT = "\0name", "\0content"
 """The columns of all pairs, for the expressions that make text of them."""
-TYPE = arrow.list_(arrow.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def pair_kind(kind: Mapping[str, Any]) -> str | None:
-    """The kind of a column of pairs, with the names and kinds of a pair's fields; None for any other nested type of Spark's."""
-    if kind.get("type") == "map":
-        fields = [("key", kind["keyType"]), ("value", kind["valueType"])]
-        return f"map {json.dumps(fields)}"
-    element = kind.get("elementType") if kind.get("type") == "array" else None
-    if not isinstance(element, dict) or element.get("type") != "struct" or len(element["fields"]) != 2:
-        return None
-    return f"array {json.dumps([(one['name'], one['type']) for one in element['fields']])}"
-
-
-def fields_of(kind: str) -> list[tuple[str, str]]:
-    """(name, kind) of the two fields of a column of pairs; empty for another kind."""
-    shape, _, fields = kind.partition(" ")
-    return [(name, one) for name, one in json.loads(fields)] if fields and shape in ("map", "array") else []
-
-
-def is_pairs(found: Any, kind: str) -> bool:
-    """True if a column of this Arrow type has the shape of a kind of pairs. The fields' types are not compared."""
-    if kind.startswith("map "):
-        return bool(pa.types.is_map(found))
-    names = [name for name, _ in fields_of(kind)]
-    is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
-    return is_list and pa.types.is_struct(found.value_type) and [one.name for one in found.value_type] == names
-
-
-def pair_types(found: Any) -> list[Any]:
-    """The Arrow types of the two fields of a column of pairs."""
-    return [found.key_type, found.item_type] if pa.types.is_map(found) else [one.type for one in found.value_type]
+def pair_fields(kind: str) -> list[tuple[str, str]]:
+    """(name, kind) of the two fields of a column of pairs, a map or an array of structs; empty for another kind."""
+    shape, inside = shape_of(kind), fields_of(kind)
+    if shape == "array" and shape_of(inside[0][1]) == "struct":
+        inside = fields_of(inside[0][1])
+    return inside if shape in ("array", "map") and len(inside) == 2 else []
 
 
 def of_column(pairs: Any) -> tuple[Any, Any, Any]:
@@ -76,7 +51,7 @@ def _whole(columns: Sequence[Any]) -> list[Any]:
 
 
 def headers(counts: Any, names: Any, contents: Any) -> Any:
-    """The column of headers, of type `TYPE`.
+    """The column of headers, of type `HEADERS_TYPE`.
 
     Args:
         counts: the number of each row's headers, null for none.

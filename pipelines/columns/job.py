@@ -17,14 +17,12 @@ from headgate.pipelines.columns import tasks, writing
 from headgate.pipelines.columns.adoption import REWRITE, Adoption, Columns, NotAdoptedError, columns_of, must_adopt, units_of
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import FLOATS, INTEGERS, PAIRS, ROW, UTC, Query, arrow_type, read_query
+from headgate.pipelines.columns.expressions import PAIRS, ROW, UTC, Query, read_query
 from headgate.pipelines.columns.files import Access, local_path
-from headgate.pipelines.columns.headers import fields_of
-from headgate.pipelines.columns.kinds import of_kind
-from headgate.pipelines.columns.layout import ALWAYS, DAYS, Listed, Piece, read_layout, read_lines
+from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, of_kind, shape_of
+from headgate.pipelines.columns.layout import ALWAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
-from headgate.pipelines.columns.numbers import JAVA_VERSION_MIN
 from headgate.pipelines.columns.plan import (
     SORT_BYTES,
     Limits,
@@ -42,7 +40,6 @@ from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
-from headgate.pipelines.session import is_local
 from headgate.pipelines.spark_paths import S3_SCHEMES
 
 if TYPE_CHECKING:
@@ -91,7 +88,8 @@ def read_source(rows: Rows) -> Source:
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     if zone not in UTC and any(one.reads_times(in_lines=lines is not None) for one in query.parts()):
         raise UnlikeError(f"a text is a time in the session's zone: {zone}")
-    _check_floats(frame.sparkSession, query)
+    if any(name.startswith("_tie_") and node.kind in FLOATS for name, node in query.outputs.items()):
+        raise UnlikeError("the order is by floating-point numbers")
     files = _listed(frame.sparkSession, relation, query, partial(_place, frame.sparkSession, bucket=rows.bucket))
     if rows.readings:
         files = [_as_read(one, rows.readings[one.path], query) for one in files]
@@ -171,7 +169,7 @@ def _as_read(listed: Listed, reading: Reading, query: Query) -> Listed:
     values = []
     for name in sorted(wanted & reading.values.keys()):
         value, kind = reading.values[name], arrow_type(query.source[name])
-        if kind is None or fields_of(query.source[name]):
+        if kind is None or shape_of(query.source[name]):
             raise UnlikeError(f"a column of several parts is not in a file. column=`{name}` file=`{listed.path}`")
         values.append((name, of_kind(pa.array([value], value.type), query.source[name])[0]))
     return replace(listed, values=tuple(values), names=tuple((name, own) for name, own in reading.names if name in wanted))
@@ -184,27 +182,8 @@ def _value(row: Any, place: int, kind: Any, name: str) -> Any:
         return arrow.scalar(None, arrow_type(name))
     value = row.get(place, kind)
     if name == "date":
-        if not DAYS[0] <= value < DAYS[1]:
-            raise UnlikeError("a date in a file's path is before the year 1 or after 9999")
         return arrow.scalar(value, pa.int32()).cast(pa.date32())
     return arrow.scalar(str(value) if name == "string" else int(value), arrow_type(name))
-
-
-def _check_floats(spark: SparkSession, query: Query) -> None:
-    """Raise UnlikeError if Java may print or sort floating-point numbers of this query in another way than Arrow."""
-    for name, node in query.outputs.items():
-        if name.startswith("_tie_") and node.kind in FLOATS:
-            raise UnlikeError("the order is by floating-point numbers")
-    if not any(one.prints_floats() for one in query.outputs.values()):
-        return
-    context: Any = spark.sparkContext
-    if not is_local(context.master):
-        raise UnlikeError("floating-point numbers are printed, and executors may run another release of Java")
-    version = int(context._jvm.java.lang.Runtime.version().feature())
-    if version < JAVA_VERSION_MIN:
-        raise UnlikeError(
-            f"floating-point numbers are printed, and Java {version} prints them in another way: Java {JAVA_VERSION_MIN} is fast"
-        )
 
 
 def task_limits(spark: SparkSession) -> Limits:

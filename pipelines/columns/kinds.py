@@ -1,31 +1,115 @@
-"""Columns of files in the Arrow types of Spark's."""
+"""Spark's types by their names (*kinds*), the Arrow types that are equal to them, and columns of files in these."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.pipelines.columns import headers
-from headgate.pipelines.columns.expressions import arrow_type
 from headgate.pipelines.iceberg_columns import is_uuid
 
+arrow: Any = pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = "headers"
+"""The kind of an expression that makes headers. Spark has no type of this name."""
+HEADERS_TYPE = arrow.list_(arrow.struct([("key", pa.string()), ("value", pa.binary())]))
+KINDS: dict[str, Any] = {
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "date": pa.date32(),
+    "double": pa.float64(),
+    "float": pa.float32(),
+    HEADERS: HEADERS_TYPE,
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "short": pa.int16(),
+    "string": pa.string(),
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""Spark's types with an equal Arrow type, but for decimals and nested ones: `arrow_type` knows them too."""
+INTEGERS = ("byte", "short", "integer", "long")
+FLOATS = frozenset(("double", "float"))
+"""Java compares and sorts them in another way than Arrow (NaN equals itself, -0.0 equals 0.0), so here they are only printed."""
+DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+DEPTH_MAX = 32
+"""Levels of a nested type: each one costs frames of the stack."""
+_PARTS = {"array": ("element",), "map": ("key", "value")}
+_NESTED = (*_PARTS, "struct")
 UUID_CHARS = 36
 _HEX = np.frombuffer(b"".join(b"%02x" % number for number in range(256)), np.uint8).reshape(256, 2)
 _AT = [place for place in range(UUID_CHARS) if place not in (8, 13, 18, 23)]
 """Places of the hexadecimal digits in the text of a UUID."""
 
 
+def kind_of(type: Any) -> str:
+    """The kind of one of Spark's types, as its JSON has it. A nested kind is its shape, and (name, kind) of what it has inside."""
+    if isinstance(type, str):
+        return type
+    shape = type["type"]
+    if shape == "struct":
+        inside = [(one["name"], kind_of(one["type"])) for one in type["fields"]]
+    else:
+        inside = [(part, kind_of(type[f"{part}Type"])) for part in _PARTS.get(shape, ())]
+    return nested_kind(shape, inside)
+
+
+def nested_kind(shape: str, inside: Iterable[tuple[str, str]]) -> str:
+    """The kind of a nested type. `inside`: as of `fields_of`."""
+    return f"{shape} {json.dumps(list(inside))}"
+
+
+def shape_of(kind: str) -> str:
+    """The shape of a nested kind, ``array``, ``map`` or ``struct``; empty for another one."""
+    shape, space, _ = kind.partition(" ")
+    return shape if space and shape in _NESTED else ""
+
+
+def fields_of(kind: str) -> list[tuple[str, str]]:
+    """(name, kind) of what a nested kind has inside: the fields of a struct, the elements of an array, keys and values of a map.
+    Empty for another kind."""
+    return [(name, one) for name, one in json.loads(kind.partition(" ")[2])] if shape_of(kind) else []
+
+
+@lru_cache(maxsize=1024)
+def arrow_type(kind: str) -> Any:
+    """The Arrow type of one of Spark's types. None: it has no equal one."""
+    return _arrow_type(kind, DEPTH_MAX)
+
+
+def _arrow_type(kind: str, depth: int) -> Any:
+    decimal = DECIMAL.fullmatch(kind)
+    if decimal:
+        return pa.decimal128(int(decimal.group(1)), int(decimal.group(2)))
+    shape = shape_of(kind)
+    if not shape:
+        return KINDS.get(kind)
+    inside = [(name, _arrow_type(one, depth - 1)) for name, one in fields_of(kind)] if depth else []
+    if not inside or None in [one for _, one in inside] or len({name.lower() for name, _ in inside}) < len(inside):
+        return None
+    if shape == "struct":
+        return arrow.struct(inside)
+    types = [one for _, one in inside]
+    return pa.list_(types[0]) if shape == "array" else arrow.map_(*types)
+
+
 def of_kind(column: Any, kind: str) -> Any:
-    """The column in the Arrow type of Spark's, UUIDs as text. Pairs keep theirs: the expressions read them by their fields."""
-    if headers.fields_of(kind):
+    """The column in the Arrow type of Spark's, UUIDs as text. A column that has no such type keeps its own: the expressions read
+    pairs of headers by their fields."""
+    wanted = arrow_type(kind)
+    if wanted is None or column.type == wanted:
         return column
-    return (_uuid_texts(column) if is_uuid(column.type) else column).cast(arrow_type(kind))
+    return (_uuid_texts(column) if is_uuid(column.type) else column).cast(wanted)
 
 
 def _uuid_texts(column: Any) -> Any:
-    arrow: Any = pa
     stored = column.storage
     content = b"".join(one or bytes(16) for one in stored.to_pylist()) if stored.null_count else bytes(stored.buffers()[1])
     begin = 0 if stored.null_count else stored.offset * 16

@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.parquet import metadata_of
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
-from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
-from headgate.pipelines.columns.expressions import INTEGERS, KINDS, ROW, Node, Query, array_of, arrow_type, passes
+from headgate.pipelines.columns.expressions import ROW, Node, Query, array_of, passes
 from headgate.pipelines.columns.files import Access, State, footer_of, opened, refused, state_of
-from headgate.pipelines.columns.json_text import YEAR_1_US, YEAR_10000_US
+from headgate.pipelines.columns.kinds import INTEGERS, KINDS, arrow_type, fields_of, shape_of
 from headgate.pipelines.iceberg_columns import is_uuid
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, has_wide_times, time_unit
 
@@ -34,9 +33,8 @@ READ_BYTES = 1 << 20
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 DAY_US = 86_400_000_000
-DAYS = (YEAR_1_US // DAY_US, YEAR_10000_US // DAY_US)
-"""The same years in days since 1970: the first day, and the first one that is too late."""
 
+WIDE_TIMES = pa.timestamp("ns")
 _UNIT_US: dict[Unit | None, int] = {"ms": 1000, "us": 1}
 
 
@@ -112,8 +110,8 @@ ALWAYS = (-(1 << 63), (1 << 63) - 1)
 
 
 def read_layout(files: Iterable[Listed], query: Query) -> list[Piece]:
-    """The row groups of these files that can have rows of the query, by path. Raises UnlikeError when Arrow may read a file, or
-    print a time of it, as Spark does not."""
+    """The row groups of these files that can have rows of the query, by path. Raises UnlikeError when Arrow may read a file as
+    Spark does not."""
     columns = {name: query.source[name] for name in query.columns(*query.outputs)}
     unclear = sorted(name for name in columns if "." in name)
     if unclear:
@@ -231,7 +229,6 @@ def unreadable(error: Exception, file: Listed | SourceFile, what: str) -> Except
 def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Piece]:
     path = listed.path
     time = query.outputs["timestamp"]
-    printed = frozenset[str]().union(*(one.printed_times() for one in query.outputs.values()))
     try:
         handle, state = opened(path, listed.access)
         with handle:
@@ -242,7 +239,7 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
         raise unreadable(error, listed, "a footer") from error
     schema = pa.schema([field.with_name(_renamed(listed, field.name)) for field in schema])
     wide = frozenset(
-        _renamed(listed, column.path)
+        _renamed(listed, column.path).partition(".")[0]
         for column in map(metadata.schema.column, range(metadata.num_columns))
         if column.physical_type == "INT96"
     )
@@ -258,10 +255,6 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
         chunks = [group.column(index) for index in read]
         raw = sum(chunk.total_uncompressed_size for chunk in chunks)
         repeats = any("DICTIONARY" in encoding or encoding.startswith("DELTA_BYTE") for one in chunks for encoding in one.encodings)
-        for name in (printed & columns.keys()) - wide:  # of which no footer states the span: the tasks look
-            low, high = _ends(group.column(paths.index(name)).statistics, columns[name])
-            if not YEAR_1_US <= low <= high < YEAR_10000_US:
-                raise UnlikeError(f"a footer does not say that times are in the years 1 to 9999. column=`{name}` file=`{path}`")
         timed = time.columns() & columns.keys()
         known = {name: _raw_ends(group.column(paths.index(name)).statistics, columns[name]) for name in timed}
         ends = {name: one for name, one in known.items() if one != ALWAYS}
@@ -301,9 +294,8 @@ def _check_file(
 
 def _is_kind(found: Any, kind: str) -> bool:
     """True if Spark reads a column of this Arrow type as `kind`."""
-    if fields := headers.fields_of(kind):
-        types = headers.pair_types(found) if headers.is_pairs(found, kind) else []
-        return bool(types) and all(_is_kind(one, kind) for one, (_, kind) in zip(types, fields, strict=True))
+    if shape_of(kind):
+        return _is_nested_kind(found, kind)
     if pa.types.is_dictionary(found):
         found = found.value_type
     if kind == "string":
@@ -315,6 +307,29 @@ def _is_kind(found: Any, kind: str) -> bool:
         return pa.types.is_timestamp(found) and found.unit in ("ms", "us") and zoned == (kind == "timestamp")
     # Columns of Iceberg tables may have grown to these types.
     return bool(found == arrow_type(kind)) or (kind, str(found)) in (("long", "int32"), ("double", "float"))
+
+
+def _is_nested_kind(found: Any, kind: str) -> bool:
+    """The same of a nested kind: the parts have the same names, in the same order."""
+    types: Any = pa.types
+    shape, fields = shape_of(kind), fields_of(kind)
+    parts: list[Any] = []
+    if shape == "map" and types.is_map(found):
+        parts = [found.key_type, found.item_type]
+    elif shape == "array" and (types.is_list(found) or types.is_large_list(found)):
+        parts = [found.value_type]
+    elif shape == "struct" and types.is_struct(found) and [one.name for one in found] == [name for name, _ in fields]:
+        parts = [one.type for one in found]
+    return bool(parts) and all(
+        # Times of 96 bits, and no others, have no zone and this unit.
+        (one == WIDE_TIMES and inside == "timestamp") or (not _is_formed(one) and _is_kind(one, inside))
+        for one, (_, inside) in zip(parts, fields, strict=True)
+    )
+
+
+def _is_formed(found: Any) -> bool:
+    """True for types that Arrow does not cast within nested ones."""
+    return pa.types.is_dictionary(found) or is_uuid(found)
 
 
 def span_of(time: Node, kinds: Mapping[str, str], listed: Listed, ends: Mapping[str, tuple[int, int]]) -> tuple[int, int]:

@@ -60,7 +60,7 @@ class Lines:
         known = TYPES | {"string"} if self.names else frozenset((*_JSON_TYPES, *_JSON_TEXTS, "string"))
         unknown = sorted(set(kinds) - known)
         if unknown:
-            raise UnlikeError(f"a column of the text is of type {unknown[0]}")
+            raise UnlikeError(f"a column of the text is of type {unknown[0].partition(' ')[0]}")
 
     def read(self, handle: Any, path: str, begin: int, end: int, columns: dict[str, tuple[str, Any]]) -> pa.Table:
         """The rows of the lines that begin in the bytes [begin, end) of a file.

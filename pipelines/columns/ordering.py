@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from headgate.pipelines.columns import headers
+from headgate.pipelines.columns.kinds import HEADERS
 
 pc: Any = pyarrow.compute
 
@@ -59,7 +60,7 @@ def _order_ties(rows: pa.RecordBatch, ties: Sequence[str], order: npt.NDArray[An
         by.append((name, "ascending"))
     found: Any = pc.sort_indices(some, sort_keys=by).to_numpy()
     order[tied] = order[tied][found]
-    if headers.KIND in rows.schema.names:
+    if HEADERS in rows.schema.names:
         _order_by_headers(rows, order, tied, some.select(["_group", *names]).take(found))
 
 
@@ -74,7 +75,7 @@ def _order_by_headers(rows: pa.RecordBatch, order: npt.NDArray[Any], tied: npt.N
     for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(tied)], strict=True):
         if end - begin > 1:
             alike = order[tied[begin:end]]
-            order[tied[begin:end]] = alike[headers.in_order(rows.column(headers.KIND).take(pa.array(alike)))]
+            order[tied[begin:end]] = alike[headers.in_order(rows.column(HEADERS).take(pa.array(alike)))]
 
 
 def place_of(rows: pa.RecordBatch, ties: Sequence[str], row: int) -> tuple[Any, ...]:
@@ -82,9 +83,9 @@ def place_of(rows: pa.RecordBatch, ties: Sequence[str], row: int) -> tuple[Any, 
     names = ("partition", "timestamp", *ties, "key", "value")
     values = (_comparable(rows.column(name).slice(row, 1)) for name in names)
     place = tuple((value is not None, value) for value in values)
-    if headers.KIND not in rows.schema.names:
+    if HEADERS not in rows.schema.names:
         return place
-    return (*place, headers.comparable(rows.column(headers.KIND).slice(row, 1))[0])
+    return (*place, headers.comparable(rows.column(HEADERS).slice(row, 1))[0])
 
 
 def _comparable(one: Any) -> Any:

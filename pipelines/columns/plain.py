@@ -19,22 +19,20 @@ import pyarrow.parquet as pq
 
 from headgate.broker.log.parquet import metadata_of
 from headgate.broker.runtime.errors import InvalidError
-from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import (
-    FLOATS,
-    INTEGERS,
     ROW,
     ROW_OUTPUT,
     Node,
     Query,
-    arrow_type,
     cast,
     comparison,
+    printable,
     readable,
     row_as_json,
 )
 from headgate.pipelines.columns.files import S3, Access, access_by_environment, footer_of, opened, place_of
+from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, kind_of, nested_kind
 from headgate.pipelines.columns.layout import Listed, read_layout
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
@@ -135,31 +133,39 @@ def kinds_of(metadata: pq.FileMetaData) -> dict[str, str]:
     """Spark's names of the types of the columns of a file: those that Spark wrote there, or by the types of Parquet. Raises
     UnlikeError for a file that Spark may refuse, or read in another way."""
     known = spark_schema(metadata.metadata)
-    pairs = list(_of_parquet(metadata)) if known is None else [(name, _kind(kind)) for name, kind in known]
+    pairs = list(_of_parquet(metadata)) if known is None else [(name, kind_of(kind)) for name, kind in known]
     names = [name.lower() for name, _ in pairs]
     if len(set(names)) < len(names):
         raise UnlikeError("two columns have one name")
     return dict(pairs)
 
 
-def _kind(kind: Any) -> str:
-    return kind if isinstance(kind, str) else headers.pair_kind(kind) or "nested"
-
-
 def _of_parquet(metadata: pq.FileMetaData) -> Iterator[tuple[str, str]]:
-    schema: Any = metadata.schema
-    nested: set[str] = set()
-    for number in range(len(schema)):
-        column = schema.column(number)
-        name = str(column.path).partition(".")[0]
-        kind = _of_leaf(column)
+    leaves = map(metadata.schema.column, range(metadata.num_columns))
+    for field in metadata.schema.to_arrow_schema():
+        yield field.name, _of_arrow(field.type, leaves, field.name)
+    assert next(leaves, None) is None, "each leaf belongs to a column"
+
+
+def _of_arrow(kind: Any, leaves: Iterator[Any], path: str) -> str:
+    """The kind of a column of a file, whose leaves come next. `path`: of the column in the file, if it is nested as the format's
+    specification says. Raises UnlikeError for other forms, which Spark reads by rules of its own."""
+    types: Any = pa.types
+    inside: list[tuple[str, str]]
+    if types.is_struct(kind):
+        shape, inside = "struct", [(one.name, _of_arrow(one.type, leaves, f"{path}.{one.name}")) for one in kind]
+    elif types.is_map(kind):
+        parts = {"key": kind.key_type, "value": kind.item_type}
+        shape, inside = "map", [(name, _of_arrow(one, leaves, f"{path}.key_value.{name}")) for name, one in parts.items()]
+    elif types.is_list(kind) or types.is_large_list(kind):
+        shape, inside = "array", [("element", _of_arrow(kind.value_type, leaves, f"{path}.list.element"))]
+    else:
+        leaf = next(leaves)
         # A name with a dot looks like a part of another column.
-        if column.max_repetition_level or column.name != column.path:
-            if name not in nested:
-                nested.add(name)
-                yield name, "nested"
-        else:
-            yield name, kind
+        if leaf.path != path:
+            raise UnlikeError(f"Spark may read a nested column in another way. column=`{leaf.path}`")
+        return _of_leaf(leaf)
+    return nested_kind(shape, inside)
 
 
 def _of_leaf(column: Any) -> str:
@@ -245,7 +251,7 @@ def query(flood: Backfill, columns: Mapping[str, str]) -> Query:
     outputs = {
         "timestamp": _timestamp(flood, column),
         "key": Node("constant", "binary") if flood.key is None else _as_bytes(column(flood.key)),
-        "value": _as_bytes(row_as_json(columns, map(readable, known.values())) if is_row else column(flood.value or "")),
+        "value": _as_bytes(row_as_json(columns, map(printable, known.values())) if is_row else column(flood.value or "")),
     }
     if flood.event_time is None:
         outputs[ROW_OUTPUT] = Node("column", "long", name=ROW)

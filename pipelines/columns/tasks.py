@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 from headgate.broker.log.column_partitioner import partitions_for_keys, runs
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
-from headgate.pipelines.columns import headers
 from headgate.pipelines.columns.batches import joined
 from headgate.pipelines.columns.decoded import decoded_bytes, formed_column
-from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, TIMESTAMP, Query, array_of, arrow_type, passes
-from headgate.pipelines.columns.kinds import of_kind
+from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, passes
+from headgate.pipelines.columns.kinds import HEADERS, TIMESTAMP, arrow_type, of_kind
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.plan import Limits
@@ -67,7 +66,7 @@ class Spec:
     @property
     def fields(self) -> tuple[str, ...]:
         """The columns of a record, but for its time."""
-        return ("key", "value", *((headers.KIND,) if self.query.has_headers else ()))
+        return ("key", "value", *((HEADERS,) if self.query.has_headers else ()))
 
     @property
     def counted(self) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from headgate.broker.log.column_partitioner import runs
 from headgate.pipelines.attempts import attempt_id
-from headgate.pipelines.columns.expressions import TIMESTAMP, array_of
+from headgate.pipelines.columns.expressions import array_of
+from headgate.pipelines.columns.kinds import TIMESTAMP
 from headgate.pipelines.columns.layout import Piece
 from headgate.pipelines.columns.ordering import in_order, place_of
 from headgate.pipelines.columns.plan import Buckets

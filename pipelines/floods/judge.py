@@ -180,10 +180,12 @@ def _misfit(field: str, name: str, kind: str | None) -> str | None:
 
 
 def moved_note(flood: Flood, columns: Iterable[Columns | None]) -> list[str]:
-    """A note about nested columns in the default value, which tasks on columns cannot write."""
+    """A note about columns in the default value that tasks on columns cannot write: variants, and nested columns of JSON lines and
+    ORC."""
     whole = flood.value == WHOLE_ROW
+    moved = (VARIANT,) if flood.source.is_parquet else (*_NESTED, VARIANT)
     nested = dict.fromkeys(
-        name for one in columns if one is not None for name, kind in one.kinds.items() if whole and kind in (*_NESTED, VARIANT)
+        name for one in columns if one is not None for name, kind in one.kinds.items() if whole and kind in moved
     )
     if not nested:
         return []

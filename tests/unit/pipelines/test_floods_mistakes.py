@@ -128,9 +128,12 @@ def test_what_fits_is_planned(
     assert [one.key for one in made.partitions] == DAYS and made.notes == notes
 
 
-def test_nested_columns_in_the_row_are_told(lake: Path) -> None:
-    (note,) = plan_of(flood(lake, value="to_json(struct(*))")).notes
-    assert note.startswith("Spark moves the rows") and "nested columns (tags, place, its words)" in note
+def test_nested_columns_of_lines_in_the_row_are_told(lake: Path, tmp_path: Path) -> None:
+    assert plan_of(flood(lake, value="to_json(struct(*))")).notes == ()
+    (tmp_path / f"{DAYS[0]}.json").write_text(json.dumps({"at": 5, "tags": ["a"], "place": {"x": 1}}) + "\n")
+    one = flood(tmp_path, "json", event_time="timestamp_millis(at)", value="to_json(struct(*))", key="at")
+    notes = plan_of(one, keys=DAYS[:1]).notes
+    assert any(note.startswith("Spark moves the rows") and "nested columns (tags, place)" in note for note in notes)
 
 
 def test_times_of_spark_default_writer_need_no_note(tmp_path: Path) -> None:

@@ -78,9 +78,12 @@ def by_spark(path: Path) -> None:
     frame.write.mode("overwrite").parquet(str(path))
 
 
-def nested(path: Path) -> None:
-    items = arrow.array([[{"a": 1}]] * ROWS, pa.list_(pa.struct([("a", pa.int64())])))
-    pq.write_table(table().append_column("items", items), path / "a.parquet")
+def nested(**options: Any) -> Callable[[Path], None]:
+    """Structs in lists, and lists in maps, by Arrow's own writer."""
+    items = arrow.array([[{"a": 1, "b": [2]}]] * ROWS, pa.list_(pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int8()))])))
+    counts = arrow.array([[("k", AT)]] * ROWS, pa.map_(pa.string(), pa.timestamp("us", "UTC")))
+    more = table().append_column("items", items).append_column("counts", counts)
+    return lambda path: pq.write_table(more, path / "a.parquet", **options)
 
 
 def with_column(name: str, values: Any) -> Callable[[Path], None]:
@@ -95,6 +98,7 @@ FLOOD: dict[str, Any] = {"event_time": "at", "key": "name"}
 PLAIN: list[tuple[str, Callable[[Path], None], dict[str, Any]]] = [
     ("a table", plain, {}),
     ("the row, written out", plain, {"value": "to_json(struct(*))"}),
+    ("nested columns in the row", nested(), {}),
     ("no key", plain, {"key": None}),
     ("no time", plain, {"event_time": None}),
     ("no time, ordered", plain, {"event_time": None, "order_by": ("Id",)}),
@@ -136,7 +140,7 @@ LEFT: list[tuple[str, Callable[[Path], None], dict[str, Any]]] = [
     ("an option", plain, {"options": {"mergeSchema": "true"}}),
     ("a column that is not there", plain, {"key": "nome"}),
     ("a function without brackets", plain, {"key": "current_user"}),
-    ("a nested column in the row", nested, {}),
+    ("nested columns in an old form", nested(use_compliant_nested_type=False), {}),
     ("times of 96 bits of another writer", with_wide_times, {}),
     ("fractions in paths", in_paths("share", ("0.5",), ("1",)), {}),
     ("times in paths", in_paths("t", ("2026-01-01 01%3A00%3A00",)), {}),

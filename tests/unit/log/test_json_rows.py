@@ -1,0 +1,125 @@
+"""Rows as JSON, without Spark: what `tests/e2e/test_columns.py` compares with Spark's text is compared with Python's values here, for
+slices, for columns that lack values in every place, and for bytes that are no text."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headgate.broker.log.java_numbers import java_text
+from headgate.broker.log.json_rows import UnlikeJavaError, is_writable, json_rows
+
+arrow: Any = pa
+ITEM = arrow.struct([("n", pa.int64()), ("words", pa.list_(pa.string()))])
+VALUES: list[dict[str, Any]] = [
+    {"text": 'a"\\\n\x01é', "items": [{"n": 1, "words": ["x", None]}, None], "counts": {"k": 1, "l": None}},
+    {"text": "", "items": [], "counts": {}},
+    {"text": "b", "items": [{"n": None, "words": None}], "counts": {"a\tb": 5}},
+    {"text": None, "items": None, "counts": None},
+]
+KINDS: dict[str, Any] = {"text": pa.string(), "items": pa.list_(ITEM), "counts": pa.map_(pa.string(), pa.int64())}
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        name: arrow.array(
+            [list(one[name].items()) if isinstance(one[name], dict) and name == "counts" else one[name] for one in rows], kind
+        )
+        for name, kind in KINDS.items()
+    }
+
+
+def expected(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without fields that have no value, also within others."""
+    made = {name: value for name, value in row.items() if value is not None}
+    if made.get("items"):
+        made["items"] = [one and {name: value for name, value in one.items() if value is not None} for one in made["items"]]
+    return made
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(KINDS)), ids="-".join)
+@pytest.mark.parametrize("rows", [VALUES, VALUES[:2], VALUES[3:], VALUES[1:2] * 3], ids=["some null", "none", "all", "empty"])
+def test_rows_are_their_values(order: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    columns = table([*VALUES, *rows, *VALUES])
+    ours = [columns[name].slice(len(VALUES), len(rows)) for name in order]
+    found = json_rows(order, ours).to_pylist()
+    assert [json.loads(one) for one in found] == [expected(row) for row in rows]
+    assert [list(json.loads(one)) for one in found] == [[name for name in order if row[name] is not None] for row in rows]
+
+
+def test_times_of_any_year() -> None:
+    day = 86_400_000_000
+    years = {
+        -719_163: "0000-12-31",
+        -719_162: "0001-01-01",
+        2_932_896: "9999-12-31",
+        2_932_897: "+10000-01-01",
+        -(10**6): "-0768-02-04",
+    }
+    for days, text in years.items():
+        at = arrow.array([days * day + 1_999, None], pa.timestamp("us"))
+        (found, nothing) = json_rows(
+            ["at", "on"], [at, at.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.date32(), safe=False)]
+        ).to_pylist()
+        assert json.loads(found) == {"at": f"{text}T00:00:00.001", "on": text} and nothing == "{}"
+    spread = [datetime.date(2026, 1, 1), datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]
+    assert [json.loads(one)["on"] for one in json_rows(["on"], [pa.array(spread)]).to_pylist()] == [
+        one.isoformat() for one in spread
+    ]
+
+
+def test_text_that_is_no_text() -> None:
+    broken = pa.array([b"a\xff", b"b", None], pa.binary()).view(pa.string())
+    with pytest.raises(UnlikeJavaError, match="not UTF-8"):
+        json_rows(["text"], [broken])
+    assert json_rows(["text"], [broken], replaces=True).to_pylist() == ['{"text":"a\ufffd"}', '{"text":"b"}', "{}"]
+
+
+def test_numbers_have_the_form_of_java() -> None:
+    numbers = [
+        5e-324,
+        2.5e-323,
+        1e7,
+        9_999_999.0,
+        123_456_789.0,
+        0.001,
+        0.0001,
+        -0.0,
+        1e23,
+        None,
+        float("nan"),
+        float("-inf"),
+        12.0,
+    ]
+    texts = [
+        "4.9E-324",
+        "2.5E-323",
+        "1.0E7",
+        "9999999.0",
+        "1.23456789E8",
+        "0.001",
+        "1.0E-4",
+        "-0.0",
+        "1.0E23",
+        None,
+        "NaN",
+        "-Infinity",
+        "12.0",
+    ]
+    assert java_text(pa.array(numbers)).to_pylist() == texts
+    quoted = json_rows(["x"], [pa.array([float("nan"), 1.5])]).to_pylist()
+    assert quoted == ['{"x":"NaN"}', '{"x":1.5}']
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.timestamp("ns"), pa.time64("us"), pa.map_(pa.float64(), pa.string()), pa.list_(pa.duration("us")), arrow.struct([("a", pa.float16())])],
+    ids=str,
+)  # fmt: skip
+def test_what_spark_writes_in_another_way_is_not_written(kind: Any) -> None:
+    assert not is_writable(kind)
