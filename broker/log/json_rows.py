@@ -73,7 +73,7 @@ def json_rows(names: Sequence[str], columns: Sequence[Any], *, replaces: bool = 
     """One JSON object, a string, for each row.
 
     Args:
-        columns: arrays of equal length, at least one, of types that are `is_writable`.
+        columns: arrays of equal length, at least one, of types that are `is_writable`; those of large strings are JSON already.
         replaces: bytes of a text that are not UTF-8 become U+FFFD.
 
     Raises:
@@ -119,6 +119,8 @@ def _joined(*parts: Any) -> Any:
 def _text(column: Any, replaces: bool) -> tuple[Any, str]:
     """The values of a column as text, null for null, and the quotes to which they belong."""
     kind = column.type
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.string()), ""
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return column.cast(pa.string()), ""
     if pa.types.is_floating(kind):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -324,10 +324,15 @@ def metadata_of(footer: bytes | memoryview) -> Any:
     return pq.read_metadata(pa.BufferReader(pa.py_buffer(b"".join((MAGIC, footer)))))
 
 
-def column_ranges(metadata: Any, group: int, columns: Sequence[str]) -> list[tuple[int, int]]:
+def name_of(chunk: Any) -> str:
+    """The name of the column to which a column chunk belongs: a nested column has several."""
+    return str(chunk.path_in_schema).partition(".")[0]
+
+
+def column_ranges(metadata: Any, group: int, columns: Collection[str]) -> list[tuple[int, int]]:
     """(position, bytes) of these columns of a row group, ascending. Neighbours are one range."""
     chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
-    wanted = sorted((_begin(chunk), chunk.total_compressed_size) for chunk in chunks if chunk.path_in_schema in columns)
+    wanted = sorted((_begin(chunk), chunk.total_compressed_size) for chunk in chunks if name_of(chunk) in columns)
     found: list[tuple[int, int]] = []
     for begin, size in wanted:
         if found and sum(found[-1]) == begin:
@@ -340,7 +345,7 @@ def column_ranges(metadata: Any, group: int, columns: Sequence[str]) -> list[tup
 def has_repeats(metadata: Any, group: int, columns: Sequence[str]) -> bool:
     """True if values of these columns of a row group that repeat are stored once."""
     chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
-    return any(chunk.path_in_schema in columns and not (_DICTIONARIES | _PREFIXES).isdisjoint(chunk.encodings) for chunk in chunks)
+    return any(name_of(chunk) in columns and not (_DICTIONARIES | _PREFIXES).isdisjoint(chunk.encodings) for chunk in chunks)
 
 
 def _begin(chunk: Any) -> int:
@@ -475,18 +480,34 @@ def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: Data, rows_max: int
     chunks = [file.metadata.row_group(group.number).column(index) for index in range(file.metadata.num_columns)]
     if any(not _PREFIXES.isdisjoint(chunk.encodings) for chunk in chunks):
         return READ_ROWS
-    paths = [chunk.path_in_schema for chunk in chunks if not _DICTIONARIES.isdisjoint(chunk.encodings)]
+    encoded = {chunk.path_in_schema: chunk for chunk in chunks if not _DICTIONARIES.isdisjoint(chunk.encodings)}
     longest = 1
-    # With its first row a column gives its whole dictionary.
-    for batch in _batches(file, group, data, 1, paths):
-        columns: list[ArrowArray] = [batch.column(name) for name in file.columns if name not in _NUMBERS]
-        if "headers" in file.columns:
-            columns += cast(ArrowArray, batch.column("headers")).flatten().flatten()
-        for column in columns:
-            if pa.types.is_dictionary(column.type):
-                longest += int(lengths(column.dictionary.cast(pa.binary())).max(initial=0))
+    # Columns stay encoded here. Their first values bring their whole dictionaries; a nested column may begin with rows without any.
+    for batch in _batches(file, group, data, READ_ROWS, list(encoded)):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            values = sum(chunk.num_values for chunk in encoded.values() if name_of(chunk) == name)
+            for one in leaves(column):
+                if pa.types.is_dictionary(one.type) and not pa.types.is_primitive(one.type.value_type):
+                    most = int(lengths(one.dictionary.cast(pa.binary())).max(initial=0))
+                    longest += most * max(values // max(group.rows, 1), 1)
         break
     return min(max(READ_BYTES // longest, 1), rows_max)
+
+
+def leaves(column: Any) -> Iterator[Any]:
+    """The columns without parts within a column."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        parts = column.flatten()
+    elif pa.types.is_map(kind):
+        parts = [column.keys, column.items]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = [column.values]
+    else:
+        yield column
+        return
+    for one in parts:
+        yield from leaves(one)
 
 
 def _batches(

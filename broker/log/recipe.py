@@ -12,7 +12,7 @@ reader that does not know its version refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -25,6 +25,8 @@ RECIPE = ".recipe"
 VERSION = 1
 """Keys are hashed by murmur2 as Kafka's Java client does; rows of a unit are ordered by time in microseconds, and rows of the same
 time by their place in the unit; times are cut to milliseconds."""
+VERSION_OF_ROWS = 2
+"""The first version with the row as JSON (`json_rows.py`), and with the order of the source."""
 MAGIC = b"HGR1"
 BYTES_MAX = 16 << 20
 """Bytes of a recipe, as stored."""
@@ -35,6 +37,9 @@ GROUPS_MAX = 1_000_000
 """Row groups of a recipe: a reader counts those of a unit one by one."""
 ROWS_MAX = 1 << 48
 """Rows of one partition in a unit: sums of them fit into an offset."""
+ROW_COLUMNS_MAX = 10_000
+ROW_NAMES_CHARS_MAX = 16 << 10
+"""Characters of the names of the columns of a row: JSON repeats them in each record."""
 UNIT_FILES_MAX = 16
 """Files of one unit: a reader has their footers in memory, and passes so many descriptors to another process."""
 UNIT_BYTES_MAX = 256 << 20
@@ -45,12 +50,14 @@ RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
 
 class AdoptedFile(msgspec.Struct, frozen=True, array_like=True):
     """A file. `path`: its key in the store. `modified_ns`: the time of its last change, if its bytes still belong to somebody else,
-    who may write over them; 0 for a copy. `footer_crc32c`: CRC-32C from its metadata to its end."""
+    who may write over them; 0 for a copy. `footer_crc32c`: CRC-32C from its metadata to its end. `given`: columns of the row that
+    are not in the file, and their values as JSON; None: they have none."""
 
     path: str
     size_bytes: int
     modified_ns: int
     footer_crc32c: int
+    given: dict[str, str | None] = {}
 
 
 class Groups(msgspec.Struct, frozen=True, array_like=True):
@@ -78,8 +85,24 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
     shares: list[Share]
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """How rows become records. `key`, `value`, `time`: names of columns."""
+class Shape(msgspec.Struct, frozen=True, array_like=True):
+    """What of a row becomes its record. `time`, `key`, `value`: names of columns. `row`: the columns whose row is the value, as
+    JSON; empty: the column `value` is. `by_source`: records are in the order of the unit's row groups, not of their times."""
+
+    time: str
+    key: str
+    value: str
+    row: list[str]
+    by_source: bool
+
+    def columns(self, given: Collection[str] = ()) -> list[str]:
+        """The columns that are read of a file that lacks the `given` ones."""
+        values = [name for name in self.row if name not in given] if self.row else [self.value]
+        return list(dict.fromkeys((self.time, self.key, *values)))
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How rows become records. `key`, `value`, `time`, `row`, `by_source`: as of `Shape`."""
 
     version: int
     partitions: int
@@ -88,10 +111,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     files: list[AdoptedFile]
     units: list[Unit]
+    row: list[str] = []
+    by_source: bool = False
 
     @property
-    def columns(self) -> tuple[str, str, str]:
-        return self.time, self.key, self.value
+    def shape(self) -> Shape:
+        return Shape(self.time, self.key, self.value, self.row, self.by_source)
 
     def shares(self) -> dict[int, list[tuple[int, Share]]]:
         """By partition: (number of the unit, its rows) of each unit with rows of it, in their order."""
@@ -109,8 +134,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         """Raise InvalidError(INVALID_RECORD) if its parts contradict each other."""
         if not 0 < self.partitions <= PARTITIONS_MAX or not 0 < len(self.units) <= UNITS_MAX or not self.files:
             raise _bad(f"it has no such number of parts. partitions=`{self.partitions}` units=`{len(self.units)}`")
-        if len(set(self.columns)) < len(self.columns) or not RESERVED.isdisjoint((self.key, self.value)):
-            raise _bad(f"a column has two meanings, or a name that history uses. columns=`{', '.join(self.columns)}`")
+        self._check_shape()
         if not all(one.path and one.size_bytes > 0 and one.modified_ns >= 0 and one.footer_crc32c >= 0 for one in self.files):
             raise _bad("a file has no name, no bytes, or no time")
         if len({one.path for one in self.files}) < len(self.files):
@@ -129,6 +153,22 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             ):
                 raise _bad(f"a unit cannot be. unit=`{number}`")
         self._check_groups()
+
+    def _check_shape(self) -> None:
+        """Raise InvalidError if the columns of a record cannot be."""
+        if self.version == VERSION and (self.row or self.by_source or any(file.given for file in self.files)):
+            raise _bad(f"it has what version {VERSION_OF_ROWS} brought. version=`{self.version}`")
+        if not self.row:
+            names = [self.time, self.key, self.value]
+            if len(set(names)) < len(names) or not RESERVED.isdisjoint((self.key, self.value)):
+                raise _bad(f"a column has two meanings, or a name that history uses. columns=`{', '.join(names)}`")
+        elif self.value or len(set(self.row)) < len(self.row) or self.time == self.key:
+            raise _bad("the row has a column twice, or is not the value")
+        if len(self.row) > ROW_COLUMNS_MAX or sum(map(len, self.row)) > ROW_NAMES_CHARS_MAX:
+            raise _bad(f"the row has too many columns, or too long names. columns=`{len(self.row)}`")
+        given = {frozenset(file.given) for file in self.files}
+        if len(given) > 1 or not all(one <= set(self.row) - {self.time, self.key} for one in given):
+            raise _bad("a file lacks other columns than another one, or columns that are not of the row")
 
     def _check_groups(self) -> None:
         """Raise InvalidError if a row group has two places: its rows would be records twice."""
@@ -151,22 +191,23 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
 
 class UnitFile(msgspec.Struct, frozen=True, array_like=True):
     """A file of a unit. `groups`: the numbers of its row groups. `ranges`: (position, bytes) of the columns of each of them.
-    `modified_ns`: of a file that its owner may write over; 0: nobody does."""
+    `modified_ns`: of a file that its owner may write over; 0: nobody does. `given`: as of `AdoptedFile`."""
 
     footer: bytes
     size_bytes: int
     modified_ns: int
     groups: list[int]
     ranges: list[list[tuple[int, int]]]
+    given: dict[str, str | None]
 
 
 class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
     """A unit of adopted files to encode. `groups`: (file, place in the file's `groups`) of its row groups, in their order.
-    `columns`: names of the time, the key and the value. `wanted`: by partition."""
+    `wanted`: by partition."""
 
     files: list[UnitFile]
     groups: list[tuple[int, int]]
-    columns: tuple[str, str, str]
+    shape: Shape
     partitions: int
     codec: int
     wanted: list[Wanted]
@@ -213,7 +254,7 @@ def decode_recipe(data: bytes | memoryview) -> Recipe:
         raise _bad(error.message) from error
     try:
         version = msgspec.msgpack.decode(expanded, type=_Version).version
-        if version != VERSION:
+        if version not in (VERSION, VERSION_OF_ROWS):
             raise InvalidError(
                 Reason.UNSUPPORTED, f"a newer release made the recipe of adopted files: upgrade the brokers. version=`{version}`"
             )

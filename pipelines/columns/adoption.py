@@ -11,18 +11,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
+import pyarrow as pa
+
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.log.crc import crc32c
+from headgate.broker.log.json_rows import json_rows
 from headgate.broker.log.recipe import (
     RECIPE,
     RESERVED,
+    ROW_COLUMNS_MAX,
+    ROW_NAMES_CHARS_MAX,
     UNIT_BYTES_MAX,
     UNIT_FILES_MAX,
     VERSION,
+    VERSION_OF_ROWS,
     AdoptedFile,
     Groups,
     Recipe,
+    Shape,
     Share,
     Unit,
     encode_recipe,
@@ -31,6 +38,7 @@ from headgate.broker.log.recipe import (
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns.files import S3, state_of
+from headgate.pipelines.columns.kinds import INTEGERS
 from headgate.pipelines.columns.layout import changed
 from headgate.pipelines.extents import Written
 from headgate.pipelines.floods.model import Files
@@ -56,22 +64,6 @@ RECIPE_SHARES = 500_000
 
 class NotAdoptedError(Exception):
     """The files of a source are not adopted; the text says why."""
-
-
-_BYTES = "bytes or text"
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The names of the columns of a record."""
-
-    time: str
-    key: str
-    value: str
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        return self.time, self.key, self.value
 
 
 @dataclass(slots=True)
@@ -105,7 +97,7 @@ class PlannedUnit:
         return [found[partition] for partition in sorted(found)]
 
 
-def columns_of(query: Query, has_key: bool) -> Columns:
+def shape_of(query: Query, has_key: bool) -> Shape:
     """The columns of a flood's records. Raises NotAdoptedError if records are more than columns."""
     if not has_key:
         raise NotAdoptedError("rows without a key are spread by their content")
@@ -115,23 +107,38 @@ def columns_of(query: Query, has_key: bool) -> Columns:
         raise NotAdoptedError("the records have headers")
     if any(name.startswith("_tie_") for name in query.outputs):
         raise NotAdoptedError("the flood orders rows of the same time")
-    time, key, value = (query.outputs[name] for name in ("timestamp", "key", "value"))
-    found = Columns(_column(time, ("timestamp", "timestamp_ntz")), *(_column(one, ("string", "binary")) for one in (key, value)))
-    for what, name, kinds in (("event time", found.time, "time"), ("key", found.key, _BYTES), ("value", found.value, _BYTES)):
-        if not name:
-            raise NotAdoptedError(f"the {what} is more than a column of {kinds}")
-    if reserved := sorted({found.key, found.value} & RESERVED):
-        raise NotAdoptedError(f"a column has a name that history uses. column=`{reserved[0]}`")
-    if len({found.time, found.key, found.value}) < 3:
+    time = _column(query, "event time", "timestamp", "time", ("timestamp", "timestamp_ntz"))
+    key = _column(query, "key", "key", "bytes, text or whole numbers", ("string", "binary", *INTEGERS))
+    json = _without_casts(query.outputs["value"], ("string", "binary"))
+    row: list[str] = []
+    value = ""
+    if json.function == "json":
+        row = [one.name for one in json.arguments]
+        if list(json.value) != row:
+            raise NotAdoptedError("the fields of the JSON have other names than the columns")
+        if len(row) > ROW_COLUMNS_MAX or sum(map(len, row)) > ROW_NAMES_CHARS_MAX:
+            raise NotAdoptedError("the row has too many columns, or too long names")
+    else:
+        value = _column(query, "value", "value", "bytes or text", ("string", "binary"))
+        if reserved := sorted({key, value} & RESERVED):
+            raise NotAdoptedError(f"a column has a name that history uses. column=`{reserved[0]}`")
+    if len({time, key, value}) < 3:
         raise NotAdoptedError("a column is used twice")
-    return found
+    return Shape(time, key, value, row, False)
 
 
-def _column(node: Node, kinds: tuple[str, ...]) -> str:
-    """The name of the column of these kinds whose bytes, or whose times, an output has; empty for anything else."""
+def _column(query: Query, what: str, output: str, kinds_in_words: str, kinds: Sequence[str]) -> str:
+    """The name of the column of these kinds whose bytes, or whose times, an output has."""
+    node = _without_casts(query.outputs[output], (*kinds, "string", "binary"))
+    if node.function != "column" or node.kind not in kinds:
+        raise NotAdoptedError(f"the {what} is more than a column of {kinds_in_words}")
+    return node.name
+
+
+def _without_casts(node: Node, kinds: Sequence[str]) -> Node:
     while node.function == "cast" and node.kind in kinds:
         node = node.arguments[0]
-    return node.name if node.function == "column" and node.kind in kinds else ""
+    return node
 
 
 def units_of(pieces: Sequence[Piece], counted: Sequence[Counted]) -> list[PlannedUnit]:
@@ -194,10 +201,12 @@ def recipes_of(units: Sequence[PlannedUnit]) -> Iterator[list[PlannedUnit]]:
 class Adoption:
     """A flood that is adopted."""
 
-    columns: Columns
+    shape: Shape
     units: tuple[PlannedUnit, ...]
     partitions: int
     way: str
+    number_key: bool = False
+    """The key is a column of whole numbers."""
 
     @property
     def files(self) -> int:
@@ -238,7 +247,7 @@ class Adoption:
                         raise changed(file)
                 times = [0 if copy else file.state.modified_ns for file in files]
                 return [
-                    AdoptedFile(name, file.state.size_bytes, time, file.footer_crc32c)
+                    AdoptedFile(name, file.state.size_bytes, time, file.footer_crc32c, given_of(file, self.shape))
                     for (name, _), file, time in zip(wanted, files, times, strict=True)
                 ]
         return None
@@ -246,14 +255,25 @@ class Adoption:
     def _recipe(self, units: Sequence[PlannedUnit], paths: Sequence[str], files: list[AdoptedFile]) -> Recipe:
         numbers = {path: number for number, path in enumerate(paths)}
         return Recipe(
-            version=VERSION,
+            version=VERSION_OF_ROWS if self.shape.row or self.number_key else VERSION,
             partitions=self.partitions,
-            key=self.columns.key,
-            value=self.columns.value,
-            time=self.columns.time,
+            key=self.shape.key,
+            value=self.shape.value,
+            time=self.shape.time,
+            row=self.shape.row,
             files=files,
             units=[Unit(_groups(unit.pieces, numbers), min(unit.raw_bytes, UNIT_BYTES_MAX), unit.shares()) for unit in units],
         )
+
+
+def given_of(file: SourceFile, shape: Shape) -> dict[str, str | None]:
+    """The columns of the row that are not in a file, as JSON."""
+    found: dict[str, str | None] = {}
+    for name, value in file.values:
+        if name in shape.row:
+            (text,) = json_rows([name], [pa.array([value.as_py()], value.type)]).to_pylist()
+            found[name] = text.partition(":")[2][:-1] if value.is_valid else None
+    return found
 
 
 def _groups(pieces: Iterable[Piece], numbers: dict[str, int]) -> list[Groups]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,10 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.broker.log.adopted_columns import row_kind
 from headgate.broker.log.column_schema import lengths
-from headgate.broker.log.parquet import metadata_of
+from headgate.broker.log.parquet import leaves, metadata_of, name_of
 from headgate.broker.log.recipe import UNIT_BYTES_MAX
+from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns.files import footer_of
+from headgate.pipelines.columns.kinds import arrow_type
 from headgate.pipelines.columns.layout import READ_BYTES, Piece, SourceFile
 from headgate.pipelines.iceberg_columns import is_uuid
 
@@ -31,13 +34,30 @@ def decoded_bytes(piece: Piece, columns: Sequence[str]) -> int:
     metadata = _metadata(piece.file)
     group = metadata.row_group(piece.group)
     chunks = [group.column(index) for index in range(metadata.num_columns)]
-    return sum(_of_chunk(piece, metadata, chunk) for chunk in chunks if chunk.path_in_schema in columns)
+    total = 0
+    for name in columns:
+        mine = [chunk for chunk in chunks if name_of(chunk) == name]
+        is_plain = len(mine) == 1 and mine[0].path_in_schema == name
+        total += _of_chunk(piece, metadata, mine[0]) if is_plain else _of_nested(piece, metadata, name, mine)
+    return total
 
 
-def formed_column(file: SourceFile, columns: Sequence[str]) -> str:
-    """The first of these columns whose text is not what the file has; empty if there is none."""
+def formed_column(file: SourceFile, columns: Sequence[str], row: Mapping[str, str]) -> str:
+    """The first of these columns whose values are not as the file has them; empty if there is none.
+
+    Args:
+        row: the columns of the row as JSON, and their kinds.
+    """
     schema = _metadata(file).schema.to_arrow_schema()
-    return next((name for name in columns if name in schema.names and is_uuid(schema.field(name).type)), "")
+    for name in columns:
+        kind = schema.field(name).type
+        try:
+            as_it_is = row_kind(kind) == arrow_type(row[name]) if name in row else not is_uuid(kind)
+        except InvalidError:
+            return name
+        if not as_it_is:
+            return name
+    return ""
 
 
 @lru_cache(maxsize=FILES_KEPT)
@@ -61,30 +81,55 @@ def _of_chunk(piece: Piece, metadata: Any, chunk: Any) -> int:
         if rows * size <= SMALL_BYTES:
             return int(beside + rows * size)
         longest = next(
-            (int(lengths(batch.dictionary.cast(pa.binary())).max(initial=0)) for batch in _batches(piece, metadata, name, 1)), 0
+            (int(lengths(batch.dictionary.cast(pa.binary())).max(initial=0)) for batch in _batches(piece, metadata, [name], 1)), 0
         )
         if (most := beside + size + rows * longest) <= UNIT_BYTES_MAX // 4:
             return int(most)
     total = beside
-    for column in _batches(piece, metadata, name, ROWS, as_dictionary=not has_prefixes):
-        if has_prefixes:
-            total += column.nbytes
-        else:
-            sizes = np.maximum(lengths(column.dictionary.cast(pa.binary())), 0)
-            total += int(sizes[np.asarray(column.indices.drop_null())].sum())
+    for column in _batches(piece, metadata, [name], ROWS, as_dictionary=not has_prefixes):
+        total += column.nbytes if has_prefixes else _expanded(column)
     return total
 
 
-def _batches(piece: Piece, metadata: Any, name: str, rows: int, *, as_dictionary: bool = True) -> Iterator[Any]:
-    """A column of a row group, so many rows at a time. Arrow gives values with prefixes only as they are."""
+def _of_nested(piece: Piece, metadata: Any, name: str, chunks: Sequence[Any]) -> int:
+    """The same of a column with parts: each place in a list, and each value, has its own number."""
+    beside = sum(chunk.num_values * 2 * ROW_BYTES + chunk.total_uncompressed_size for chunk in chunks)
+    if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
+        return int(sum(column.nbytes for column in _batches(piece, metadata, [name], ROWS, as_dictionary=False)))
+    encoded = [
+        chunk.path_in_schema
+        for chunk in chunks
+        if chunk.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in one for one in chunk.encodings)
+    ]
+    return (
+        int(beside + sum(_expanded(column) for column in _batches(piece, metadata, [name], ROWS, encoded))) if encoded else beside
+    )
+
+
+def _expanded(column: Any) -> int:
+    """Bytes of the values of a column, and of those within it, that are stored in a dictionary."""
+    total = 0
+    for one in leaves(column):
+        if pa.types.is_dictionary(one.type) and not pa.types.is_primitive(one.type.value_type):
+            sizes = np.maximum(lengths(one.dictionary.cast(pa.binary())), 0)
+            total += int(sizes[np.asarray(one.indices.drop_null())].sum())
+    return total
+
+
+def _batches(
+    piece: Piece, metadata: Any, columns: list[str], rows: int, encoded: list[str] | None = None, *, as_dictionary: bool = True
+) -> Iterator[Any]:
+    """A column of a row group, so many rows at a time. `encoded`: the paths of its leaves that stay encoded; default: the column.
+    Arrow gives values with prefixes only as they are."""
     with piece.file.open() as handle:
         file = pq.ParquetFile(
             handle,
             metadata=metadata,
             pre_buffer=False,
             buffer_size=READ_BYTES,
-            read_dictionary=[name] if as_dictionary else None,
+            read_dictionary=(columns if encoded is None else encoded) if as_dictionary else None,
         )
-        for batch in file.iter_batches(rows, row_groups=[piece.group], columns=[name], use_threads=False):
+        for batch in file.iter_batches(rows, row_groups=[piece.group], columns=columns, use_threads=False):
             column = batch.column(0)
-            yield column.dictionary_encode() if as_dictionary and not pa.types.is_dictionary(column.type) else column
+            plain = as_dictionary and encoded is None and not pa.types.is_dictionary(column.type)
+            yield column.dictionary_encode() if plain else column

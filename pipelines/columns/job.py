@@ -12,14 +12,15 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from headgate.broker.log.recipe import Shape
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
-from headgate.pipelines.columns.adoption import REWRITE, Adoption, Columns, NotAdoptedError, columns_of, must_adopt, units_of
+from headgate.pipelines.columns.adoption import REWRITE, Adoption, NotAdoptedError, must_adopt, shape_of, units_of
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import PAIRS, ROW, UTC, Query, read_query
 from headgate.pipelines.columns.files import Access, local_path
-from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, of_kind, shape_of
+from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, fields_of, of_kind
 from headgate.pipelines.columns.layout import ALWAYS, Listed, Piece, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
@@ -169,7 +170,7 @@ def _as_read(listed: Listed, reading: Reading, query: Query) -> Listed:
     values = []
     for name in sorted(wanted & reading.values.keys()):
         value, kind = reading.values[name], arrow_type(query.source[name])
-        if kind is None or shape_of(query.source[name]):
+        if kind is None or fields_of(query.source[name]):
             raise UnlikeError(f"a column of several parts is not in a file. column=`{name}` file=`{listed.path}`")
         values.append((name, of_kind(pa.array([value], value.type), query.source[name])[0]))
     return replace(listed, values=tuple(values), names=tuple((name, own) for name, own in reading.names if name in wanted))
@@ -210,14 +211,17 @@ def _place(spark: SparkSession, url: str, bucket: Bucket | None) -> tuple[str, A
     return local_path(url), None
 
 
-def _adoptable(source: Source) -> Columns:
+def _adoptable(source: Source) -> Shape:
     """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
     if source.lines is not None or any(piece.file.names for piece in source.pieces):
         raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
-    columns = columns_of(source.query, source.has_key)
-    if any(name in columns.names for piece in source.pieces for name, _ in piece.file.values):
+    shape = shape_of(source.query, source.has_key)
+    given = {frozenset(name for name, _ in piece.file.values) for piece in source.pieces}
+    if any(one & {shape.time, shape.key, shape.value} for one in given):
         raise NotAdoptedError("the event time, the key or the value is in the files' paths")
-    return columns
+    if len(given) > 1:
+        raise NotAdoptedError("some files lack columns that others have")
+    return shape
 
 
 class ColumnWork:
@@ -232,11 +236,11 @@ class ColumnWork:
         self._files = files
         self._proves = proves
         self._adoption: Adoption | None = None
-        self._columns: Columns | None = None
+        self._shape: Shape | None = None
         self._why_not = ""
         if files != REWRITE:
             try:
-                self._columns = _adoptable(source)
+                self._shape = _adoptable(source)
             except NotAdoptedError as error:
                 self._why_not = str(error)
         rows = sum(piece.rows for piece in source.pieces)
@@ -248,7 +252,7 @@ class ColumnWork:
             spreads=not source.has_key,
             lines=source.lines,
             limits=source.limits,
-            spans=self._columns is not None,
+            spans=self._shape is not None,
         )
         self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
@@ -273,7 +277,7 @@ class ColumnWork:
         keyless = sum(one.keyless for one in self._counted)
         totals = tuple(map(sum, zip(*(one.rows for one in self._counted), strict=True))) or (0,) * spec.partitions
         check_nulls(sum(one.nulls for one in self._counted), sum(totals))
-        if self._columns is not None:
+        if self._shape is not None:
             self._adopt()
         lows = [one.low_us // 1000 for one in self._counted if one.low_us is not None]
         highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
@@ -283,12 +287,11 @@ class ColumnWork:
         """Count the rows. Returns the number of those without a key."""
         work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
         spec, each = self._spec, not self._spans_known or self._spec.spans
-        measured = () if self._columns is None else self._columns.names
         self._read = [piece for _, pieces in work for piece in pieces]
 
         with spark_errors("source cannot be counted"):
             small = spec.spans and sum(piece.rows for piece in self._read) <= FEW_ROWS
-            self._counted = self._engine.each(partial(_count, spec, each, measured), work, small=small)
+            self._counted = self._engine.each(partial(_count, spec, each, self._shape), work, small=small)
         keyless = sum(one.keyless for one in self._counted)
         if not self._spans_known and (self._spec.spreads or not keyless):
             self._divide_again(self._read)
@@ -296,14 +299,15 @@ class ColumnWork:
 
     def _adopt(self) -> None:
         """Decide whether the source's files are adopted. Raises InvalidError if they must be, and cannot."""
-        assert self._columns is not None, "its records are columns"
+        assert self._shape is not None, "its records are columns"
         try:
             if sum(one.keyless for one in self._counted):
                 raise NotAdoptedError("rows without a key are spread by their content")
             if formed := next((one.formed for one in self._counted if one.formed), ""):
-                raise NotAdoptedError(f"the text of a column is not what its file has. column=`{formed}`")
+                raise NotAdoptedError(f"the values of a column are not as its file has them. column=`{formed}`")
             units = tuple(units_of(self._read, self._counted))
-            self._adoption = Adoption(self._columns, units, self._spec.partitions, self._files)
+            number_key = self._spec.query.source[self._shape.key] in INTEGERS
+            self._adoption = Adoption(self._shape, units, self._spec.partitions, self._files, number_key)
         except NotAdoptedError as error:
             self._not_adopted(str(error))
         else:
@@ -378,15 +382,15 @@ class ColumnWork:
 # The following run in the tasks.
 
 
-def _count(spec: Spec, each: bool, measured: tuple[str, ...], task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
+def _count(spec: Spec, each: bool, shape: Shape | None, task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
     number, pieces = task
     if not each:
         return [tasks.count(spec, number, pieces)]
     found = []
     for piece in pieces:
         counted = tasks.count(spec, number, (piece,))
-        if measured:
-            tasks.measure(counted, piece, measured)
+        if shape is not None:
+            tasks.measure(spec, counted, piece, shape)
         found.append(counted)
     return found
 

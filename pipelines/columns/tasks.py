@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys, runs
+from headgate.broker.log.recipe import Shape
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns.batches import joined
 from headgate.pipelines.columns.decoded import decoded_bytes, formed_column
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, passes
-from headgate.pipelines.columns.kinds import HEADERS, TIMESTAMP, arrow_type, of_kind
+from headgate.pipelines.columns.kinds import HEADERS, INTEGERS, TIMESTAMP, arrow_type, of_kind
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.plan import Limits
@@ -35,6 +36,8 @@ ARROW_VERSION_MIN = 23
 SAMPLED_PIECES = 8
 SAMPLED_ROWS = 256
 """Row groups, and rows of each, that show the size of a row."""
+DIGITS_MAX = 20
+"""Characters of a whole number."""
 ROWS_MAX = 1 << 16
 ROWS_IF_REPEATED = 1 << 12
 """Rows that are decoded at once, and that many when values may be far larger than their encoding."""
@@ -92,7 +95,7 @@ class Counted:
     decoded_bytes: int = 0
     """Of the columns of a record, at most; only if `Spec.spans`."""
     formed: str = ""
-    """A column whose text is not what its file has, such as one of UUIDs; only if `Spec.spans`."""
+    """A column whose values are not as its file has them, such as one of UUIDs; only if `Spec.spans`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +294,17 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
     return counted
 
 
-def measure(counted: Counted, piece: Piece, columns: tuple[str, ...]) -> None:
+def measure(spec: Spec, counted: Counted, piece: Piece, shape: Shape) -> None:
     """Add the decoded size of a piece's columns to its count. Raises as `count`."""
+    columns = shape.columns([name for name, _ in piece.file.values])
     try:
         counted.decoded_bytes = decoded_bytes(piece, columns)
-        counted.formed = formed_column(piece.file, columns)
+        if shape.row:
+            # A broker has them beside the row.
+            counted.decoded_bytes += decoded_bytes(piece, (shape.time, shape.key))
+        if spec.query.source[shape.key] in INTEGERS:
+            counted.decoded_bytes += piece.rows * DIGITS_MAX
+        counted.formed = formed_column(piece.file, columns, {name: spec.query.source[name] for name in shape.row})
     except (OSError, pa.ArrowException) as error:
         raise unreadable(error, piece.file, "a file") from error
 

@@ -126,6 +126,29 @@ def test_a_linked_flood_is_that_of_a_rewrite_and_stays(broker: BrokerProcess, tm
     assert "whole: " in headgate(broker, "store", "check", "--deep", "--store", str(broker.store))
 
 
+def test_rows_as_json_are_those_of_a_rewrite(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The default value, with days in the paths, nested columns, and whole numbers as keys."""
+    arrow: Any = pa
+    kind = arrow.struct([("city", pa.string()), ("tags", pa.list_(pa.string()))])
+    places = [None if row % 5 == 0 else {"city": 'a"b', "tags": ["x", None][: row % 3]} for row in range(ROWS)]
+    for number in range(2):
+        table = pq.read_table(write(tmp_path / f"{number}", files=1))
+        at = arrow.compute.add(table.column("at").cast(pa.int64()), number * 10**9).cast(table.column("at").type)
+        table = table.set_column(0, "at", at).append_column("place", arrow.array(places, kind))
+        day = tmp_path / "lake" / f"day=2026-01-0{number + 1}"
+        day.mkdir(parents=True)
+        pq.write_table(table.append_column("price", arrow.array(range(ROWS), pa.float64())), day / "a.parquet", row_group_size=700)
+    asked = ("--value", "to_json(struct(*))", "--key", "id", "--verify", "--json")
+    code, said, errors = flood(broker, "rows", tmp_path / "lake", *asked, "--files", "link")
+    assert code == 0, errors
+    code, again, errors = flood(broker, "rows-written", tmp_path / "lake", *asked)
+    assert code == 0, errors
+    assert json.loads(said)["adopted_rows"] == 2 * ROWS and json.loads(said)["partitions"] == json.loads(again)["partitions"]
+    found = content(read(broker, "rows"))
+    assert found == content(read(broker, "rows-written"))
+    assert """"place":{"city":"a\\\\"b","tags":["x",null]},"price":2.0,"day":"2026-01-01"}""" in str(found)
+
+
 def test_a_source_that_is_written_over_is_not_served(broker: BrokerProcess, tmp_path: Path) -> None:
     source = write(tmp_path / "events")
     code, _, errors = flood(broker, "over", source, "--files", "link", "--json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.log.adopted import Group, UnitRows
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.partitioner import partition_for_key
-from headgate.broker.log.recipe import RECIPE, VERSION, AdoptedFile, Groups, Recipe, Share, Unit, encode_recipe, pin_key
+from headgate.broker.log.recipe import RECIPE, VERSION, AdoptedFile, Groups, Recipe, Shape, Share, Unit, encode_recipe, pin_key
 from headgate.broker.log.records import Record
 
 arrow: Any = pa
@@ -66,6 +67,12 @@ def file_of(some: Sequence[Row] | pa.Table, group_rows: int = 1 << 20, **options
     out = io.BytesIO()
     pq.write_table(some if isinstance(some, pa.Table) else table_of(some), out, row_group_size=group_rows, **options)
     return out.getvalue()
+
+
+def unit_rows(groups: Iterable[Group], shape: Shape, partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
+    """The rows of each wanted partition in a unit."""
+    decoded = UnitRows(groups, shape, partitions, wanted)
+    return [pa.concat_tables([rows for _, rows in decoded.records([one])]) for one in wanted]
 
 
 def footer_of(data: bytes) -> bytes:

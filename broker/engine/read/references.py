@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -18,7 +19,18 @@ import msgspec
 
 from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.recipe import BYTES_MAX, RECIPE, AdoptedFile, Groups, Recipe, Share, decode_recipe, owner_of, piece_of
+from headgate.broker.log.recipe import (
+    BYTES_MAX,
+    RECIPE,
+    AdoptedFile,
+    Groups,
+    Recipe,
+    Shape,
+    Share,
+    decode_recipe,
+    owner_of,
+    piece_of,
+)
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.runtime.turns import Turns
@@ -166,7 +178,8 @@ class References:
             for file, mine in left:
                 one = as_extent(extent, recipe.files[file])
                 footer = await self.footer(one)
-                counts = await asyncio.get_running_loop().run_in_executor(None, _judge_adopted, one, recipe.columns, mine, footer)
+                look = partial(_judge_adopted, one, recipe.shape, recipe.files[file].given, mine, footer)
+                counts = await asyncio.get_running_loop().run_in_executor(None, look)
                 for (number, _), count in zip(mine, counts, strict=True):
                     rows[number] += count
 
@@ -256,14 +269,14 @@ def _judge_shares(one: ParquetExtent, shares: list[Share]) -> None:
 
 
 def _judge_adopted(
-    one: ParquetExtent, columns: tuple[str, str, str], places: Sequence[tuple[int, Groups]], footer: bytes
+    one: ParquetExtent, shape: Shape, given: Collection[str], places: Sequence[tuple[int, Groups]], footer: bytes
 ) -> list[int]:
     """The rows of some row groups of an adopted file, if it has them, and these columns. Slow: run it in a thread."""
-    from headgate.broker.log.adopted import check_file
+    from headgate.broker.log.adopted_columns import check_file
 
     try:
         numbers = [range(groups.first, groups.end) for _, groups in places]
-        counts = iter(check_file(footer, one.size_bytes, chain.from_iterable(numbers), columns))
+        counts = iter(check_file(footer, one.size_bytes, chain.from_iterable(numbers), shape, given))
     except (InvalidError, OSError, ValueError) as error:
         raise _bad(one, f"a file is not as its recipe says: {error}") from error
     return [sum(islice(counts, len(some))) for some in numbers]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -102,9 +102,9 @@ class _Fold:
         folded = [made for part in self._parts if (made := await part.finish()) is not None]
         return AdoptedResult(parts=folded, stuck=self._stuck, units=decoded, more=more)
 
-    async def _add(self, rows: Sequence[_Rows], tables: dict[int, pa.RecordBatch]) -> None:
+    async def _add(self, rows: Sequence[_Rows], tables: dict[int, Iterator[pa.RecordBatch]]) -> None:
         for one in rows:
-            await one.part.add(one, tables.pop(one.part.extent.partition, None))
+            await one.part.add(one, tables.pop(one.part.extent.partition, ()))
         while sum(part.held_bytes for part in self._parts) > HELD_BYTES:
             await max(self._parts, key=lambda part: part.held_bytes).complete()
 
@@ -126,16 +126,18 @@ class _Fold:
                 raise CorruptError(Reason.CORRUPT_STORE, f"a recipe has other rows than were committed. path=`{first.path}`")
         return recipe, units
 
-    async def _decoded(self, recipe: Recipe, number: int, wanted: Sequence[_Rows]) -> dict[int, pa.RecordBatch] | None:
+    async def _decoded(self, recipe: Recipe, number: int, wanted: Sequence[_Rows]) -> dict[int, Iterator[pa.RecordBatch]] | None:
         """The rows of a unit by partition, as those of a folded file, without deleted ones. None if the unit is stuck."""
         unit = recipe.units[number]
         files = recipe.files_of(unit)
         try:
             footers = [await self._footer(recipe, file) for file in files]
             needed = [Wanted(one.part.extent.partition, one.base_offset, one.share.rows, 0) for one in wanted]
-            made = described(recipe, number, footers, Codec.NONE, needed)
-            rows = await self._rows(made, [recipe.files[file].path for file in files])
-            return {one.part.extent.partition: _folded(rows, one) for one in wanted}
+            source = described(recipe, number, footers, Codec.NONE, needed)
+            rows = await self._rows(source, [recipe.files[file].path for file in files])
+            made = {one.part.extent.partition: _folded(rows, one) for one in wanted}
+            # Rows as JSON are larger than what was decoded: they are made when they are written.
+            return made if recipe.row else {partition: iter(list(some)) for partition, some in made.items()}
         except (InvalidError, CorruptError, FatalError, pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, FatalError) and error.reason not in (Reason.STORE_MISCONFIGURED, Reason.INVALID_REQUEST):
                 raise
@@ -165,11 +167,13 @@ class _Fold:
         return footer
 
 
-def _folded(rows: UnitRows, one: _Rows) -> pa.RecordBatch:
+def _folded(rows: UnitRows, one: _Rows) -> Iterator[pa.RecordBatch]:
     part = one.part.job_part
+    offset = one.base_offset
     # In memory of its own: a partition with few rows waits for many units before its row group is complete.
-    table = rows.take_apart(part.extent.partition)
-    return read_rows(table, part.extent.partition, one.base_offset, part.log_start, part.cuts)
+    for table in rows.records_apart(part.extent.partition):
+        yield read_rows(table, part.extent.partition, offset, part.log_start, part.cuts)
+        offset += table.num_rows
 
 
 class _Part:
@@ -204,7 +208,7 @@ class _Part:
         assert self._writer is not None, "something is held"
         await self._writer.complete()
 
-    async def add(self, rows: _Rows, table: pa.RecordBatch | None) -> None:
+    async def add(self, rows: _Rows, tables: Iterable[pa.RecordBatch]) -> None:
         """Write the rows of the next unit, those that are left."""
         if self._writer is None or self._run is None:
             self._writer = FileWriter(self._store, self._origin, self.first(rows.base_offset))
@@ -212,8 +216,9 @@ class _Part:
         self._run.add(rows)
         # First: a file that is completed by these rows has their offsets.
         self._writer.reached(rows.end_offset, self._filled_ms)
-        if table is not None and table.num_rows:
-            await self._writer.add(table)
+        for table in tables:
+            if table.num_rows:
+                await self._writer.add(table)
 
     async def keep(self, rows: _Rows) -> None:
         """Leave the rows of the next unit where they are."""

@@ -20,7 +20,7 @@ from headgate.broker.cluster.gates import Gate, ParquetExtent, data_prefix
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep.inspection import check_store, take_stock
 from headgate.broker.engine.upkeep.inventory import Standing
-from headgate.broker.log.adopted import ranges_of
+from headgate.broker.log.adopted_columns import ranges_of
 from headgate.broker.log.compression import Codec, compress
 from headgate.broker.log.parquet import metadata_of
 from headgate.broker.log.recipe import MAGIC, RECIPE, Groups, Recipe, encode_recipe, pin_key
@@ -127,7 +127,7 @@ BAD: dict[str, tuple[Callable[[World, Recipe], Recipe], str]] = {
     "other times": (_other_times, "times are"),
     "a row group that is not there": (_no_such_group, "there is no row group"),
     "a column that is not there": (changed(value="nothing"), "there is no column `nothing`"),
-    "a key of another type": (changed(key="before"), "there is no column `before`"),
+    "a key of another type": (changed(key="before"), "a key or a value is of another type: list"),
     "a missing file": (_other_path(lambda here: pin_key(here.source.path, 9)), "no such file"),
     "a file of another recipe": (_other_path(lambda here: pin_key(here.source.path.replace("-0.", "-1."), 0)), "not its own"),
     "a file of the topic": (_other_path(lambda here: f"{data_prefix(here.gate.topic_id)}x.parquet"), "not its own"),
@@ -250,7 +250,7 @@ async def test_a_check_of_the_store_names_the_file_that_changed(make_machine: Ma
 
     assert await damages(deep=False) == [] and await damages(deep=True) == []
     good = here.source.files[1]
-    begin, size = ranges_of(metadata_of(footer_of(good)), 0, here.source.recipe.columns, len(good))[-1]
+    begin, size = ranges_of(metadata_of(footer_of(good)), 0, here.source.recipe.shape.columns(), len(good))[-1]
     for spoil, deep, expected in (
         (good[: begin + size - 9] + bytes(9) + good[begin + size :], True, "cannot be read"),
         (good[:200], False, "another size"),

@@ -17,16 +17,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.broker.log import adopted as module
-from headgate.broker.log.adopted import Group, check_file, described, encode_unit, ranges_of, unit_rows
+from headgate.broker.log import adopted_columns
+from headgate.broker.log.adopted import Group, described, encode_unit
+from headgate.broker.log.adopted_columns import check_file, ranges_of
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import metadata_of
-from headgate.broker.log.recipe import UnitBytes, Wanted
+from headgate.broker.log.recipe import Shape, UnitBytes, Wanted
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
-from tests.support.adopted import EPOCH, PARTITIONS, Adopted, Row, adopted, file_of, footer_of, rows, table_of
+from tests.support.adopted import EPOCH, PARTITIONS, Adopted, Row, adopted, file_of, footer_of, rows, table_of, unit_rows
 
-COLUMNS = ("at", "user", "payload")
+SHAPE = Shape("at", "user", "payload", [], False)
+COLUMNS = SHAPE.columns()
 ALL = range(PARTITIONS)
 arrow: Any = pa
 
@@ -37,12 +40,12 @@ def groups_of(data: bytes, numbers: Sequence[int] | None = None) -> list[Group]:
     found: list[Group] = []
     for number in range(metadata.num_row_groups) if numbers is None else numbers:
         ranges = ranges_of(metadata, number, COLUMNS, len(data))
-        found.append((metadata, number, [(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges]))
+        found.append((metadata, number, [(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges], {}))
     return found
 
 
 def found_rows(groups: Sequence[Group], wanted: Sequence[int] = ALL, partitions: int = PARTITIONS) -> list[list[Row]]:
-    tables = unit_rows(groups, COLUMNS, partitions, list(wanted))
+    tables = unit_rows(groups, SHAPE, partitions, list(wanted))
     return [
         [
             Row(*row)
@@ -115,7 +118,7 @@ def test_times_of_96_bits() -> None:
     some = shuffled(300)
     data = file_of(some, 50, use_deprecated_int96_timestamps=True)
     assert found_rows(groups_of(data)) == oracle(some)
-    assert check_file(footer_of(data), len(data), range(6), COLUMNS) == [50] * 6
+    assert check_file(footer_of(data), len(data), range(6), SHAPE, ()) == [50] * 6
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 100])
@@ -210,16 +213,16 @@ BAD_TABLES: dict[str, Any] = {
     "there is no column": pa.table({"at": arrow.array([1], pa.timestamp("us")), "user": [b"a"]}),
     "of another type: int64": table_of(rows(5)).set_column(1, "at", arrow.array(range(5), pa.int64())),
     "of another type: timestamp\\[ns\\]": table_of(rows(5), time=pa.timestamp("ns")),
-    "of another type: int32": table_of(rows(5)).set_column(2, "user", arrow.array(range(5), pa.int32())),
-    "there is no column `user`": table_of(rows(5)).set_column(2, "user", arrow.array([["a"]] * 5)),
+    "of another type: double": table_of(rows(5)).set_column(2, "user", arrow.array(range(5), pa.float64())),
+    "of another type: list": table_of(rows(5)).set_column(2, "user", arrow.array([["a"]] * 5)),
 }
 
 
 @pytest.mark.parametrize("table", BAD_TABLES.values(), ids=BAD_TABLES.keys())
 def test_other_columns_are_refused_at_the_fill_and_at_the_read(table: pa.Table) -> None:
     data = file_of(table)
-    refused(lambda: check_file(footer_of(data), len(data), [0], COLUMNS))
-    refused(lambda: unit_rows(groups_of(data), COLUMNS, 3, [0]))
+    refused(lambda: check_file(footer_of(data), len(data), [0], SHAPE, ()))
+    refused(lambda: unit_rows(groups_of(data), SHAPE, 3, [0]))
 
 
 def test_rows_without_key_or_time_are_refused() -> None:
@@ -227,7 +230,7 @@ def test_rows_without_key_or_time_are_refused() -> None:
     nulls = {"user": arrow.array([b"a", None, b"b", b"c", b"d"]), "at": arrow.array([1, 2, 3, None, 5], pa.timestamp("us"))}
     for name, column in nulls.items():
         data = file_of(some.set_column(some.schema.get_field_index(name), name, column))
-        assert "a row has no" in refused(lambda: unit_rows(groups_of(data), COLUMNS, 3, [0]))  # noqa: B023
+        assert "a row has no" in refused(lambda: unit_rows(groups_of(data), SHAPE, 3, [0]))  # noqa: B023
 
 
 def test_ranges_outside_of_the_file_are_refused() -> None:
@@ -260,7 +263,7 @@ def test_broken_pages_are_refused() -> None:
 def test_a_unit_without_rows_is_refused() -> None:
     out = io.BytesIO()
     pq.write_table(table_of([]), out)
-    refused(lambda: unit_rows(groups_of(out.getvalue()), COLUMNS, 3, [0]))
+    refused(lambda: unit_rows(groups_of(out.getvalue()), SHAPE, 3, [0]))
 
 
 def test_decoded_bytes_are_bounded_where_one_value_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,13 +272,13 @@ def test_decoded_bytes_are_bounded_where_one_value_repeats(monkeypatch: pytest.M
     data = file_of(some, 2000, compression="zstd", dictionary_pagesize_limit=1 << 20)
     assert len(data) < 1 << 16, "200 MB of values"
     before = pa.total_allocated_bytes()
-    assert "more than 8 MiB" in refused(lambda: unit_rows(groups_of(data), COLUMNS, 3, [0]))
+    assert "more than 8 MiB" in refused(lambda: unit_rows(groups_of(data), SHAPE, 3, [0]))
     assert pa.total_allocated_bytes() - before < 80 << 20
 
 
 def test_a_row_group_that_says_that_it_is_too_large_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNIT_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(adopted_columns, "UNIT_BYTES_MAX", 8 << 20)
     some = [Row(at, b"k%d" % at, b"v" * 100_000) for at in range(200)]
     data = file_of(some, 2000, compression="zstd", use_dictionary=False)
-    assert "more than 8 MiB" in refused(lambda: check_file(footer_of(data), len(data), [0], COLUMNS))
+    assert "more than 8 MiB" in refused(lambda: check_file(footer_of(data), len(data), [0], SHAPE, ()))
     assert "more than 8 MiB" in refused(lambda: groups_of(data))

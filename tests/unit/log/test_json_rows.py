@@ -1,5 +1,5 @@
-"""Rows as JSON, without Spark: what `tests/e2e/test_columns.py` compares with Spark's text is compared with Python's values here, for
-slices, for columns that lack values in every place, and for bytes that are no text."""
+"""Rows as JSON, without Spark. `tests/e2e/test_columns.py` compares them with Spark's text; here they are compared with Python's
+values, for slices, for columns that lack values in every place, and for bytes that are no text."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ def test_numbers_have_the_form_of_java() -> None:
     assert quoted == ['{"x":"NaN"}', '{"x":1.5}']
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pa.timestamp("ns"), pa.time64("us"), pa.map_(pa.float64(), pa.string()), pa.list_(pa.duration("us")), arrow.struct([("a", pa.float16())])],
-    ids=str,
-)  # fmt: skip
+HALF = arrow.struct([("a", pa.float16())])
+FOREIGN = [pa.timestamp("ns"), pa.time64("us"), arrow.map_(pa.float64(), pa.string()), pa.list_(pa.duration("us")), HALF]
+
+
+@pytest.mark.parametrize("kind", FOREIGN, ids=str)
 def test_what_spark_writes_in_another_way_is_not_written(kind: Any) -> None:
     assert not is_writable(kind)

@@ -18,9 +18,12 @@ from headgate.broker.log.recipe import (
     EXPANDED_BYTES_MAX,
     GROUPS_MAX,
     MAGIC,
+    ROW_COLUMNS_MAX,
+    ROW_NAMES_CHARS_MAX,
     UNIT_BYTES_MAX,
     UNIT_FILES_MAX,
     VERSION,
+    VERSION_OF_ROWS,
     AdoptedFile,
     Groups,
     Recipe,
@@ -39,6 +42,14 @@ UNITS = [
     Unit([Groups(0, 3, 4), Groups(1, 0, 2)], 1 << 20, [Share(2, 9, 3, 8)]),
 ]
 GOOD = Recipe(version=VERSION, partitions=3, key="k", value="v", time="t", files=FILES, units=UNITS)
+
+
+GIVEN = [msgspec.structs.replace(one, given={"day": '"2026-01-01"'}) for one in FILES]
+ROWS = msgspec.structs.replace(GOOD, version=VERSION_OF_ROWS, value="", row=["t", "day", "offset", "k"], files=GIVEN)
+
+
+def rows(**fields: Any) -> Recipe:
+    return msgspec.structs.replace(ROWS, **fields)
 
 
 def changed(**fields: Any) -> Recipe:
@@ -62,6 +73,8 @@ def test_round_trip() -> None:
     assert decode_recipe(memoryview(encode_recipe(GOOD))) == GOOD
     assert GOOD.shares() == {0: [(0, Share(0, 5, -7, 3))], 2: [(0, Share(2, 1, 3, 3)), (1, Share(2, 9, 3, 8))]}
     assert [GOOD.files_of(one) for one in UNITS] == [[0], [0, 1]]
+    assert decode_recipe(encode_recipe(ROWS)) == ROWS and ROWS.shape.columns(["day"]) == ["t", "k", "offset"]
+    assert b"row" not in msgspec.msgpack.encode(GOOD), "older brokers read it"
 
 
 def test_keys_of_pins_name_their_recipe() -> None:
@@ -71,11 +84,21 @@ def test_keys_of_pins_name_their_recipe() -> None:
 
 def test_a_newer_version_is_refused_whatever_else_it_holds() -> None:
     with pytest.raises(InvalidError, match="a newer release made the recipe of adopted files: upgrade the brokers") as caught:
-        decode_recipe(raw({"version": VERSION + 1, "units": "of another shape"}))
+        decode_recipe(raw({"version": VERSION_OF_ROWS + 1, "units": "of another shape"}))
     assert caught.value.reason is Reason.UNSUPPORTED
 
 
 BAD = {
+    "a row in the first version": rows(version=VERSION),
+    "the order of the source in the first version": changed(by_source=True),
+    "a given column in the first version": changed(files=GIVEN),
+    "a row and a value": rows(value="v"),
+    "a column twice in the row": rows(row=["t", "day", "day"]),
+    "too many columns": rows(row=["day", *(f"{number}" for number in range(ROW_COLUMNS_MAX))]),
+    "too long names": rows(row=["day", "x" * ROW_NAMES_CHARS_MAX]),
+    "a given column that is not of the row": rows(row=["t", "offset"]),
+    "a given key": rows(key="day"),
+    "other given columns": rows(files=[GIVEN[0], FILES[1]]),
     "no partitions": changed(partitions=0),
     "negative partitions": changed(partitions=-1),
     "too many partitions": changed(partitions=1 << 40),

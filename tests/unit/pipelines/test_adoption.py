@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_FILES_MAX
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_FILES_MAX, Shape
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns import adoption
-from headgate.pipelines.columns.adoption import Columns, NotAdoptedError, PlannedUnit, columns_of, units_of
+from headgate.pipelines.columns.adoption import NotAdoptedError, PlannedUnit, shape_of, units_of
 from headgate.pipelines.columns.decoded import decoded_bytes, formed_column
 from headgate.pipelines.columns.expressions import ROW_OUTPUT, Node, Query
 from headgate.pipelines.columns.files import state_of
@@ -61,7 +61,14 @@ def query(**outputs: Node) -> Query:
     ],
 )
 def test_plain_columns_are_adopted(outputs: dict[str, Node]) -> None:
-    assert columns_of(query(**outputs), has_key=True) == Columns("at", "user", "payload")
+    assert shape_of(query(**outputs), has_key=True) == Shape("at", "user", "payload", [], False)
+
+
+def test_the_row_as_json_and_whole_numbers_as_keys_are_adopted() -> None:
+    names = ("at", "offset", "payload")
+    json = Node("json", "string", tuple(column(name, "string") for name in names), value=names)
+    some = query(key=cast(cast(column("id", "long"), "string"), "binary"), value=cast(json, "binary"))
+    assert shape_of(some, has_key=True) == Shape("at", "id", "", list(names), False)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +76,10 @@ def test_plain_columns_are_adopted(outputs: dict[str, Node]) -> None:
     [
         ({"timestamp": cast(column("at", "string"), "timestamp")}, "event time is more than a column of time"),
         ({"timestamp": cast(column("day", "date"), "timestamp")}, "event time is more than a column of time"),
-        ({"key": cast(column("at", "timestamp"), "string")}, "key is more than a column of bytes or text"),
-        ({"key": cast(cast(column("id", "long"), "string"), "binary")}, "key is more than a column"),
-        ({"value": Node("json", "string", (column("payload", "string"),))}, "value is more than a column"),
+        ({"key": cast(column("at", "timestamp"), "string")}, "key is more than a column of bytes, text or whole numbers"),
+        ({"key": cast(cast(column("id", "double"), "string"), "binary")}, "key is more than a column"),
+        ({"value": Node("json", "string", (column("payload", "string"),), value=("p",))}, "have other names than the columns"),
+        ({"value": cast(column("id", "long"), "string")}, "value is more than a column of bytes or text"),
         ({"value": Node("constant", "string", value="x")}, "value is more than a column"),
         ({"value": column("user", "string")}, "a column is used twice"),
         ({"value": column("headers", "string")}, "a column has a name that history uses. column=`headers`"),
@@ -83,9 +91,9 @@ def test_plain_columns_are_adopted(outputs: dict[str, Node]) -> None:
 )
 def test_records_that_are_more_than_columns_have_their_reason(outputs: dict[str, Node], why: str) -> None:
     with pytest.raises(NotAdoptedError, match=why):
-        columns_of(query(**outputs), has_key=True)
+        shape_of(query(**outputs), has_key=True)
     with pytest.raises(NotAdoptedError, match="without a key"):
-        columns_of(query(), has_key=False)
+        shape_of(query(), has_key=False)
 
 
 # -- units
@@ -236,10 +244,10 @@ def test_texts_that_a_file_does_not_have_are_not_adopted(tmp_path: Path) -> None
     """A UUID is 16 bytes in its file, and 36 characters in Spark."""
     values = arrow.array([uuid.UUID(int=row).bytes for row in range(50)], pa.uuid())
     pieces = write_uuids(tmp_path / "a.parquet", values)
-    assert formed_column(pieces[0].file, ("at", "user", "payload")) == "payload"
+    assert formed_column(pieces[0].file, ("at", "user", "payload"), {}) == "payload"
     source = Source(query(value=column("payload", "string")), True, pieces, Limits())
     processes = Processes(0, None)
-    with pytest.raises(InvalidError, match="the text of a column is not what its file has"):
+    with pytest.raises(InvalidError, match="the values of a column are not as its file has them"):
         ColumnWork(processes, source, 3, "copy").count()
     processes.close()
 

@@ -1,0 +1,168 @@
+"""The row of adopted files as JSON: the same text whatever writer stored the columns, in steps or at once.
+
+Compared: records of units with the JSON of the rows that were written, computed from the table itself. A mismatch means that a
+topic has other records than a rewritten flood of the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headgate.broker.log import adopted as module
+from headgate.broker.log import parquet
+from headgate.broker.log.adopted import Group
+from headgate.broker.log.adopted_columns import check_file, ranges_of, row_kind
+from headgate.broker.log.json_rows import json_rows
+from headgate.broker.log.parquet import ExtentFile, RowGroup, metadata_of, read_parts
+from headgate.broker.log.partitioner import partition_for_key
+from headgate.broker.log.recipe import Shape
+from headgate.broker.runtime.errors import InvalidError
+from tests.support.adopted import PARTITIONS, T0_US, file_of, footer_of, unit_rows
+
+arrow: Any = pa
+COUNT = 500
+ITEM = arrow.struct([("at", pa.timestamp("us", "UTC")), ("words", pa.list_(pa.string()))])
+
+
+def items(at: int) -> list[Any]:
+    return [{"at": T0_US + at, "words": ["x", None, "same"][: at % 4]}, None][: at % 3]
+
+
+def lake(**changes: Any) -> pa.Table:
+    """A table with a column for each kind of value, out of order, with names that history uses."""
+    numbers = range(COUNT)
+    columns = {
+        "timestamp": arrow.array([T0_US + at * 7919 % 50 * 1000 for at in numbers], pa.timestamp("us", "UTC")),
+        "offset": arrow.array([at * 7 % 41 for at in numbers], pa.int64()),
+        "headers": [None if at % 3 else f"w{at % 5}" * (at % 4) for at in numbers],
+        "raw": arrow.array([bytes([at % 256]) for at in numbers], pa.binary()),
+        "items": arrow.array(
+            [[{"at": T0_US + at, "words": ["x", None, "same"][: at % 4]}, None][: at % 3] for at in numbers], pa.list_(ITEM)
+        ),
+        "local": arrow.array([T0_US + at for at in numbers], pa.timestamp("us")),
+        "counts": arrow.array([[("k", f"v{at % 3}")] if at % 2 else [] for at in numbers], pa.map_(pa.string(), pa.string())),
+    }
+    return pa.table({**columns, **changes})
+
+
+SHAPE = Shape("timestamp", "offset", "", ["timestamp", "offset", "headers", "raw", "items", "local", "counts"], False)
+
+
+def groups_of(data: bytes, shape: Shape = SHAPE, **given: str | None) -> list[Group]:
+    metadata = metadata_of(footer_of(data))
+    found: list[Group] = []
+    for number in range(metadata.num_row_groups):
+        ranges = ranges_of(metadata, number, shape.columns(given), len(data))
+        found.append((metadata, number, [(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges], given))
+    return found
+
+
+def found(groups: Sequence[Group], shape: Shape = SHAPE) -> list[list[tuple[int, bytes, str]]]:
+    tables = unit_rows(groups, shape, PARTITIONS, range(PARTITIONS))
+    return [
+        list(
+            zip(
+                table.column("timestamp").cast(pa.int64()).to_pylist(), table.column("key").to_pylist(),
+                table.column("value").cast(pa.string()).to_pylist(), strict=True,
+            )
+        )
+        for table in tables
+    ]  # fmt: skip
+
+
+def expected(table: pa.Table, by_source: bool = False) -> list[list[tuple[int, bytes, str]]]:
+    texts = json_rows(table.schema.names, [one.combine_chunks() for one in table.columns]).to_pylist()
+    times = table.column("timestamp").cast(pa.int64()).to_pylist()
+    keys = [str(one).encode() for one in table.column("offset").to_pylist()]
+    rows = list(zip(times, keys, texts, strict=True))
+    ordered = rows if by_source else sorted(rows, key=lambda row: row[0])
+    return [[row for row in ordered if partition_for_key(row[1], PARTITIONS) == number] for number in range(PARTITIONS)]
+
+
+WRITERS: list[dict[str, Any]] = [
+    {},
+    {"use_dictionary": False, "compression": "none"},
+    {"use_deprecated_int96_timestamps": True},
+    {"store_schema": False, "compression": "zstd", "data_page_version": "2.0"},
+    {"use_dictionary": False, "column_encoding": {"headers": "DELTA_BYTE_ARRAY", "raw": "DELTA_LENGTH_BYTE_ARRAY"}},
+]
+
+
+@pytest.mark.parametrize("options", WRITERS, ids=str)
+@pytest.mark.parametrize("step", [1 << 14, 7])
+def test_rows_of_every_writer(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], step: int) -> None:
+    monkeypatch.setattr(module, "JSON_ROWS", step)
+    table = lake()
+    if options.get("use_deprecated_int96_timestamps"):
+        # All times are of 96 bits then, which are in UTC.
+        table = table.drop_columns(["local"])
+        shape = Shape("timestamp", "offset", "", table.schema.names, False)
+    else:
+        shape = SHAPE
+    data = file_of(table, 64, **options)
+    assert check_file(footer_of(data), len(data), range(8), shape, ()) == [64] * 7 + [52]
+    assert found(groups_of(data, shape), shape) == expected(table)
+
+
+def test_other_types_of_the_same_values() -> None:
+    table = lake()
+    other = table.set_column(2, "headers", table.column("headers").cast(pa.large_string())).set_column(
+        3, "raw", table.column("raw").cast(pa.binary(1)).combine_chunks()
+    )
+    other = other.set_column(2, "headers", other.column("headers").dictionary_encode())
+    assert found(groups_of(file_of(other, 64))) == expected(table)
+
+
+def test_columns_that_are_in_no_file() -> None:
+    days = [arrow.array([value] * COUNT, pa.string()) for value in ("2026-01-01", None)]
+    one = lake()
+    shape = Shape("timestamp", "offset", "", [*one.schema.names, "day", "hour"], False)
+    data = file_of(one, 64)
+    first = groups_of(data, shape, day='"2026-01-01"', hour="5")
+    hours = arrow.array([5] * COUNT, pa.int64())
+    assert found(first, shape) == expected(one.append_column("day", days[0]).append_column("hour", hours))
+    second = groups_of(data, shape, day=None, hour="5")
+    assert found(second, shape) == expected(one.append_column("day", days[1]).append_column("hour", hours))
+
+
+def test_the_order_of_the_source() -> None:
+    table = lake()
+    shape = Shape("timestamp", "offset", "", SHAPE.row, True)
+    assert found(groups_of(file_of(table, 64)), shape) == expected(table, by_source=True)
+
+
+def test_text_that_is_no_text_is_a_record_too() -> None:
+    """Spark replaces such bytes by a rule of its own; once adopted, a row must stay readable."""
+    table = lake(headers=pa.array([b"a\xff"] * COUNT, pa.binary()).view(pa.string()))
+    assert '"headers":"a\ufffd"' in found(groups_of(file_of(table, 64, use_dictionary=False)))[0][0][2]
+
+
+FOREIGN = [pa.time64("us"), pa.timestamp("ns", "UTC"), pa.list_(pa.timestamp("ns"))]
+
+
+@pytest.mark.parametrize("kind", FOREIGN, ids=str)
+def test_types_that_are_not_written_as_json_are_refused(kind: Any) -> None:
+    data = file_of(lake(raw=arrow.array([[0] if pa.types.is_list(kind) else 0] * COUNT, kind)))
+    with pytest.raises(InvalidError, match="not as it was counted"):
+        check_file(footer_of(data), len(data), [0], SHAPE, ())
+
+
+def test_repeated_values_within_lists_are_decoded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dictionary of few bytes may be thousands of times larger as values, also within lists that begin with empty ones."""
+    words = [[] if at < 20 else ["w" * 2000] * 4 for at in range(COUNT)]
+    table = lake(items=arrow.array(words, pa.list_(pa.string())))
+    monkeypatch.setattr(parquet, "READ_BYTES", 100_000)
+    ((metadata, number, data, _),) = groups = groups_of(file_of(table, COUNT, compression="zstd"))
+    group = RowGroup(number, 0, COUNT, 0, 0, 0, True, None, None)
+    parts = read_parts(ExtentFile(metadata, tuple(SHAPE.columns()), (group,), b""), group, data)
+    assert {part.num_rows for part in parts} <= {16, COUNT % 16}, "three values of 2,000 bytes in each row, and some short ones"
+    assert found(groups) == expected(table)
+
+
+def test_kinds_of_rows() -> None:
+    assert row_kind(arrow.dictionary(pa.int8(), pa.large_string())) == pa.string()
+    assert row_kind(pa.timestamp("ns")) == pa.timestamp("us", "UTC") and row_kind(pa.timestamp("ms")) == pa.timestamp("us")
