@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import Gate, GateState, Place
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.columns.adoption import REWRITE, check_way
+from headgate.pipelines.columns.adoption import BY_TIME, REWRITE, check_order, check_way
 from headgate.pipelines.columns.stand_ins import has_no_rows
 from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.late import Loaded
@@ -57,6 +57,8 @@ class Backfill:
         ttl_ms: time that the gate outlives a dead driver.
         files: `rewrite`: the topic gets files of its own. `link`, `copy`: it adopts those of the source, by hard links or by copies
             within S3, and the flood reads keys and times only. `auto`: the first of link, copy and rewrite that can be.
+        order: of a partition's records: `event_time`; or `source`, that of files, row groups and rows, as Spark's sinks write them.
+            Files that are not in the order of time can be adopted so, and only adopted files can have it.
         late_behind: what of a partition is in the topic. The flood is refused unless its rows are exactly the missing ones.
         verify: read everything back as a client does and compare; the certificate then has both sides.
     """
@@ -79,6 +81,7 @@ class Backfill:
     file_bytes: int = FILE_BYTES
     ttl_ms: int = TTL_MS
     files: str = REWRITE
+    order: str = BY_TIME
     late_behind: Loaded | None = None
     verify: bool = False
 
@@ -107,7 +110,8 @@ class Backfill:
         if self.place not in list(Place):
             raise InvalidError(Reason.INVALID_REQUEST, f"place is {', '.join(Place)}. place=`{self.place}`")
         check_way(self.files)
-        if self.place == Place.END and self.files in ("link", "copy"):
+        check_order(self.order, self.files)
+        if self.place == Place.END and (self.files in ("link", "copy") or self.order != BY_TIME):
             raise InvalidError(Reason.INVALID_REQUEST, "files at the end of a topic are written anew: use --place now or front")
         if self.partitions is not None and self.partitions < 1:
             raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{self.partitions}`")
@@ -150,6 +154,7 @@ class Backfill:
             self.topic, self.source, self.format, self.options, key=self.key, value=self.value, event_time=self.event_time,
             headers=self.headers, order_by=list(self.order_by),
             where=self.where if self.part is None else self.part.text(self.event_time, self.where), place=str(self.place),
+            **({} if self.order == BY_TIME else {"order": self.order}),
         )  # fmt: skip
 
     def definition(self) -> str:

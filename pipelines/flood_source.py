@@ -52,7 +52,7 @@ class FloodSource:
             counts, self._work = plain.count(), plain
             return counts
         except UnlikeError as error:
-            must_adopt(self._backfill.files, str(error))
+            must_adopt(self._backfill.files, self._backfill.order, str(error))
             self.close()
         spark = self._jobs.spark()
         with self._jobs.group():  # Spark reads whole files of JSON to know their columns

@@ -18,6 +18,7 @@ from headgate.broker.client.gate_admin import Gate, GateState
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.identity import parts_of
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.tally import tally
@@ -77,9 +78,12 @@ def verify(
                 error.reason, f"records were removed from the topic by retention or by hand, and cannot be read: {error.message}"
             ) from error
         looked = _without_holes(connection, topic, looked)
+        ordered = bool(certificate.gate_id)
+        if ordered and certificate.rows:
+            ordered = "order" not in parts_of(_filled(connection, topic, certificate.gate_id).definition)
         tell(Progress(phase=Phase.DONE, rows_total=certificate.rows, message=f"{certificate.rows:,} records were read back"))
-    if not certificate.gate_id:
-        # Live records need not be in the order of their times.
+    if not ordered:
+        # Neither live records need to be in the order of their times, nor those in the order of their source.
         looked = tuple(replace(part, disordered_rows=None) for part in looked)
     return certificate.with_partitions(looked)
 

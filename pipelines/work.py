@@ -86,7 +86,7 @@ class PlainWork:
         self.processes = Processes(0 if small else slots, directory)
         # Only an open gate keeps files until the commit, and a gate at the end opens with it.
         files = REWRITE if flood.place == Place.END else flood.files
-        self._columns = ColumnWork(self.processes, source, partitions, files, proves=flood.verify)
+        self._columns = ColumnWork(self.processes, source, partitions, files, flood.order, proves=flood.verify)
 
     @property
     def way(self) -> str:

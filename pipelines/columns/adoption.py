@@ -41,7 +41,7 @@ from headgate.pipelines.columns.files import S3, state_of
 from headgate.pipelines.columns.kinds import INTEGERS
 from headgate.pipelines.columns.layout import changed
 from headgate.pipelines.extents import Written
-from headgate.pipelines.floods.model import Files
+from headgate.pipelines.floods.model import Files, Order
 
 if TYPE_CHECKING:
     from headgate.pipelines.columns.expressions import Node, Query
@@ -53,6 +53,9 @@ REWRITE = "rewrite"
 """The files of the topic are written anew."""
 WAYS = get_args(Files)
 """How the topic gets the files of a source: `auto` takes the first one of link, copy and rewrite that can be."""
+ORDERS = get_args(Order)
+BY_TIME, BY_SOURCE = ORDERS
+"""The orders of a partition's records."""
 UNIT_BYTES = 32 << 20
 """Decoded bytes up to which neighbouring row groups are decoded together."""
 RECIPE_BYTES = 1 << 30
@@ -97,7 +100,7 @@ class PlannedUnit:
         return [found[partition] for partition in sorted(found)]
 
 
-def shape_of(query: Query, has_key: bool) -> Shape:
+def shape_of(query: Query, has_key: bool, *, by_source: bool = False) -> Shape:
     """The columns of a flood's records. Raises NotAdoptedError if records are more than columns."""
     if not has_key:
         raise NotAdoptedError("rows without a key are spread by their content")
@@ -124,7 +127,7 @@ def shape_of(query: Query, has_key: bool) -> Shape:
             raise NotAdoptedError(f"a column has a name that history uses. column=`{reserved[0]}`")
     if len({time, key, value}) < 3:
         raise NotAdoptedError("a column is used twice")
-    return Shape(time, key, value, row, False)
+    return Shape(time, key, value, row, by_source)
 
 
 def _column(query: Query, what: str, output: str, kinds_in_words: str, kinds: Sequence[str]) -> str:
@@ -141,19 +144,47 @@ def _without_casts(node: Node, kinds: Sequence[str]) -> Node:
     return node
 
 
-def units_of(pieces: Sequence[Piece], counted: Sequence[Counted]) -> list[PlannedUnit]:
+def units_of(pieces: Sequence[Piece], counted: Sequence[Counted], *, by_source: bool = False) -> list[PlannedUnit]:
     """The row groups as units, in the order of the records. Raises NotAdoptedError if too much of it overlaps in time.
 
     Args:
         counted: the rows of each piece.
+        by_source: the order is that of the files and their row groups, whatever their times.
     """
-    # Rows of the same time are in the order of their units, so that neighbours may share a time.
-    runs: list[PlannedUnit] = []
-    high_us = 0
     rows = [(one, piece) for one, piece in zip(counted, pieces, strict=True) if one.low_us is not None]
     for one, piece in rows:
         if sum(one.rows) < piece.rows:
             raise NotAdoptedError(f"the flood's condition divides the rows of a row group. file=`{piece.file.path}`")
+    found: list[PlannedUnit] = []
+    for run in _by_source(rows) if by_source else _by_time(rows):
+        if run.raw_bytes > UNIT_BYTES_MAX:
+            what, advice = "a row group has", "write smaller row groups"
+            if len(run.pieces) > 1:
+                what, advice = "row groups that overlap in time have", "sort the files by time, or use --order source"
+            raise NotAdoptedError(
+                f"{what} {run.raw_bytes >> 20} MiB, more than {UNIT_BYTES_MAX >> 20}: {advice}. file=`{run.pieces[0].file.path}`"
+            )
+        if len(run.files) > UNIT_FILES_MAX:
+            raise NotAdoptedError(f"{len(run.files)} files overlap in time, more than {UNIT_FILES_MAX}: use --order source")
+        last = found[-1] if found else None
+        if last is not None and last.raw_bytes + run.raw_bytes <= UNIT_BYTES and len(last.files | run.files) <= UNIT_FILES_MAX:
+            last.pieces += run.pieces
+            last.counted += run.counted
+        else:
+            found.append(run)
+    return found
+
+
+def _by_source(rows: Sequence[tuple[Counted, Piece]]) -> Iterator[PlannedUnit]:
+    for one, piece in sorted(rows, key=lambda row: (row[1].file.path, row[1].group)):
+        yield PlannedUnit([piece], [one])
+
+
+def _by_time(rows: Sequence[tuple[Counted, Piece]]) -> list[PlannedUnit]:
+    """The row groups that overlap in time, together. Rows of the same time are in the order of their units, so that neighbours may
+    share a time."""
+    runs: list[PlannedUnit] = []
+    high_us = 0
     for one, piece in sorted(rows, key=lambda row: (row[0].low_us, row[0].high_us, row[1].file.path, row[1].group)):
         assert one.low_us is not None and one.high_us is not None, "it has rows"
         if not runs or one.low_us >= high_us:
@@ -162,22 +193,7 @@ def units_of(pieces: Sequence[Piece], counted: Sequence[Counted]) -> list[Planne
         runs[-1].pieces.append(piece)
         runs[-1].counted.append(one)
         high_us = max(high_us, one.high_us)
-    found: list[PlannedUnit] = []
-    for run in runs:
-        if run.raw_bytes > UNIT_BYTES_MAX:
-            raise NotAdoptedError(
-                f"row groups that overlap in time have {run.raw_bytes >> 20} MiB, more than {UNIT_BYTES_MAX >> 20}: "
-                f"sort the files by time, or write smaller row groups. file=`{run.pieces[0].file.path}`"
-            )
-        if len(run.files) > UNIT_FILES_MAX:
-            raise NotAdoptedError(f"{len(run.files)} files overlap in time, more than {UNIT_FILES_MAX}")
-        last = found[-1] if found else None
-        if last is not None and last.raw_bytes + run.raw_bytes <= UNIT_BYTES and len(last.files | run.files) <= UNIT_FILES_MAX:
-            last.pieces += run.pieces
-            last.counted += run.counted
-        else:
-            found.append(run)
-    return found
+    return runs
 
 
 def recipes_of(units: Sequence[PlannedUnit]) -> Iterator[list[PlannedUnit]]:
@@ -255,12 +271,13 @@ class Adoption:
     def _recipe(self, units: Sequence[PlannedUnit], paths: Sequence[str], files: list[AdoptedFile]) -> Recipe:
         numbers = {path: number for number, path in enumerate(paths)}
         return Recipe(
-            version=VERSION_OF_ROWS if self.shape.row or self.number_key else VERSION,
+            version=VERSION_OF_ROWS if self.shape.row or self.shape.by_source or self.number_key else VERSION,
             partitions=self.partitions,
             key=self.shape.key,
             value=self.shape.value,
             time=self.shape.time,
             row=self.shape.row,
+            by_source=self.shape.by_source,
             files=files,
             units=[Unit(_groups(unit.pieces, numbers), min(unit.raw_bytes, UNIT_BYTES_MAX), unit.shares()) for unit in units],
         )
@@ -310,11 +327,17 @@ def _refer(written: dict[int, Written], job: Job, key: str, data: bytes, recipe:
         done.tally += Tally(rows=rows, data_bytes=None, checksum=None)
 
 
-def must_adopt(way: str, why: str) -> None:
+def must_adopt(way: str, order: str, why: str) -> None:
     """Raise InvalidError if a flood must not write its files anew. `why`: the files are not adopted."""
     if way in ("link", "copy"):
         raise InvalidError(
             Reason.INVALID_REQUEST, f"the source's files cannot be adopted: {why}. Use --files auto or rewrite. files=`{way}`"
+        )
+    if order == BY_SOURCE:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"the records can be in the order of the source only if its files are adopted, and they cannot be: {why}. "
+            f"Use --order event_time. order=`{order}`",
         )
 
 
@@ -322,3 +345,15 @@ def check_way(way: str) -> None:
     """Raise InvalidError for an unknown way."""
     if way not in WAYS:
         raise InvalidError(Reason.INVALID_REQUEST, f"files is {', '.join(WAYS)}. files=`{way}`")
+
+
+def check_order(order: str, way: str) -> None:
+    """Raise InvalidError for an unknown order, and for one that the way does not give."""
+    if order not in ORDERS:
+        raise InvalidError(Reason.INVALID_REQUEST, f"order is {', '.join(ORDERS)}. order=`{order}`")
+    if order == BY_SOURCE and way == REWRITE:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            "files that are written anew are in the order of event time: use --files link, copy or auto for --order source. "
+            f"order=`{order}` files=`{way}`",
+        )

@@ -15,7 +15,16 @@ import pyarrow as pa
 from headgate.broker.log.recipe import Shape
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
-from headgate.pipelines.columns.adoption import REWRITE, Adoption, NotAdoptedError, must_adopt, shape_of, units_of
+from headgate.pipelines.columns.adoption import (
+    BY_SOURCE,
+    BY_TIME,
+    REWRITE,
+    Adoption,
+    NotAdoptedError,
+    must_adopt,
+    shape_of,
+    units_of,
+)
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import PAIRS, ROW, UTC, Query, read_query
@@ -211,11 +220,11 @@ def _place(spark: SparkSession, url: str, bucket: Bucket | None) -> tuple[str, A
     return local_path(url), None
 
 
-def _adoptable(source: Source) -> Shape:
+def _adoptable(source: Source, *, by_source: bool) -> Shape:
     """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
     if source.lines is not None or any(piece.file.names for piece in source.pieces):
         raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
-    shape = shape_of(source.query, source.has_key)
+    shape = shape_of(source.query, source.has_key, by_source=by_source)
     given = {frozenset(name for name, _ in piece.file.values) for piece in source.pieces}
     if any(one & {shape.time, shape.key, shape.value} for one in given):
         raise NotAdoptedError("the event time, the key or the value is in the files' paths")
@@ -230,17 +239,27 @@ class ColumnWork:
     engine = ARROW
     why = ""
 
-    def __init__(self, engine: Engine, source: Source, partitions: int, files: str = REWRITE, *, proves: bool = False) -> None:
-        """`files`: see `adoption.WAYS`. `proves`: adopted rows are read once more, for the certificate."""
+    def __init__(
+        self,
+        engine: Engine,
+        source: Source,
+        partitions: int,
+        files: str = REWRITE,
+        order: str = BY_TIME,
+        *,
+        proves: bool = False,
+    ) -> None:
+        """`files`, `order`: see `adoption.WAYS`, `ORDERS`. `proves`: adopted rows are read once more, for the certificate."""
         self._engine = engine
         self._files = files
+        self._order = order
         self._proves = proves
         self._adoption: Adoption | None = None
         self._shape: Shape | None = None
         self._why_not = ""
         if files != REWRITE:
             try:
-                self._shape = _adoptable(source)
+                self._shape = _adoptable(source, by_source=order == BY_SOURCE)
             except NotAdoptedError as error:
                 self._why_not = str(error)
         rows = sum(piece.rows for piece in source.pieces)
@@ -305,7 +324,7 @@ class ColumnWork:
                 raise NotAdoptedError("rows without a key are spread by their content")
             if formed := next((one.formed for one in self._counted if one.formed), ""):
                 raise NotAdoptedError(f"the values of a column are not as its file has them. column=`{formed}`")
-            units = tuple(units_of(self._read, self._counted))
+            units = tuple(units_of(self._read, self._counted, by_source=self._shape.by_source))
             number_key = self._spec.query.source[self._shape.key] in INTEGERS
             self._adoption = Adoption(self._shape, units, self._spec.partitions, self._files, number_key)
         except NotAdoptedError as error:
@@ -315,7 +334,7 @@ class ColumnWork:
 
     def _not_adopted(self, why: str) -> None:
         self._adoption = None
-        must_adopt(self._files, why)
+        must_adopt(self._files, self._order, why)
         self.way = f"{self.way}; the source's files are not adopted: {why}"
 
     def _divide_again(self, pieces: list[Piece]) -> None:

@@ -29,6 +29,7 @@ def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backf
         place=Place(flood.place),
         partitions=partitions,
         files=flood.files,
+        order=flood.order,
         ttl_ms=flood.gate_ttl_ms,
         verify=flood.verify,
     )

@@ -19,6 +19,7 @@ HOUR_MS = 60 * MINUTE_MS
 By = Literal["day", "hour"]
 Place = Literal["now", "front"]
 Files = Literal["rewrite", "auto", "link", "copy"]
+Order = Literal["event_time", "source"]
 PartitionBy = Literal["event_time", "path"]
 
 
@@ -108,7 +109,7 @@ class Flood:
     came after their partition was loaded: loading it again adds them, once. `topic_partitions`: number of
     partitions that the topic must have, or is created with. `lead_time_ms`: brokers are requested this long before an occurrence.
     `deadline`: latest end of the flood, as ms after its start or as a time; it decides the number of brokers, and a run that
-    cannot make it is refused. `files`: how the topic gets its files (`Backfill.files`). `catch_up_ms`: time in which readers are to
+    cannot make it is refused. `files`, `order`: as of `Backfill`. `catch_up_ms`: time in which readers are to
     read the flood. `reservation_ttl_ms`: time after the last renewal when brokers leave. `gate_ttl_ms`: time after the last renewal
     when the gate is released. `verify`: read everything back as a client does, and compare it with the source. `groups`: consumer
     groups that are to catch up; empty: all groups that have members. `asset`: how the topic appears in Dagster.
@@ -133,6 +134,7 @@ class Flood:
     brokers: Brokers = Brokers()
     place: Place = "now"
     files: Files = "rewrite"
+    order: Order = "event_time"
     reservation_ttl_ms: int = 2 * MINUTE_MS
     gate_ttl_ms: int = 10 * MINUTE_MS
     verify: bool = True

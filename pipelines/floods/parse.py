@@ -23,6 +23,7 @@ from headgate.pipelines.floods.model import (
     Files,
     Flood,
     Occurrences,
+    Order,
     PartitionBy,
     Partitions,
     Place,
@@ -190,6 +191,7 @@ def _flood(section: Section) -> Flood | None:
     brokers = _brokers(section)
     place = cast(Place, section.choice("place", ("now", "front"), default.place))
     files = cast(Files, section.choice("files", get_args(Files), default.files))
+    order = cast(Order, section.choice("order", get_args(Order), default.order))
     reservation_ttl_ms = section.duration_ms("reservation_ttl", default.reservation_ttl_ms, low=_TTL_MS_MIN, high=24 * HOUR_MS)
     gate_ttl_ms = section.duration_ms("gate_ttl", default.gate_ttl_ms, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
     verify = section.choice("verify", ("true", "false"), str(default.verify).lower()) == "true"
@@ -203,7 +205,7 @@ def _flood(section: Section) -> Flood | None:
         name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, headers=headers, where=where,
         late=late, partition_by=partition_by, topic_partitions=topic_partitions, partitions=partitions,
         occurrences=occurrences, lead_time_ms=lead_time_ms,
-        deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place, files=files,
+        deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place, files=files, order=order,
         reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms, verify=verify, groups=groups, asset=asset,
     )  # fmt: skip
 

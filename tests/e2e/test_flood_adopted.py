@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from headgate.broker.log.partitioner import partition_for_key
 from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
 from tests.e2e.test_flood_ended import read_until
 from tests.support.broker_process import ROOT, BrokerProcess
@@ -147,6 +148,30 @@ def test_rows_as_json_are_those_of_a_rewrite(broker: BrokerProcess, tmp_path: Pa
     found = content(read(broker, "rows"))
     assert found == content(read(broker, "rows-written"))
     assert """"place":{"city":"a\\\\"b","tags":["x",null]},"price":2.0,"day":"2026-01-01"}""" in str(found)
+
+
+def test_the_order_of_the_source(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Files that all have the whole time. Times go back then, and look-ups by time still find the first record from a time on."""
+    source = write(tmp_path / "events", together=True)
+    code, said, errors = flood(broker, "by-source", source, "--files", "link", "--order", "source", "--verify", "--json")
+    assert code == 0 and json.loads(said)["adopted_rows"] == FILES * ROWS, errors
+    found = content(read(broker, "by-source"))
+    files = [pq.read_table(path) for path in sorted(source.iterdir())]
+    wanted: dict[int, list[Any]] = {partition: [] for partition in range(PARTITIONS)}
+    for row in (one for table in files for one in table.to_pylist()):
+        record = round(row["at"].timestamp() * 1000), row["user"].encode(), row["payload"]
+        wanted[partition_for_key(record[1], PARTITIONS)].append(record)
+    assert found == wanted
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    for partition, rows in wanted.items():
+        asked = sorted(rows)[len(rows) // 2][0]
+        (at,) = consumer.offsets_for_times([TopicPartition("by-source", partition, asked)], timeout=30)
+        assert at.offset == next(number for number, row in enumerate(rows) if row[0] >= asked)
+    consumer.close()
+    code, said, errors = flood(broker, "by-source", source, "--files", "link", "--order", "source", "--json", "again")
+    assert code == 0 and json.loads(said)["added_rows"] == 0, errors
+    code, said, errors = flood(broker, "by-source", source, "--files", "rewrite", "--order", "source", "again")
+    assert code != 0 and "files that are written anew are in the order of event time" in errors
 
 
 def test_a_source_that_is_written_over_is_not_served(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -99,7 +99,9 @@ def _assigns(node: ast.Attribute, slots: set[str]) -> bool:
 def _reaches(node: ast.Attribute) -> bool:
     private = node.attr.startswith("_") and not node.attr.startswith("__")
     # librdkafka's own names of its errors begin so.
-    return private and _name(node.value) not in ("self", "cls", "KafkaError") and node.attr not in ("_asdict", "_replace", "_fields")
+    return (
+        private and _name(node.value) not in ("self", "cls", "KafkaError") and node.attr not in ("_asdict", "_replace", "_fields")
+    )
 
 
 def _name(node: ast.expr) -> str:

@@ -76,6 +76,9 @@ def flood_run(
             help="rewrite; link or copy: the topic adopts the source's own Parquet files, unread but for keys and times; auto.",
         ),
     ] = "rewrite",
+    order: Annotated[
+        str, typer.Option("--order", help="event_time; or source: of files and rows, for adopted files alone.")
+    ] = "event_time",
     file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Size of a Parquet file.")] = "64MiB",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Any Spark master.")] = "local[*]",
     conf: Conf = None,
@@ -106,7 +109,7 @@ def flood_run(
     backfill = Backfill(
         cluster=cluster, topic=topic, source=source, format=source_format, options=options, key=key, value=value,
         event_time=event_time, headers=headers, order_by=tuple(order_by or ()), where=where, flood_id=flood_id, place=Place(place),
-        partitions=partitions, file_bytes=file_bytes, files=files, verify=verify,
+        partitions=partitions, file_bytes=file_bytes, files=files, order=order, verify=verify,
     )  # fmt: skip
     raise typer.Exit(run_flood(backfill, master, named_pairs("--conf", conf), certificate, json))
 

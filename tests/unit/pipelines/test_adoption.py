@@ -144,6 +144,16 @@ def test_too_much_overlap_has_its_reason() -> None:
         units(*many)
 
 
+def test_in_the_order_of_the_source_overlaps_are_no_matter() -> None:
+    some = [piece(path, group, 0, 100, LARGE // 2) for path in "ba" for group in range(3)]
+    found = units_of([one for one, _ in some], [one for _, one in some], by_source=True)
+    ours = [[(one.file.path, one.group) for one in unit.pieces] for unit in found]
+    assert ours == [[("a", 0), ("a", 1)], [("a", 2), ("b", 0)], [("b", 1), ("b", 2)]]
+    with pytest.raises(NotAdoptedError, match="a row group has 257 MiB"):
+        one, counted = piece("a", 0, 0, 10, UNIT_BYTES_MAX + MIB)
+        units_of([one], [counted], by_source=True)
+
+
 def test_one_row_group_that_no_broker_can_hold_has_its_reason() -> None:
     with pytest.raises(NotAdoptedError, match="MiB"):
         units(piece("a", 0, 0, 10, UNIT_BYTES_MAX + MIB))
@@ -236,7 +246,7 @@ def test_a_dictionary_bomb_has_its_size_and_its_reason(tmp_path: Path) -> None:
         ColumnWork(processes, source, 3, "link").count()
     work = ColumnWork(processes, source, 3, "auto")
     assert sum(work.count().rows) == 3300
-    assert "the source's files are not adopted: row groups that overlap in time have" in work.way
+    assert "the source's files are not adopted: a row group has 300 MiB" in work.way
     processes.close()
 
 
