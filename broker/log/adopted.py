@@ -58,10 +58,17 @@ class UnitRows:
             raise bad("a unit has no rows")
         self._table = pa.concat_tables(parts).combine_chunks()
         found = np.concatenate(numbers)
-        if len(found) and found.min() < 0:
-            raise bad("a row has no key")
         at_us: Any = np.asarray(self._table.column("timestamp").combine_chunks().cast(pa.int64()))
-        rows = np.flatnonzero(np.isin(found, wanted)) if len(wanted) < partitions else np.arange(len(found))
+        passes = np.ones(len(found), np.bool_)
+        if shape.low_us is not None:
+            passes &= at_us >= shape.low_us
+        if shape.high_us is not None:
+            passes &= at_us < shape.high_us
+        if (found[passes] < 0).any():
+            raise bad("a row has no key")
+        if len(wanted) < partitions:
+            passes &= np.isin(found, wanted)
+        rows = np.flatnonzero(passes)
         # numpy sorts numbers of 16 bits by their digits, several times as fast.
         mine, at = found[rows].astype(np.int16 if partitions <= 1 << 15 else np.int32), at_us[rows]
         order = np.lexsort((at, mine)) if not shape.by_source and (np.diff(at) < 0).any() else np.argsort(mine, kind="stable")
@@ -165,7 +172,7 @@ def _parts(group: Group, shape: Shape) -> Iterator[pa.Table]:
     read = RowGroup(number, 0, rows, 0, 0, 0, has_repeats(metadata, number, columns[1:]), None, None)
     for table in read_parts(ExtentFile(metadata, columns, (read,), b""), read, data, ROWS_AT_A_TIME):
         # With as few copies as there are: a table that was read whole is in one piece.
-        arrays = {"timestamp": times(table.column(shape.time)), "key": content(table.column(shape.key))}
+        arrays = {"timestamp": times(table.column(shape.time), shape.outside_us), "key": content(table.column(shape.key))}
         if not shape.row:
             arrays["value"] = content(table.column(shape.value))
         for place, name in enumerate(shape.row):

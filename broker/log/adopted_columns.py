@@ -99,13 +99,17 @@ def nanoseconds(metadata: Any) -> set[str]:
     return {leaf.path.partition(".")[0] for leaf in leaves if '"nanoseconds"' in leaf.logical_type.to_json()}
 
 
-def times(column: Any) -> Any:
-    """Times in microseconds, in one piece, whatever they are in the file. Raises InvalidError if a row has none."""
+def times(column: Any, missing_us: int | None = None) -> Any:
+    """Times in microseconds, in one piece, whatever they are in the file. Raises InvalidError if a row has none, and no time is
+    given for such rows."""
     column = _in_one_piece(column)
-    if column.null_count:
+    if column.null_count and missing_us is None:
         raise bad("a row has no time")
     _check_time(column.type)
-    return pa.array(np.asarray(column.cast(pa.int64())) * _US[column.type.unit]).cast(TIMES)
+    found = np.asarray(column.cast(pa.int64()).fill_null(0)) * _US[column.type.unit]
+    if column.null_count:
+        found[np.asarray(column.is_null())] = missing_us
+    return pa.array(found).cast(TIMES)
 
 
 def content(column: Any) -> Any:

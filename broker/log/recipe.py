@@ -26,7 +26,7 @@ VERSION = 1
 """Keys are hashed by murmur2 as Kafka's Java client does; rows of a unit are ordered by time in microseconds, and rows of the same
 time by their place in the unit; times are cut to milliseconds."""
 VERSION_OF_ROWS = 2
-"""The first version with the row as JSON (`json_rows.py`), and with the order of the source."""
+"""The first version with the row as JSON (`json_rows.py`), the order of the source, spans of time, and numbers as keys."""
 MAGIC = b"HGR1"
 BYTES_MAX = 16 << 20
 """Bytes of a recipe, as stored."""
@@ -87,13 +87,31 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
 
 class Shape(msgspec.Struct, frozen=True, array_like=True):
     """What of a row becomes its record. `time`, `key`, `value`: names of columns. `row`: the columns whose row is the value, as
-    JSON; empty: the column `value` is. `by_source`: records are in the order of the unit's row groups, not of their times."""
+    JSON; empty: the column `value` is. `by_source`: records are in the order of the unit's row groups, not of their times.
+    `low_us`, `high_us`: only rows of these times are records, the first one included; None: rows of any time."""
 
     time: str
     key: str
     value: str
-    row: list[str]
-    by_source: bool
+    row: list[str] = []
+    by_source: bool = False
+    low_us: int | None = None
+    high_us: int | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """True for what the first version has."""
+        return not self.row and not self.by_source and not self.has_span
+
+    @property
+    def outside_us(self) -> int | None:
+        """A time at which a row is no record; None if there is none."""
+        return self.low_us - 1 if self.low_us is not None else self.high_us
+
+    @property
+    def has_span(self) -> bool:
+        """True if some rows may be no records."""
+        return self.low_us is not None or self.high_us is not None
 
     def columns(self, given: Collection[str] = ()) -> list[str]:
         """The columns that are read of a file that lacks the `given` ones."""
@@ -102,7 +120,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How rows become records. `key`, `value`, `time`, `row`, `by_source`: as of `Shape`."""
+    """How rows become records. `key`, `value`, `time`, and from `row` on: as of `Shape`."""
 
     version: int
     partitions: int
@@ -113,10 +131,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     units: list[Unit]
     row: list[str] = []
     by_source: bool = False
+    low_us: int | None = None
+    high_us: int | None = None
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.time, self.key, self.value, self.row, self.by_source)
+        return Shape(self.time, self.key, self.value, self.row, self.by_source, self.low_us, self.high_us)
 
     def shares(self) -> dict[int, list[tuple[int, Share]]]:
         """By partition: (number of the unit, its rows) of each unit with rows of it, in their order."""
@@ -156,7 +176,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def _check_shape(self) -> None:
         """Raise InvalidError if the columns of a record cannot be."""
-        if self.version == VERSION and (self.row or self.by_source or any(file.given for file in self.files)):
+        if self.version == VERSION and not (self.shape.is_first and not any(file.given for file in self.files)):
             raise _bad(f"it has what version {VERSION_OF_ROWS} brought. version=`{self.version}`")
         if not self.row:
             names = [self.time, self.key, self.value]

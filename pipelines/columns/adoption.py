@@ -127,7 +127,21 @@ def shape_of(query: Query, has_key: bool, *, by_source: bool = False) -> Shape:
             raise NotAdoptedError(f"a column has a name that history uses. column=`{reserved[0]}`")
     if len({time, key, value}) < 3:
         raise NotAdoptedError("a column is used twice")
-    return Shape(time, key, value, row, by_source)
+    return Shape(time, key, value, row, by_source, *_span(query, time))
+
+
+def _span(query: Query, time: str) -> tuple[int | None, int | None]:
+    """The times between which rows pass the filters, in microseconds. None: rows of any time do, or other filters decide too: then
+    all rows of a row group pass, or none of them."""
+    lows: list[int] = []
+    highs: list[int] = []
+    for one in query.filters:
+        of_time = one.arguments[0].function == "column" and one.arguments[0].name == time
+        if of_time and one.function in ("GreaterThanOrEqual", "LessThan") and one.arguments[1].kind == "timestamp":
+            (lows if one.function[0] == "G" else highs).append(one.arguments[1].value)
+        elif not (of_time and one.function == "is_not_null"):
+            return None, None
+    return max(lows, default=None), min(highs, default=None)
 
 
 def _column(query: Query, what: str, output: str, kinds_in_words: str, kinds: Sequence[str]) -> str:
@@ -144,16 +158,19 @@ def _without_casts(node: Node, kinds: Sequence[str]) -> Node:
     return node
 
 
-def units_of(pieces: Sequence[Piece], counted: Sequence[Counted], *, by_source: bool = False) -> list[PlannedUnit]:
+def units_of(
+    pieces: Sequence[Piece], counted: Sequence[Counted], *, by_source: bool = False, has_span: bool = False
+) -> list[PlannedUnit]:
     """The row groups as units, in the order of the records. Raises NotAdoptedError if too much of it overlaps in time.
 
     Args:
         counted: the rows of each piece.
         by_source: the order is that of the files and their row groups, whatever their times.
+        has_span: the recipe says which rows of a row group are records.
     """
     rows = [(one, piece) for one, piece in zip(counted, pieces, strict=True) if one.low_us is not None]
     for one, piece in rows:
-        if sum(one.rows) < piece.rows:
+        if sum(one.rows) < piece.rows and not has_span:
             raise NotAdoptedError(f"the flood's condition divides the rows of a row group. file=`{piece.file.path}`")
     found: list[PlannedUnit] = []
     for run in _by_source(rows) if by_source else _by_time(rows):
@@ -271,13 +288,15 @@ class Adoption:
     def _recipe(self, units: Sequence[PlannedUnit], paths: Sequence[str], files: list[AdoptedFile]) -> Recipe:
         numbers = {path: number for number, path in enumerate(paths)}
         return Recipe(
-            version=VERSION_OF_ROWS if self.shape.row or self.shape.by_source or self.number_key else VERSION,
+            version=VERSION if self.shape.is_first and not self.number_key else VERSION_OF_ROWS,
             partitions=self.partitions,
             key=self.shape.key,
             value=self.shape.value,
             time=self.shape.time,
             row=self.shape.row,
             by_source=self.shape.by_source,
+            low_us=self.shape.low_us,
+            high_us=self.shape.high_us,
             files=files,
             units=[Unit(_groups(unit.pieces, numbers), min(unit.raw_bytes, UNIT_BYTES_MAX), unit.shares()) for unit in units],
         )

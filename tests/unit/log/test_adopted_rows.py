@@ -135,6 +135,24 @@ def test_the_order_of_the_source() -> None:
     assert found(groups_of(file_of(table, 64)), shape) == expected(table, by_source=True)
 
 
+@pytest.mark.parametrize("low", [None, T0_US + 10_000])
+@pytest.mark.parametrize("high", [None, T0_US + 30_000])
+def test_a_span_of_time(low: int | None, high: int | None) -> None:
+    """Rows outside of it are no records, and may lack their time and their key."""
+    table = lake()
+    shape = Shape("timestamp", "offset", "", SHAPE.row, low_us=low, high_us=high)
+    whole = expected(table)
+    if shape.has_span:
+        missing = lake(timestamp=arrow.array([None] * COUNT, pa.timestamp("us", "UTC")))
+        outside = arrow.array([shape.outside_us] * COUNT, pa.timestamp("us", "UTC"))
+        keyless = lake(timestamp=outside, offset=arrow.array([None] * COUNT, pa.int64()))
+        table = pa.concat_tables([table, missing, keyless])
+    wanted = [[row for row in some if (low is None or row[0] >= low) and (high is None or row[0] < high)] for some in whole]
+    assert (
+        found(groups_of(file_of(table, 64)), shape) == wanted and sum(map(len, wanted)) < sum(map(len, whole))
+    ) or not shape.has_span
+
+
 def test_text_that_is_no_text_is_a_record_too() -> None:
     """Spark replaces such bytes by a rule of its own; once adopted, a row must stay readable."""
     table = lake(headers=pa.array([b"a\xff"] * COUNT, pa.binary()).view(pa.string()))

@@ -164,6 +164,35 @@ def test_files_of_a_unit_are_few() -> None:
     assert [len(unit) for unit in units(*some)] == [UNIT_FILES_MAX] * 3
 
 
+def filters(*some: Node) -> Query:
+    return Query(PLAIN, some, query().source)
+
+
+def at(us: int) -> Node:
+    return Node("constant", "timestamp", value=us)
+
+
+TIME = PLAIN["timestamp"]
+THERE = Node("is_not_null", "boolean", (TIME,))
+LOW, HIGH = Node("GreaterThanOrEqual", "boolean", (TIME, at(5))), Node("LessThan", "boolean", (TIME, at(9)))
+OTHER = Node("EqualTo", "boolean", (PLAIN["key"], Node("constant", "string", value="a")))
+
+
+@pytest.mark.parametrize(
+    ("some", "span"),
+    [
+        ((THERE, LOW, HIGH), (5, 9)), ((THERE, LOW), (5, None)), ((HIGH,), (None, 9)), ((), (None, None)),
+        ((THERE, LOW, HIGH, OTHER), (None, None)), ((Node("LessThan", "boolean", (PLAIN["key"], at(9))),), (None, None)),
+        ((Node("LessThanOrEqual", "boolean", (TIME, at(9))),), (None, None)),
+    ],
+)  # fmt: skip
+def test_a_span_of_time_may_divide_row_groups(some: tuple[Node, ...], span: tuple[int | None, int | None]) -> None:
+    shape = shape_of(filters(*some), has_key=True)
+    assert (shape.low_us, shape.high_us) == span
+    one, counted = piece("a", 0, 5, 8)
+    assert len(units_of([replace(one, rows=one.rows + 1)], [counted], has_span=True)) == 1
+
+
 def test_a_condition_that_divides_a_row_group_has_its_reason() -> None:
     one, counted = piece("a", 0, 0, 5)
     with pytest.raises(NotAdoptedError, match="condition divides"):
