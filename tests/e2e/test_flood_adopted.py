@@ -7,6 +7,7 @@ left of a flood that was interrupted or killed. A mismatch means that a topic lo
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headgate.broker.log.partitioner import partition_for_key
+from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.part import Part
+from headgate.pipelines.session import LazySession
 from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
 from tests.e2e.test_flood_ended import read_until
 from tests.support.broker_process import ROOT, BrokerProcess
@@ -172,6 +177,33 @@ def test_the_order_of_the_source(broker: BrokerProcess, tmp_path: Path) -> None:
     assert code == 0 and json.loads(said)["added_rows"] == 0, errors
     code, said, errors = flood(broker, "by-source", source, "--files", "rewrite", "--order", "source", "again")
     assert code != 0 and "files that are written anew are in the order of event time" in errors
+
+
+def test_parts_of_files_by_time_and_readers_by_reference(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Three floods of spans that divide files and row groups, as those of days in Dagster. SQL and the Python client read what
+    consumers read."""
+    source = write(tmp_path / "events")
+    create(broker, "spans")
+    begin = datetime.datetime.fromtimestamp(1_700_000_000, datetime.UTC)
+    cuts = [begin + datetime.timedelta(seconds=seconds) for seconds in (0, 5, 9.0, 20)]
+    for number, span in enumerate(pairwise(cuts)):
+        part = Backfill(
+            cluster=cluster(broker), topic="spans", source=str(source), key="user", value="payload", event_time="at",
+            part=Part(span=span), flood_id=f"part-{number}", files="link", verify=True,
+        )  # fmt: skip
+        done = run(part, LazySession(lambda: pytest.fail("a session of Spark starts"), "local[2]", {}))
+        assert done.adopted_rows == done.rows == (5000, 4000, 3000)[number]
+    found = content(read(broker, "spans"))
+    assert sorted(one for some in found.values() for one in some) == sorted(
+        (round(row["at"].timestamp() * 1000), row["user"].encode(), row["payload"])
+        for path in source.iterdir() for row in pq.read_table(path).to_pylist()
+    )  # fmt: skip
+    assert all([row[0] for row in some] == sorted(row[0] for row in some) for some in found.values())
+    query = 'select count(*) n, count(value) v, sum(octet_length(value)) s, max("offset") m from spans'
+    said = json.loads(headgate(broker, "sql", "--format", "json", query))
+    values = [row[2] for some in found.values() for row in some if row[2] is not None]
+    last = max(len(some) for some in found.values()) - 1
+    assert said == {"n": FILES * ROWS, "v": len(values), "s": sum(map(len, values)), "m": last}
 
 
 def test_a_source_that_is_written_over_is_not_served(broker: BrokerProcess, tmp_path: Path) -> None:
