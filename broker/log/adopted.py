@@ -23,6 +23,8 @@ from headgate.broker.log.recipe import UNIT_BYTES_MAX, Recipe, Shape, UnitBytes,
 
 ROWS_AT_A_TIME = 1 << 16
 """Rows that are decoded at once where values repeat: their longest value bounds the bytes."""
+WHOLE_BYTES = 64 << 20
+"""Repeated values of a row group up to which it is decoded at once."""
 JSON_ROWS = 1 << 14
 """Rows whose JSON is made at once: it may be far larger than they are. Batches end with them, so the number is a part of the
 format."""
@@ -170,7 +172,7 @@ def _parts(group: Group, shape: Shape) -> Iterator[pa.Table]:
     columns = tuple(shape.columns(given))
     kinds: Any = metadata.schema.to_arrow_schema() if shape.row else None
     read = RowGroup(number, 0, rows, 0, 0, 0, has_repeats(metadata, number, columns[1:]), None, None)
-    for table in read_parts(ExtentFile(metadata, columns, (read,), b""), read, data, ROWS_AT_A_TIME):
+    for table in read_parts(ExtentFile(metadata, columns, (read,), b""), read, data, ROWS_AT_A_TIME, WHOLE_BYTES):
         # With as few copies as there are: a table that was read whole is in one piece.
         arrays = {"timestamp": times(table.column(shape.time), shape.outside_us), "key": content(table.column(shape.key))}
         if not shape.row:

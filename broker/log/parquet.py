@@ -420,15 +420,27 @@ def read_group(file: ExtentFile, group: RowGroup, data: Data, columns: tuple[str
     return table
 
 
-def read_parts(file: ExtentFile, group: RowGroup, data: Data, rows_max: int = READ_ROWS_MAX) -> Iterator[pa.Table]:
+def read_parts(
+    file: ExtentFile, group: RowGroup, data: Data, rows_max: int = READ_ROWS_MAX, whole_bytes_max: int = 0
+) -> Iterator[pa.Table]:
     """The rows of a row group in order: at once, or in parts of about `READ_BYTES`, at most `rows_max` rows, if its values repeat.
+
+    Args:
+        whole_bytes_max: repeated values that have at most so many bytes in all rows are read at once: in a third of the time.
 
     Raises InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
     """
     if not group.repeats:
         yield read_group(file, group, data)
         return
-    for batch in _in_batches(file, group, data, rows_max=rows_max):
+    try:
+        repeated = _repeated_bytes(file, group, data)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
+    if repeated is not None and repeated * group.rows <= whole_bytes_max:
+        yield read_group(file, group, data)
+        return
+    for batch in _in_batches(file, group, data, rows_max=rows_max, repeated=repeated):
         yield pa.Table.from_batches([batch])
 
 
@@ -453,18 +465,28 @@ def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first
 
 
 def _in_batches(
-    file: ExtentFile, group: RowGroup, data: Data, first: int = 0, *, plain: bool = True, rows_max: int = READ_ROWS_MAX
+    file: ExtentFile,
+    group: RowGroup,
+    data: Data,
+    first: int = 0,
+    *,
+    plain: bool = True,
+    rows_max: int = READ_ROWS_MAX,
+    repeated: int | None = -1,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a row group from its row number `first` on, in batches of about `READ_BYTES`.
 
     Args:
         plain: without dictionaries.
+        repeated: as `_repeated_bytes` gives it; -1: it is not known yet.
 
     Raises InvalidError(CORRUPT_MESSAGE): the bytes contradict the footer.
     """
     row = 0
     try:
-        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data, rows_max)):
+        repeated = _repeated_bytes(file, group, data) if repeated == -1 else repeated
+        rows = READ_ROWS if repeated is None else min(max(READ_BYTES // (repeated + 1), 1), rows_max)
+        for batch in _batches(file, group, data, rows):
             row += batch.num_rows
             if row > first:
                 wanted = batch.slice(max(0, batch.num_rows - (row - first)))
@@ -475,23 +497,29 @@ def _in_batches(
         raise _lacks_rows(group, row)
 
 
-def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: Data, rows_max: int) -> int:
-    """Rows for one read. The longest repeated values decide, because each row may have them. The footer bounds all other values."""
+def _repeated_bytes(file: ExtentFile, group: RowGroup, data: Data) -> int | None:
+    """The most bytes that the values of a row have which are stored in dictionaries: each row may have the longest ones. None if
+    the footer does not bound all other values."""
     chunks = [file.metadata.row_group(group.number).column(index) for index in range(file.metadata.num_columns)]
+    chunks = [chunk for chunk in chunks if name_of(chunk) in file.columns]
     if any(not _PREFIXES.isdisjoint(chunk.encodings) for chunk in chunks):
-        return READ_ROWS
-    encoded = {chunk.path_in_schema: chunk for chunk in chunks if not _DICTIONARIES.isdisjoint(chunk.encodings)}
-    longest = 1
+        return None
+    encoded = [chunk for chunk in chunks if chunk.physical_type == "BYTE_ARRAY" and not _DICTIONARIES.isdisjoint(chunk.encodings)]
+    if not encoded:
+        return 0
     # Columns stay encoded here. Their first values bring their whole dictionaries; a nested column may begin with rows without any.
-    for batch in _batches(file, group, data, READ_ROWS, list(encoded)):
+    rows = 1 if all(name_of(chunk) == chunk.path_in_schema for chunk in encoded) else READ_ROWS
+    names = list(dict.fromkeys(map(name_of, encoded)))
+    longest = 0
+    for batch in _batches(file, group, data, rows, [chunk.path_in_schema for chunk in encoded], names):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            values = sum(chunk.num_values for chunk in encoded.values() if name_of(chunk) == name)
+            values = sum(chunk.num_values for chunk in encoded if name_of(chunk) == name)
             for one in leaves(column):
-                if pa.types.is_dictionary(one.type) and not pa.types.is_primitive(one.type.value_type):
+                if pa.types.is_dictionary(one.type):
                     most = int(lengths(one.dictionary.cast(pa.binary())).max(initial=0))
                     longest += most * max(values // max(group.rows, 1), 1)
         break
-    return min(max(READ_BYTES // longest, 1), rows_max)
+    return longest
 
 
 def leaves(column: Any) -> Iterator[Any]:
@@ -511,11 +539,12 @@ def leaves(column: Any) -> Iterator[Any]:
 
 
 def _batches(
-    file: ExtentFile, group: RowGroup, data: Data, rows: int, dictionaries: list[str] | None = None
+    file: ExtentFile, group: RowGroup, data: Data, rows: int, dictionaries: list[str] | None = None, columns: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group, at most `rows` in each batch. `dictionaries`: paths of columns that stay encoded."""
+    """The rows of a row group, at most `rows` in each batch. `dictionaries`: paths of columns that stay encoded. `columns`: those
+    that are read; default: all of the file's."""
     parquet = _parquet(file, group, data, dictionaries)
-    return parquet.iter_batches(rows, row_groups=[group.number], columns=list(file.columns), use_threads=False)
+    return parquet.iter_batches(rows, row_groups=[group.number], columns=list(columns or file.columns), use_threads=False)
 
 
 def _parquet(file: ExtentFile, group: RowGroup, data: Data, dictionaries: list[str] | None = None) -> pq.ParquetFile:

@@ -189,10 +189,13 @@ def flood(spark: SparkSession, path: str, cluster: str, topic: str, partitions: 
     return {"rows": done.added_rows, "files": done.files, "size_bytes": done.size_bytes, "engine": done.engine, **done.seconds}
 
 
-def sink(spark: SparkSession, path: str, bootstrap: str, topic: str, settings: dict[str, str], format: str = "parquet") -> None:
+def sink(
+    spark: SparkSession, path: str, bootstrap: str, topic: str, settings: dict[str, str], format: str = "parquet",
+    key: str = "key", value: str = "value",
+) -> None:  # fmt: skip
     """The same rows through Spark's Kafka sink; `settings` are the producer's."""
     _, options, _ = SOURCES[format]
-    frame = spark.read.format(format).options(**options).load(path).select("key", "value")
+    frame = spark.read.format(format).options(**options).load(path).selectExpr(f"{key} key", f"{value} value")
     writer = frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
     writer.options(**{f"kafka.{name}": value for name, value in settings.items()}).save()
 
