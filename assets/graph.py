@@ -282,7 +282,7 @@ def _loaded(
         context: Any = run.context
         context.log_event(dg.AssetObservation(run.topic_key, metadata={**urls, **cluster_page(run.cluster)}))
 
-    follow.at("starting Spark")
+    follow.at("beginning the load")
     began = time.monotonic()
     with spark.flood(run.flood, pending, run.cluster.address, partitions, run.max_run_s(), follow, links, listen) as backfill:
         for span in pending:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -77,6 +77,17 @@ class Follower:
                 self._doing, self._began, self._said = doing, now, now
         if changed:
             self.say(doing if text is None else text(0.0))
+
+    @contextmanager
+    def meanwhile(self, doing: str) -> Iterator[None]:
+        """Name a piece of work in the middle of the current one, which goes on afterwards. From any thread."""
+        before = self._doing, self._text
+        self.at(doing)
+        try:
+            yield
+        finally:
+            if self._doing == doing:
+                self.at(*before)
 
     def _run(self) -> None:
         while True:

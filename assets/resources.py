@@ -6,7 +6,7 @@ A resource is a small interface: its methods are those that assets need, and a t
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -208,12 +208,13 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         found: Need = self._spark().need(self.master, self.driver_memory, self.conf, source_bytes)
         return found
 
-    def _lazy(self, links: Callable[[Mapping[str, str]], None]) -> LazySession:
+    def _lazy(self, follow: Follower, links: Callable[[Mapping[str, str]], None]) -> LazySession:
         """The session of this process, started when a flood needs it."""
-        from headgate.pipelines.session import LazySession
+        from headgate.pipelines.session import LazySession, is_started
 
         def start() -> SparkSession:
-            started = self.session()
+            with nullcontext() if is_started() else follow.meanwhile("starting Spark"):
+                started = self.session()
             page = getattr(started.sparkContext, "uiWebUrl", None) if hasattr(started, "_jsparkSession") else None
             links({"Spark's page (while it runs)": str(page)} if page else {})
             return started
@@ -249,7 +250,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             links: receives the addresses of pages about this work, by name.
             listen: receives the progress of each partition, also from other threads.
         """
-        session = self._lazy(links)
+        session = self._lazy(follow, links)
         if not session.is_usual:
             session.get()  # it is needed: one that does not start is told before gates open
         with self._spark().loader(session, flood, spans, cluster, partitions, most_s, follow, listen) as load:

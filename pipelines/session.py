@@ -143,6 +143,8 @@ class LazySession:
         self._start = start
         self._lock = threading.Lock()
         self.started: SparkSession | None = None
+        self.why = ""
+        """Why a flood needs Spark, in a user's terms, if that is known: it may be a mistake in the source."""
         self.master = master
         self.conf = conf
         self.is_usual = is_local(master) and all(name.startswith(_HARMLESS) for name in conf) and not _has_defaults(os.environ)
@@ -156,10 +158,15 @@ class LazySession:
         return made
 
     def get(self) -> SparkSession:
-        """The session, started if that was not needed before. Raises as `session`."""
+        """The session, started if that was not needed before. Raises as `session`, with the reason for the start."""
         with self._lock:
             if self.started is None:
-                self.started = self._start()
+                try:
+                    self.started = self._start()
+                except FatalError as error:
+                    if not self.why:
+                        raise
+                    raise FatalError(error.reason, f"the flood needs Spark ({self.why}), and {error.message}") from error
         return self.started
 
 
@@ -184,6 +191,11 @@ def _of_process() -> SparkSession | None:
         return None
     activate(found)
     return found  # type: ignore[no-any-return]
+
+
+def is_started() -> bool:
+    """True if this process has a session, which `session` then returns."""
+    return _of_process() is not None
 
 
 def cancel_all() -> None:

@@ -29,8 +29,9 @@ def has_julian_times(notes: Mapping[bytes, bytes] | None) -> bool:
 
 
 def has_wide_times(notes: Mapping[bytes, bytes] | None) -> bool:
-    """True if times of 96 bits are those of the calendar of ISO 8601 in UTC, as Spark from 3.1 on writes them by default."""
-    version = (notes or {}).get(_VERSION, b"").split(b".")
+    """True if Spark reads times of 96 bits in the calendar of ISO 8601 in UTC: those that Spark from 3.1 on wrote by default, and
+    those of other writers, which leave no note."""
+    version = (notes or {}).get(_VERSION, b"%d.1" % MAJOR_MIN).split(b".")
     return len(version) > 1 and all(part.isdigit() for part in version[:2]) and tuple(map(int, version[:2])) >= (MAJOR_MIN, 1)
 
 

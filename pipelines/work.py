@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.client.gate_admin import Place
@@ -74,14 +76,15 @@ class PlainWork:
     """Work on plain columns of this machine, without Spark. The caller closes `processes`.
 
     Args:
-        slots: tasks at a time.
-        directory: for rows that do not fit into memory; None: the system's.
+        session: is told why it is needed after all, if a task finds that.
     """
 
     engine = ARROW
     why = ""
 
-    def __init__(self, flood: Backfill, source: Source, partitions: int, slots: int, directory: str | None) -> None:
+    def __init__(self, session: LazySession, flood: Backfill, source: Source, partitions: int) -> None:
+        slots, directory = slots_of(session.master, os.cpu_count() or 1), session.conf.get("spark.local.dir")
+        self._session = session
         small = sum(piece.raw_bytes for piece in source.pieces) <= SMALL_BYTES
         self.processes = Processes(0 if small else slots, directory)
         # Only an open gate keeps files until the commit, and a gate at the end opens with it.
@@ -93,10 +96,22 @@ class PlainWork:
         return f"{self._columns.way}, without Spark"
 
     def count(self) -> Counts:
-        return self._columns.count()
+        with _told(self._session):
+            return self._columns.count()
 
     def write(self, job: Job) -> list[Written]:
-        return self._columns.write(job)
+        with _told(self._session):
+            return self._columns.write(job)
+
+
+@contextmanager
+def _told(session: LazySession) -> Iterator[None]:
+    """Tell the session why it is needed, if the work inside cannot do without it."""
+    try:
+        yield
+    except UnlikeError as error:
+        session.why = str(error)
+        raise
 
 
 def plain_work(session: LazySession, flood: Backfill, partitions: int) -> PlainWork | NoWork:
@@ -104,11 +119,11 @@ def plain_work(session: LazySession, flood: Backfill, partitions: int) -> PlainW
     does not give out the source; InvalidError for a setting that cannot be."""
     if not session.is_usual:
         raise UnlikeError("Spark has settings of its own, or executors elsewhere")
-    source = plain_source(flood, limits_of(session.conf.get(MEMORY_SETTING)))
+    with _told(session):
+        source = plain_source(flood, limits_of(session.conf.get(MEMORY_SETTING)))
     if source is None:
         return NoWork(partitions)
-    slots = slots_of(session.master, os.cpu_count() or 1)
-    return PlainWork(flood, source, partitions, slots, session.conf.get("spark.local.dir"))
+    return PlainWork(session, flood, source, partitions)
 
 
 def counted(spark: SparkSession, rows: Rows | None, partitions: int) -> tuple[Work, Counts]:

@@ -62,6 +62,9 @@ _SETTINGS = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.jsonGenerator.ignoreNullFields": "true",
     "spark.sql.legacy.timeParserPolicy": "corrected",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96RebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96TimestampConversion": "false",
     "spark.sql.parquet.fieldId.read.enabled": "false",
 }
 """Settings that change what Spark reads or prints, with the values that have the meaning of columns."""

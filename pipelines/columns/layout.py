@@ -280,7 +280,7 @@ def _check_file(
     if has_julian_times(notes):
         raise UnlikeError(f"a file has times in an old calendar. file=`{path}`")
     if (wide & columns.keys()) and not has_wide_times(notes):
-        raise UnlikeError(f"a file has times of 96 bits, and Spark 3.1 or later did not write it. file=`{path}`")
+        raise UnlikeError(f"a file has times of 96 bits of Spark before 3.1. file=`{path}`")
     for name, kind in columns.items():
         if name in wide and kind == "timestamp":
             continue

@@ -75,7 +75,7 @@ def find_files(flood: Flood, path: str) -> SourceFiles:
         found: Listing = list_files(files, base, options)
         if not found.is_there:
             hint = _nearest(files, base)
-            raise InvalidError(Reason.NOT_FOUND, f"the source is not there{hint}. flood=`{flood.name}` path=`{shown}`")
+            raise InvalidError(Reason.NOT_FOUND, f"the source is not there{hint or '.'} flood=`{flood.name}` path=`{shown}`")
     except ValueError as error:
         raise InvalidError(Reason.INVALID_CONFIG, f"the source's path is not one: {short(error)}. path=`{path}`") from error
     except OSError as error:

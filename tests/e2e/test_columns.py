@@ -382,12 +382,26 @@ def test_what_columns_cannot_do_says_why_and_takes_rows(
 
 
 def test_times_as_spark_writes_them_by_default(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
-    """INT96: also times before 1970 and 1677, null, and with nanoseconds that are no microseconds."""
+    """INT96: also times before 1970 and 1677, null, of another writer, and with nanoseconds that are no microseconds."""
     at = "timestampadd(SECOND, id * 86400 * 365 * 9, timestamp'1582-01-01 00:00:00.123456')"
     fields = f"if(id % 9 = 4, null, {at}) sent, {at} at, cast(id % 7 as string) user, binary(cast(id as string)) payload"
     spark.sql(f"select {fields} from range(200)").repartition(3).write.parquet(str(tmp_path / "lake"))
     same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", value=None), tmp_path / "row")
     same_on_both_ways(spark, rows_of(spark, tmp_path / "lake", order_by=("sent",)), tmp_path / "order")
+    # Other writers leave no note about the calendar.
+    first, last = (Decimal(f"{year}e9") * 31_556_952 for year in (-292, 292))
+    sent = pa.array([int(first + (last - first) * at / 299) + at for at in range(300)], pa.timestamp("ns", tz="UTC"))
+    table = pa.table({"at": sent, "user": ["a"] * 300, "payload": [b"%d" % at for at in range(300)], "sent": sent})
+    (tmp_path / "other").mkdir()
+    pq.write_table(table, tmp_path / "other" / "a.parquet", use_deprecated_int96_timestamps=True)
+    other = rows_of(spark, tmp_path / "other", value=None)
+    same_on_both_ways(spark, other, tmp_path / "of another")
+    spark.conf.set("spark.sql.parquet.int96RebaseModeInRead", "LEGACY")
+    try:
+        with pytest.raises(UnlikeError, match="int96RebaseModeInRead"):
+            read_source(other)
+    finally:
+        spark.conf.unset("spark.sql.parquet.int96RebaseModeInRead")
     spark.sql("select timestamp'+12345-01-01' at, 'a' user, binary('b') payload").write.parquet(str(tmp_path / "late"))
     same_on_both_ways(spark, rows_of(spark, tmp_path / "late", value=None), tmp_path / "late rows")
 

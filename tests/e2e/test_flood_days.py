@@ -1,19 +1,12 @@
-"""Several days of one flood, loaded by the loader of Dagster's assets, against a real broker; and a month, by runs of Dagster and
-by commands that are cancelled in each phase.
+"""Several days of one flood, loaded by the loader of Dagster's assets, against a real broker (`test_flood_lake.py` has a month).
 
 Compared: the order in which phases of different days begin; certificates and records with those of the same days loaded one after
-the other; gates after a day that fails and after an interrupt; what a foreign client reads of the month with its files. A mismatch
-means that days do not overlap, that one day's failure disturbs another day, or that an interrupted run leaves open gates or a
-running job, or adds a day twice.
+the other; gates after a day that fails and after an interrupt. A mismatch means that days do not overlap, that one day's failure
+disturbs another day, or that an interrupted run leaves open gates or a running job.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,16 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.assets.build import flood_definitions
 from headgate.assets.progress import Follower
 from headgate.assets.resources import ClusterResource
 from headgate.assets.spark import loader
-from headgate.broker.log.partitioner import partition_for_key
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.backfill import run
 from headgate.pipelines.certificate import Certificate
@@ -41,13 +31,10 @@ from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan, spans_of
 from headgate.pipelines.plan import ARROW
 from headgate.pipelines.progress import Phase, Progress
-from tests.e2e.test_flood_ended import read_until
-from tests.support import commands
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
-from tests.support.floods import CHECKS, flood
+from tests.support.floods import flood
 from tests.support.records import Read
-from tests.support.signals import python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -211,132 +198,3 @@ def test_an_interrupt_ends_the_day_that_is_written_ahead(broker: BrokerProcess, 
         raise KeyboardInterrupt
     assert slow.gates() == ["filled", "released", "released"]
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
-
-
-# -- a month, as Spark leaves it in a lake: times of 96 bits, a mark of success for each day, and a day without rows
-
-MONTH = [f"2026-01-{day:02}" for day in range(1, 31)]
-EMPTY = "2026-01-17"
-ROWS_A_DAY = 20
-MONTH_ROWS = (len(MONTH) - 1) * ROWS_A_DAY
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for each day, with two files that overlap in time."""
-    place = tmp_path_factory.mktemp("lake")
-    for number, day in enumerate(MONTH):
-        (place / day).mkdir()
-        (place / day / "_SUCCESS").touch()
-        first_us = int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1_000_000
-        for part in range(2 * (day != EMPTY)):
-            rows = range(number * ROWS_A_DAY + part, (number + 1) * ROWS_A_DAY, 2)
-            times = pa.array([first_us + row * 1_000_000 for row in rows], pa.timestamp("us", tz="UTC"))
-            table = pa.table({"user": [f"user-{row % 31}" for row in rows], "at": times, "value": [str(row) for row in rows]})
-            pq.write_table(
-                table.replace_schema_metadata({"org.apache.spark.version": "4.1.0"}),
-                place / day / f"part-{part:05}.snappy.parquet",
-                use_deprecated_int96_timestamps=True,
-            )
-    return place
-
-
-def month_of(broker: BrokerProcess, topic: str) -> dict[int, list[int]]:
-    """The values in a topic, by partition, in their order."""
-    found: dict[int, list[Read]] = dict(CLIENTS["confluent"].consume(broker.bootstrap, topic, range(PARTITIONS)))
-    return {number: [int(row.value or b"") for row in rows] for number, rows in found.items()}
-
-
-def whole_month() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
-    for number, day in enumerate(MONTH):
-        for row in range(number * ROWS_A_DAY, (number + 1) * ROWS_A_DAY) if day != EMPTY else ():
-            found[partition_for_key(b"user-%d" % (row % 31), PARTITIONS)].append(row)
-    return found
-
-
-PLACES = [
-    "planning",
-    "counting 2026-01-05",
-    "opening 2026-01-02",
-    "shuffling 2026-01-03",
-    "writing 2026-01-05",
-    "committing 2026-01-08",
-    "verifying 2026-01-12",
-]
-"""Work of a run of Dagster during which it is cancelled. Days before the last three have been added by then."""
-
-
-def test_a_month_in_dagster_that_is_cancelled_in_each_phase(
-    broker: BrokerProcess, lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One run after the other for the whole month, each ended by the signal of a terminal."""
-    cluster = ClusterResource(address=f"{HOST}:{broker.grpc_port}")
-    declared = flood(str(lake / "%Y-%m-%d"), name="month", topic="month", topic_partitions=PARTITIONS, key="user", value="value")
-    job = flood_definitions([declared], cluster=cluster).resolve_job_def("month_flood")
-    tags = {"dagster/asset_partition_range_start": MONTH[0], "dagster/asset_partition_range_end": MONTH[-1]}
-    wanted: list[str] = []
-    at = Follower.at
-
-    def interrupt_at(self: Follower, doing: str, text: Callable[[float], str] | None = None) -> None:
-        at(self, doing, text)
-        if wanted and wanted[0] in f"{doing} {'' if text is None else text(0.0)}":
-            wanted.clear()
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Follower, "at", interrupt_at)
-    filled = 0
-    with dg.DagsterInstance.ephemeral() as instance:
-        for place in PLACES:
-            wanted.append(place)
-            result = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
-            assert not wanted and not result.success, place
-            (told,) = [
-                failure.description or ""
-                for event in result.all_events
-                if event.is_step_failure and (failure := event.step_failure_data.user_failure_data) is not None
-            ]
-            states = [str(gate.state) for gate in cluster.gates("month").values()] if place != "planning" else []
-            added, filled = states.count("filled") - filled, states.count("filled")
-            says = f"{added} of {len(MONTH)} partitions were added and stay" if added else "nothing was added"
-            assert re.fullmatch(rf"cancelled while .*, and {says}: run the same days again\.", told), (place, told)
-            assert "open" not in states and not cluster.reservations(), place
-        assert 0 < filled < len(MONTH) - 1
-        result = job.execute_in_process(instance=instance, tags=tags)
-        assert {one.check_name for one in result.get_asset_check_evaluations() if one.passed} == CHECKS
-    assert month_of(broker, "month") == whole_month()
-    days = [gate.id for gate in cluster.gates("month").values() if str(gate.state) == "filled"]
-    assert not any(EMPTY in day for day in days) and len(days) == len(MONTH) - 1
-
-
-def test_a_month_on_the_command_line_that_is_cancelled_in_each_phase(broker: BrokerProcess, lake: Path, tmp_path: Path) -> None:
-    """The month as one flood; `test_flood_plain.py` has interrupts while rows are counted and exchanged. A signal that comes when
-    all is done has nothing to end."""
-    environment = {**os.environ, "HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}", "JAVA_HOME": "/no/java", "PATH": "/no/programs"}
-    floods = tmp_path / "floods.yaml"
-    floods.write_text(
-        f"floods: [{{name: m, topic: new, source: '{lake}/%Y-%m-%d', event_time: at, key: user, "
-        "partitions: {by: day, start: 2026-01-01}}]"
-    )
-    assert commands.run(["flood", "check", str(floods)], environment).returncode == 0
-    planned = commands.run(["flood", "plan", str(floods), "--partition", f"{MONTH[0]}..{MONTH[-1]}", "--json"], environment)
-    ((plan,),) = [[one["plan"] for one in json.loads(planned.stdout)]]
-    assert (plan["rows"], [EMPTY in note for note in plan["notes"]]) == (MONTH_ROWS, [True]), planned.stdout
-    for phase in ("opening", "writing", "committing", "verifying"):
-        flags = ["--topic", f"month-{phase}", "--partitions", str(PARTITIONS), "--source", f"{lake}/2026-01-*", "--verify"]
-        arguments = ["flood", "run", *flags, "--key", "user", "--event-time", "at", "--value", "value"]
-        with subprocess.Popen(
-            python("-m", "headgate.broker.cli.main", *arguments),
-            cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as process:  # fmt: skip
-            read_until(process, phase)
-            process.send_signal(signal.SIGINT)
-            said, errors = process.communicate(timeout=WAIT_S)
-        assert process.returncode in (0, 130) and (said == "") is (process.returncode == 130), (phase, errors)
-        assert "Traceback" not in errors and "headgate flood run:" not in errors, (phase, errors)
-        gates = ClusterResource(address=environment["HEADGATE_CLUSTER"]).gates(f"month-{phase}").values()
-        ends = {"filled"} if process.returncode == 0 or phase == "verifying" else {"filled", "released"}
-        assert {str(gate.state) for gate in gates} <= ends, phase
-        again = commands.run(arguments, environment)
-        assert again.returncode == 0, again.stderr
-        assert month_of(broker, f"month-{phase}") == whole_month(), phase

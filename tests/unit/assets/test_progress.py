@@ -43,7 +43,10 @@ def test_a_follower_says_each_new_piece_of_work_at_once() -> None:
         follow.at("waiting", lambda seconds: f"waiting: {seconds:.0f} s")
         follow.at("waiting", lambda seconds: f"still waiting: {seconds:.0f} s")
         assert (follow.doing, follow.line(3.0)) == ("waiting", "still waiting: 3 s")
-    assert said == ["planning", "waiting: 0 s"]
+        with follow.meanwhile("starting Spark"):
+            assert follow.doing == "starting Spark"
+        assert (follow.doing, follow.line(3.0)) == ("waiting", "still waiting: 3 s")
+    assert said == ["planning", "waiting: 0 s", "starting Spark", "still waiting: 0 s"]
 
 
 def test_a_log_that_stays_locked_holds_neither_work_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,8 +90,10 @@ def with_column(name: str, values: Any) -> Callable[[Path], None]:
     return lambda path: pq.write_table(table().append_column(name, values), path / "a.parquet")
 
 
-def with_wide_times(path: Path) -> None:
-    pq.write_table(table(), path / "a.parquet", use_deprecated_int96_timestamps=True)
+def with_wide_times(version: bytes | None = None) -> Callable[[Path], None]:
+    notes = None if version is None else {b"org.apache.spark.version": version}
+    rows = table().replace_schema_metadata(notes)
+    return lambda path: pq.write_table(rows, path / "a.parquet", use_deprecated_int96_timestamps=True)
 
 
 FLOOD: dict[str, Any] = {"event_time": "at", "key": "name"}
@@ -121,6 +123,7 @@ PLAIN: list[tuple[str, Callable[[Path], None], dict[str, Any]]] = [
     ("a name is missing", plain, {"where": "`two words` IS NULL"}),
     ("a day is", plain, {"where": "day >= '2026-01-01' and Id > 1", "part": Part(span=SPAN)}),
     ("times of 96 bits, as Spark writes them", by_spark, {}),
+    ("times of 96 bits of another writer", with_wide_times(), {}),
     ("days in paths", in_paths("dt", ("2026-01-01",), ("2026-01-02",)), {}),
     ("a day of the path", in_paths("dt", ("2026-01-01",), ("2026-01-02",)), {"where": "dt = '2026-01-02'"}),
     ("hours in paths", in_paths("dt hour", ("2026-01-01", "1"), ("2026-01-01", "02")), {"key": "hour"}),
@@ -141,7 +144,7 @@ LEFT: list[tuple[str, Callable[[Path], None], dict[str, Any]]] = [
     ("a column that is not there", plain, {"key": "nome"}),
     ("a function without brackets", plain, {"key": "current_user"}),
     ("nested columns in an old form", nested(use_compliant_nested_type=False), {}),
-    ("times of 96 bits of another writer", with_wide_times, {}),
+    ("times of 96 bits of an old Spark", with_wide_times(b"3.0.3"), {}),
     ("fractions in paths", in_paths("share", ("0.5",), ("1",)), {}),
     ("times in paths", in_paths("t", ("2026-01-01 01%3A00%3A00",)), {}),
     ("a column in files and paths", in_paths("name", ("a",)), {}),
