@@ -76,5 +76,8 @@ def load(paths: str) -> list[Flood]:
         try:
             documents.append((file.read_text(), str(file)))
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidError(Reason.INVALID_CONFIG, f"floods cannot be read: {error}. HEADGATE_FLOODS=`{paths}`") from error
+            why = str(getattr(error, "strerror", None) or error).lower()
+            raise InvalidError(
+                Reason.INVALID_CONFIG, f"floods cannot be read: {why}. HEADGATE_FLOODS=`{paths}` file=`{file}`"
+            ) from error
     return parse_all(documents)

@@ -59,7 +59,8 @@ def read(path: Path) -> list[Flood]:
     except DocumentError as error:
         raise output.SomeFailedError([InvalidError(error.reason, str(problem)) for problem in error.problems]) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(Reason.INVALID_REQUEST, f"floods cannot be read: {error}. file=`{path}`") from error
+        why = str(getattr(error, "strerror", None) or error).lower()
+        raise InvalidError(Reason.INVALID_REQUEST, f"floods cannot be read: {why}. file=`{path}`") from error
 
 
 def check(path: Path, as_json: bool) -> int:
