@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dagster as dg
 import pyarrow as pa
@@ -38,7 +38,10 @@ from tests.support.floods import CHECKS, flood
 from tests.support.records import Read
 from tests.support.signals import python
 
-pytestmark = pytest.mark.timeout(300)
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(600)
 PARTITIONS = 3
 WAIT_S = 120.0
 MONTH = [f"2026-01-{day:02}" for day in range(1, 31)]
@@ -46,7 +49,9 @@ EMPTY, LATE, DAMAGED = "2026-01-17", "2026-01-04", "2026-01-20"
 ROWS_A_DAY = 20
 MONTH_ROWS = (len(MONTH) - 1) * ROWS_A_DAY
 LATE_ROWS = range(1000, 1003)
-DAY_US = 86_400_000_000
+
+
+Write: TypeAlias = Callable[[Path, Iterator[dict[str, Any]]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Lake:
 
     path: Path
     value: str | None
-    write: Callable[[Path, Iterator[dict[str, Any]]], None]
+    write: Write
 
 
 def rows_of(day: str, numbers: range) -> Iterator[dict[str, Any]]:
@@ -84,6 +89,18 @@ def by_arrow(file: Path, rows: Iterator[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(list(rows), schema), file, use_deprecated_int96_timestamps=True)
 
 
+def by_spark(spark: SparkSession) -> Write:
+    def write(file: Path, rows: Iterator[dict[str, Any]]) -> None:
+        schema = "user string, at timestamp, arrived string, value string, device struct<os string, ids array<bigint>>"
+        made = file.parent / f"_{file.name}"
+        spark.createDataFrame(list(rows), schema).coalesce(1).write.parquet(str(made))
+        (written,) = made.glob("part-*.parquet")
+        shutil.move(written, file)
+        shutil.rmtree(made)
+
+    return write
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     place = tmp_path_factory.mktemp("month")
@@ -96,18 +113,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture(scope="module", params=["columns", pytest.param("row", marks=[pytest.mark.slow])])
 def month(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Two files a day, which overlap in time."""
-    place, write = tmp_path_factory.mktemp("lake"), by_arrow
-    if request.param == "row":
-        spark = request.getfixturevalue("spark")
-
-        def write(file: Path, rows: Iterator[dict[str, Any]]) -> None:
-            schema = "user string, at timestamp, arrived string, value string, device struct<os string, ids array<bigint>>"
-            made = file.parent / f"_{file.name}"
-            spark.createDataFrame(list(rows), schema).coalesce(1).write.parquet(str(made))
-            (written,) = made.glob("part-*.parquet")
-            shutil.move(written, file)
-            shutil.rmtree(made)
-
+    place = tmp_path_factory.mktemp("lake")
+    write = by_spark(request.getfixturevalue("spark")) if request.param == "row" else by_arrow
     for number, day in enumerate(MONTH):
         (place / day).mkdir()
         (place / day / "_SUCCESS").touch()
@@ -124,10 +131,7 @@ def lake(month: Lake, tmp_path: Path) -> Lake:
     shutil.copytree(month.path, path)
     file = damaged(path)
     (column,) = [one for one in map(pq.read_metadata(file).row_group(0).column, range(6)) if one.path_in_schema == "value"]
-    first, half = (
-        min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset),
-        column.total_compressed_size // 2,
-    )
+    first, half = column.dictionary_page_offset or column.data_page_offset, column.total_compressed_size // 2
     with file.open("r+b") as handle:
         handle.seek(first + half)
         handle.write(b"\xff" * half)
@@ -261,7 +265,7 @@ def test_a_month_on_the_command_line(broker: BrokerProcess, month: Lake, lake: L
         f"floods: [{{name: m, topic: new, source: '{lake.path}/%Y-%m-%d', event_time: at, key: user{value}, "
         "partitions: {by: day, start: 2026-01-01}}]"
     )
-    assert commands.run(["flood", "check", str(floods)], environment).returncode == 0
+    assert commands.run(["flood", "check", str(floods)], environment, timeout_s=WAIT_S).returncode == 0
     planned = commands.run(["flood", "plan", str(floods), "--partition", days, "--json"], environment)
     ((plan,),) = [[one["plan"] for one in json.loads(planned.stdout)]]
     assert (plan["rows"], [EMPTY in note for note in plan["notes"]].count(True)) == (MONTH_ROWS, 1), planned.stdout
@@ -272,7 +276,7 @@ def test_a_month_on_the_command_line(broker: BrokerProcess, month: Lake, lake: L
         return ["flood", "run", *flags, "--key", "user", "--event-time", "at", *(["--value", lake.value] if lake.value else [])]
 
     topic = f"command-{lake.value}"
-    failed = commands.run(run_into(topic), environment)
+    failed = commands.run(run_into(topic), environment, timeout_s=WAIT_S)
     assert failed.returncode == 1 and str(damaged(lake.path)) in failed.stderr.splitlines()[-1], failed.stderr
     assert {str(gate.state) for gate in cluster.gates(topic).values()} == {"released"}
     repair(lake, month)
@@ -289,10 +293,10 @@ def test_a_month_on_the_command_line(broker: BrokerProcess, month: Lake, lake: L
         assert "Traceback" not in errors and "headgate flood run:" not in errors, (phase, errors)
         ends = {"filled"} if process.returncode == 0 or phase == "verifying" else {"filled", "released"}
         assert {str(gate.state) for gate in cluster.gates(topic).values()} <= ends, phase
-        again = commands.run(arguments, environment)
+        again = commands.run(arguments, environment, timeout_s=WAIT_S)
         assert again.returncode == 0, again.stderr
         assert values_of(broker, topic, lake) == expected(), phase
     come_late(lake)
-    again = commands.run(arguments, environment)
+    again = commands.run(arguments, environment, timeout_s=WAIT_S)
     assert again.returncode == 0 and "added\t0: the flood was committed before" in again.stdout, again.stdout
     assert values_of(broker, topic, lake) == expected()
