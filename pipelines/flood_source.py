@@ -50,6 +50,7 @@ class FloodSource:
             plain = plain_work(self._session, self._backfill, partitions)
             self._jobs.processes = plain.processes if isinstance(plain, PlainWork) else None
             counts, self._work = plain.count(), plain
+            self.snapshot = plain.snapshot if isinstance(plain, PlainWork) else ""
             return counts
         except UnlikeError as error:
             must_adopt(self._backfill.files, self._backfill.order, str(error))

@@ -24,8 +24,6 @@ SPARK = "spark"
 """The two ways to do a flood's work: tasks work on columns with Arrow, or Spark moves the rows."""
 QUERY = "query"
 """The format of a source that is a SQL query."""
-ICEBERG = "iceberg"
-"""The format of a source that is a snapshot of an Iceberg table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.stand_ins import hadoop_settings, stand_in
-from headgate.pipelines.plan import ICEBERG, Rows, load, spark_errors
+from headgate.pipelines.iceberg import ICEBERG
+from headgate.pipelines.plan import Rows, load, spark_errors
 from headgate.pipelines.spark_paths import bucket_of
 
 if TYPE_CHECKING:

@@ -88,6 +88,7 @@ class PlainWork:
         small = sum(piece.raw_bytes for piece in source.pieces) <= SMALL_BYTES
         self.processes = Processes(0 if small else slots, directory)
         # Only an open gate keeps files until the commit, and a gate at the end opens with it.
+        self.snapshot = source.snapshot
         files = REWRITE if flood.place == Place.END else flood.files
         self._columns = ColumnWork(self.processes, source, partitions, files, flood.order, proves=flood.verify)
 

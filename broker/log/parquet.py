@@ -29,6 +29,7 @@ from headgate.broker.log.column_schema import (
     take_apart,
 )
 from headgate.broker.log.crc import crc32c
+from headgate.broker.log.ranges_file import RangesFile
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 MAGIC = b"PAR1"
@@ -549,7 +550,7 @@ def _batches(
 
 def _parquet(file: ExtentFile, group: RowGroup, data: Data, dictionaries: list[str] | None = None) -> pq.ParquetFile:
     parts = [(group.start, memoryview(data))] if isinstance(data, bytes | memoryview) else data
-    source = pa.PythonFile(cast(Any, _Parts(parts)), mode="r")
+    source = pa.PythonFile(cast(Any, RangesFile(parts)), mode="r")
     return pq.ParquetFile(
         source,
         metadata=file.metadata,
@@ -567,52 +568,6 @@ def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
 
 def _lacks_rows(group: RowGroup, rows: int) -> InvalidError:
     return InvalidError(Reason.CORRUPT_MESSAGE, f"a row group lacks rows. rows=`{rows}` stated=`{group.rows}`")
-
-
-class _Parts:
-    """Parts of a file. Positions are those of the whole file.
-
-    Args:
-        parts: (position, bytes) of each, ascending.
-    """
-
-    closed = False
-
-    def __init__(self, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self._parts = parts
-        self._position = 0
-
-    def read(self, size: int = -1) -> memoryview:
-        number = bisect_right(self._parts, self._position, key=lambda part: part[0]) - 1
-        start, data = self._parts[max(number, 0)]
-        at = self._position - start
-        if at < 0 or size < 0 or at + size > len(data):
-            raise OSError(f"bytes outside the row group. position={self._position} size={size}")
-        self._position += size
-        return data[at : at + size]
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        start, data = self._parts[-1]
-        self._position = position + (0, self._position, start + len(data))[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _ms(raw: Any, kind: Any) -> int | None:

@@ -29,8 +29,8 @@ from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import PAIRS, ROW, UTC, Query, read_query
 from headgate.pipelines.columns.files import Access, local_path
-from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, fields_of, of_kind
-from headgate.pipelines.columns.layout import ALWAYS, Listed, Piece, read_layout, read_lines
+from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type
+from headgate.pipelines.columns.layout import ALWAYS, Listed, Piece, as_read, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
 from headgate.pipelines.columns.plan import (
@@ -48,7 +48,6 @@ from headgate.pipelines.columns.stand_ins import Bucket, access
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
-from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
 from headgate.pipelines.spark_paths import S3_SCHEMES
 
@@ -105,7 +104,7 @@ def read_source(rows: Rows) -> Source:
         raise UnlikeError("the order is by floating-point numbers")
     files = _listed(frame.sparkSession, relation, query, partial(_place, frame.sparkSession, bucket=rows.bucket))
     if rows.readings:
-        files = [_as_read(one, rows.readings[one.path], query) for one in files]
+        files = [as_read(one, rows.readings[one.path], query) for one in files]
     if lines is None:
         return Source(query, rows.has_key, tuple(read_layout(files, query)), limits)
     paths = {str(name) for name in relation.partitionSchema().fieldNames()}
@@ -172,22 +171,6 @@ def _listed(spark: SparkSession, relation: Any, query: Query, place: Callable[[s
     return found
 
 
-def _as_read(listed: Listed, reading: Reading, query: Query) -> Listed:
-    """A file of an Iceberg table, with the columns that it has under other names, and the values of those that it lacks."""
-    wanted = set(query.columns(*query.outputs))
-    if nested := sorted(wanted & reading.nested):
-        raise UnlikeError(
-            f"the parts of a column are others in a file than in the table. column=`{nested[0]}` file=`{listed.path}`"
-        )
-    values = []
-    for name in sorted(wanted & reading.values.keys()):
-        value, kind = reading.values[name], arrow_type(query.source[name])
-        if kind is None or fields_of(query.source[name]):
-            raise UnlikeError(f"a column of several parts is not in a file. column=`{name}` file=`{listed.path}`")
-        values.append((name, of_kind(pa.array([value], value.type), query.source[name])[0]))
-    return replace(listed, values=tuple(values), names=tuple((name, own) for name, own in reading.names if name in wanted))
-
-
 def _value(row: Any, place: int, kind: Any, name: str) -> Any:
     """A value of one of Spark's internal rows, as an Arrow scalar."""
     arrow: Any = pa
@@ -225,7 +208,7 @@ def _place(spark: SparkSession, url: str, bucket: Bucket | None) -> tuple[str, A
 
 def _adoptable(source: Source, *, by_source: bool) -> Shape:
     """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
-    if source.lines is not None or any(piece.file.names for piece in source.pieces):
+    if source.lines is not None or any(name != own for piece in source.pieces for name, own in piece.file.names):
         raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
     shape = shape_of(source.query, source.has_key, by_source=by_source)
     given = {frozenset(name for name, _ in piece.file.values) for piece in source.pieces}

@@ -39,6 +39,7 @@ INTEGERS = ("byte", "short", "integer", "long")
 FLOATS = frozenset(("double", "float"))
 """Java compares and sorts them in another way than Arrow (NaN equals itself, -0.0 equals 0.0), so here they are only printed."""
 DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_PLAIN_OF = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 DEPTH_MAX = 32
 """Levels of a nested type: each one costs frames of the stack."""
 _PARTS = {"array": ("element",), "map": ("key", "value")}
@@ -76,6 +77,25 @@ def fields_of(kind: str) -> list[tuple[str, str]]:
     """(name, kind) of what a nested kind has inside: the fields of a struct, the elements of an array, keys and values of a map.
     Empty for another kind."""
     return [(name, one) for name, one in json.loads(kind.partition(" ")[2])] if shape_of(kind) else []
+
+
+def kind_of_arrow(type: Any) -> str | None:
+    """The kind whose Arrow type this one is; None if there is none."""
+    types: Any = pa.types
+    if types.is_decimal128(type):
+        return f"decimal({type.precision},{type.scale})"
+    if types.is_struct(type):
+        shape, inside = "struct", [(one.name, kind_of_arrow(one.type)) for one in type]
+    elif types.is_map(type):
+        shape, inside = "map", [("key", kind_of_arrow(type.key_type)), ("value", kind_of_arrow(type.item_type))]
+    elif types.is_list(type) or types.is_large_list(type):
+        shape, inside = "array", [("element", kind_of_arrow(type.value_type))]
+    else:
+        plain = _PLAIN_OF.get(type, type)
+        plain = pa.binary() if types.is_fixed_size_binary(plain) else plain
+        return next((kind for kind, known in KINDS.items() if known == plain and kind != HEADERS), None)
+    found = [(name, one) for name, one in inside if one is not None]
+    return nested_kind(shape, found) if len(found) == len(inside) else None
 
 
 @lru_cache(maxsize=1024)

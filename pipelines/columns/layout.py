@@ -18,8 +18,8 @@ from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, Node, Query, array_of, passes
 from headgate.pipelines.columns.files import Access, State, footer_of, opened, refused, state_of
-from headgate.pipelines.columns.kinds import INTEGERS, KINDS, arrow_type, fields_of, shape_of
-from headgate.pipelines.iceberg_columns import is_uuid
+from headgate.pipelines.columns.kinds import INTEGERS, KINDS, arrow_type, fields_of, of_kind, shape_of
+from headgate.pipelines.iceberg_columns import Reading, is_uuid
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, has_wide_times, time_unit
 
 LINES_SAMPLE_BYTES = 64 << 10
@@ -125,6 +125,22 @@ def read_layout(files: Iterable[Listed], query: Query) -> list[Piece]:
     with ThreadPoolExecutor(FOOTER_THREADS, "headgate-footers") as pool:
         pieces = [piece for found in pool.map(of_file, wanted) for piece in found]
     return _numbered(pieces) if query.is_by_row else pieces
+
+
+def as_read(listed: Listed, reading: Reading, query: Query) -> Listed:
+    """A file of an Iceberg table, with the columns that it has under other names, and the values of those that it lacks."""
+    wanted = set(query.columns(*query.outputs))
+    if nested := sorted(wanted & reading.nested):
+        raise UnlikeError(
+            f"the parts of a column are others in a file than in the table. column=`{nested[0]}` file=`{listed.path}`"
+        )
+    values = []
+    for name in sorted(wanted & reading.values.keys()):
+        value, kind = reading.values[name], arrow_type(query.source[name])
+        if kind is None or fields_of(query.source[name]):
+            raise UnlikeError(f"a column of several parts is not in a file. column=`{name}` file=`{listed.path}`")
+        values.append((name, of_kind(pa.array([value], value.type), query.source[name])[0]))
+    return replace(listed, values=tuple(values), names=tuple((name, own) for name, own in reading.names if name in wanted))
 
 
 def read_lines(files: Iterable[Listed], query: Query, piece_bytes: int) -> list[Piece]:

@@ -32,15 +32,16 @@ from headgate.pipelines.columns.expressions import (
     row_as_json,
 )
 from headgate.pipelines.columns.files import S3, Access, access_by_environment, footer_of, opened, place_of
-from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, kind_of, nested_kind
-from headgate.pipelines.columns.layout import Listed, read_layout
+from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, kind_of, kind_of_arrow, nested_kind
+from headgate.pipelines.columns.layout import Listed, as_read, read_layout
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
 from headgate.pipelines.definition import Backfill
+from headgate.pipelines.iceberg import ICEBERG, read_table
 from headgate.pipelines.listing import LISTING_OPTIONS, DataFile, list_files
 from headgate.pipelines.part import Part
 from headgate.pipelines.spark_parquet import logical_type, spark_schema
-from headgate.pipelines.spark_paths import column_of
+from headgate.pipelines.spark_paths import bucket_of, column_of
 
 ZONE = "UTC"
 """The zone of a session with Headgate's settings."""
@@ -79,8 +80,11 @@ def plain_source(flood: Backfill, limits: Limits) -> Source | None:
     """
     if not isinstance(flood.source, str) or flood.late_behind is not None:
         raise UnlikeError("the source is a DataFrame, or its late rows are compared with those in the topic")
-    if flood.format.lower() != "parquet" or flood.headers is not None:
+    kind = flood.format.lower()
+    if kind not in ("parquet", ICEBERG) or flood.headers is not None:
         raise UnlikeError("Spark reads the source's format, or makes the headers")
+    if kind == ICEBERG:
+        return _source_of_table(flood, limits)
     if unknown := {name.lower() for name in flood.options} - LISTING_OPTIONS:
         raise UnlikeError(f"the reader has options of its own: {', '.join(sorted(unknown))}")
     files, access = _files(flood.source, flood.options)
@@ -99,6 +103,23 @@ def plain_source(flood: Backfill, limits: Limits) -> Source | None:
         for number, file in enumerate(files)
     ]
     return Source(found, flood.key is not None, tuple(read_layout(listed, found)), limits)
+
+
+def _source_of_table(flood: Backfill, limits: Limits) -> Source:
+    """The source of an Iceberg table. Raises as `plain_source`; InvalidError, RetryError for the table."""
+    assert isinstance(flood.source, str), "a table has a name"
+    snapshot = read_table(flood.source, flood.options)
+    kinds = {column.name: kind_of_arrow(column.type) for column in snapshot.columns}
+    found = query(flood, {name: kind or str(snapshot.columns.field(name).type) for name, kind in kinds.items()})
+    listed = []
+    for file in snapshot.files:
+        path, access = file.path, None
+        if bucket := bucket_of(path):
+            path, access = f"{S3}{path.partition('://')[2]}", access_by_environment(bucket)
+        elif "://" in path:
+            raise UnlikeError("the table's files are neither on a local file system nor on S3")
+        listed.append(as_read(Listed(path, (), access), file.reading, found))
+    return Source(found, flood.key is not None, tuple(read_layout(listed, found)), limits, snapshot=snapshot.name)
 
 
 def _files(source: str, options: Mapping[str, str]) -> tuple[Sequence[DataFile], Access | None]:

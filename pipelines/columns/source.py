@@ -19,6 +19,8 @@ class Source:
     pieces: tuple[Piece, ...]
     limits: Limits
     lines: Lines | None = None
+    snapshot: str = ""
+    """Of an Iceberg table, for certificates."""
 
     @property
     def ties(self) -> tuple[str, ...]:

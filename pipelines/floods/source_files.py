@@ -14,6 +14,7 @@ from headgate.pipelines.columns.files import access_by_environment, place_of
 from headgate.pipelines.floods.columns import nearest
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX
+from headgate.pipelines.iceberg import read_table
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.listing import FILES_MAX, DataFile, Listing, list_files
 
@@ -96,9 +97,7 @@ def _place(path: str) -> tuple[Any, str, str]:
 
 def _of_table(flood: Flood, source: str) -> SourceFiles:
     """The data files of a table, under the name of its snapshot."""
-    from headgate.pipelines.iceberg_table import read_snapshot
-
-    snapshot = read_snapshot(source, flood.source.options)
+    snapshot = read_table(source, flood.source.options)
     if not snapshot.files:
         return SourceFiles(pafs.LocalFileSystem(), snapshot.name, (), named=())
     urls = [file.path.replace("s3a://", "s3://", 1) for file in snapshot.files]

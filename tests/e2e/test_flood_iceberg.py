@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -44,6 +44,9 @@ from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import read_source
+from headgate.pipelines.columns.plain import plain_source
+from headgate.pipelines.columns.plan import Limits
+from headgate.pipelines.columns.source import Source
 from headgate.pipelines.columns.tasks import Spec
 from headgate.pipelines.columns.tasks import records as records_of
 from headgate.pipelines.floods.measure import look
@@ -52,6 +55,7 @@ from headgate.pipelines.floods.spans import span_of
 from headgate.pipelines.iceberg_table import check_tasks, read_snapshot
 from headgate.pipelines.plan import ARROW, Rows, records
 from headgate.pipelines.rows import rows_of
+from headgate.pipelines.session import LazySession
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 
@@ -132,6 +136,46 @@ def test_a_flood_reads_the_pinned_snapshot_and_names_it(spark: SparkSession, bro
     newest = run(replace(flood, topic="newest", options=lake.options, where="n >= 10 and kind = 'k1'"), spark)
     assert newest.snapshot == f"web.events snapshot {lake.second}"
     assert numbers(broker, "newest") == list(range(11, 2 * SNAPSHOT, 2))
+
+
+def test_a_table_of_plain_columns_needs_no_spark(broker: BrokerProcess, lake: Lake) -> None:
+    """Also its files are adopted. They overlap in time, and lie in directories of a column."""
+    usual = Backfill(
+        cluster=f"{HOST}:{broker.grpc_port}", topic="plain", source="web.events", format="iceberg", options=lake.options,
+        key="user", value="kind", event_time="at", partitions=2, verify=True,
+    )  # fmt: skip
+    session = LazySession(lambda: pytest.fail("a session of Spark starts"), "local[2]", {})
+    certificate = run(usual, session)
+    assert certificate.verified and certificate.rows == 2 * SNAPSHOT
+    assert certificate.snapshot == f"web.events snapshot {lake.second}"
+    rows = run(replace(usual, topic="rows", value=None, files="link"), session)
+    assert rows.verified and rows.adopted_rows == 2 * SNAPSHOT
+    read = CLIENTS["confluent"].consume(broker.bootstrap, "rows", range(2))
+    found = sorted((json.loads(one.value or b"") for some in read.values() for one in some), key=lambda one: int(one["n"]))
+    wanted = lake.table.scan().to_arrow().sort_by("n").to_pylist()
+    assert found == [{**one, "at": one["at"].isoformat(timespec="milliseconds").replace("+00:00", "Z")} for one in wanted]
+
+
+def test_a_plain_table_is_the_one_that_spark_finds(spark: SparkSession, lake: Lake) -> None:
+    for value in ("to_json(struct(*))", "kind"):
+        assert_alike(spark, "web.events", lake.options, "user", value)
+
+
+def assert_alike(spark: SparkSession, source: str, options: dict[str, str], key: str, value: str) -> None:
+    flood = Backfill(topic="t", source=source, format="iceberg", options=options, key=key, value=value, event_time="at")
+    assert outcome(lambda: plain_source(flood, Limits())) == outcome(lambda: read_source(flood.rows(spark, 0)))
+
+
+def outcome(made: Callable[[], Source | None]) -> Any:
+    """What decides the records of a source; the kind of an error for one that columns do not read."""
+    try:
+        source = made()
+    except UnlikeError:
+        return UnlikeError
+    assert source is not None
+    query = source.query
+    kinds = {name: query.source[name] for name in query.columns(*query.outputs)}
+    return query.outputs, query.filters, kinds, source.pieces
 
 
 def test_a_plan_counts_the_rows_of_the_snapshot(lake: Lake) -> None:
@@ -272,6 +316,8 @@ def test_rows_are_those_of_the_table_by_the_ids_of_its_columns(spark: SparkSessi
     assert sorted(found, key=lambda one: int(one["n"])) == sorted(
         ({name: one[name] for name in flat if name in one} for one in wanted), key=lambda one: int(one["n"])
     )
+    for name, more in (("person", "later"), ("person", "price"), ("later", "old"), ("id", "n"), ("person", "to_json(struct(*))")):
+        assert_alike(spark, url, {}, name, more)
     # A filter on a column that some files lack, and the event time of one file's directory.
     assert on_columns(read("later", where="later = 'then' and kind in ('ö', '%41')")) == [b"then"] * 2
     with pytest.raises(UnlikeError, match="nested column"):

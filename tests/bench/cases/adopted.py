@@ -1,5 +1,5 @@
-"""Floods that adopt the source's files, and the same ones that write theirs, against Spark's Kafka sink into a real Apache Kafka: the
-whole command and the job. And what the brokers spend to read both topics.
+"""Floods that adopt the source's files, and the same ones that write theirs, against Spark's Kafka sink into a real Apache Kafka:
+the whole command and the job. And what the brokers spend to read both topics.
 
 The source has twenty files in the order of time. Each command runs in a fresh process, the kinds in turn; a consumer then reads all
 partitions of either topic. CPU is that of the broker and of its encoders.
