@@ -7,6 +7,7 @@ size.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -209,8 +210,10 @@ class _PathLook:
             per_row, growth = max(len(text) / max(text.count(b"\n"), 1), 1.0), len(text) / max(stored, 1)
         size = total * growth / self._held
         names = len(files) if format == "csv" and has_header(flood.source.options) else 0
-        rows, exact = max(round(size / per_row - names / self._held), 0), total == 0
-        return [PartitionSize(key=span.key, rows=rows, size_bytes=round(size), exact=exact) for span in self._spans]
+        share = size / per_row - names / self._held
+        # A few lines for many partitions are not nothing.
+        rows, size_bytes = (max(round(one), math.ceil(min(one, 1.0) - 1e-6), 0) for one in (share, size))
+        return [PartitionSize(key=span.key, rows=rows, size_bytes=size_bytes, exact=total == 0) for span in self._spans]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,6 +193,14 @@ def test_lines_are_estimated(tmp_path: Path, name: str, share: int) -> None:
     assert not size.exact and abs(size.rows - 6000 / share) <= 1
 
 
+@pytest.mark.parametrize(("rows", "least"), [(0, 0), (3, 1)])
+def test_a_small_file_for_many_days_is_not_nothing(tmp_path: Path, rows: int, least: int) -> None:
+    pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, rows)]}, pa.schema({"at": pa.string()})), tmp_path / "all.csv")
+    one = flood(source=Source(path=str(tmp_path), format="csv", options=CSV))
+    (size,) = measure(one, spans_of(one.partitions, ["2026-01-01"]), NOW)
+    assert (size.rows, size.size_bytes > 0) == (least, True)
+
+
 @pytest.mark.parametrize("codec", ["gz", "bz2", "zst"])
 def test_compressed_lines_are_estimated(tmp_path: Path, codec: str) -> None:
     with pa.output_stream(tmp_path / f"a.csv.{codec}", compression="detect") as file:
