@@ -11,9 +11,11 @@ from headgate.broker.cluster.edits.files import CondemnFiles, ForgetFiles
 from headgate.broker.cluster.edits.gates import TrimGates
 from headgate.broker.cluster.gates import gate_of, is_url, topic_of
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.engine.base.keys import is_of_table
+from headgate.broker.engine.base.keys import folded_by, is_of_table
+from headgate.broker.engine.upkeep.adopted_folds import FOLD_MS_MAX
 from headgate.broker.log.recipe import owner_of
 from headgate.broker.runtime.logging import get_logger
+from headgate.broker.store.interface import ObjectInfo
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
@@ -70,7 +72,7 @@ class FileSweeper:
             if self._engine.clock.doubt is not None:
                 return  # without a certain clock, the age of a file is unknown
             oldest_ms = self._engine.clock.now_ms() - grace_ms
-            old = [found.key for found in objects if found.modified_ms <= oldest_ms]
+            old = [found.key for found in objects if found.modified_ms <= oldest_ms and not self._is_being_folded(found)]
             await self._delete([key for key in old if self._is_nobodys(key, named)])
 
     async def _trim(self, topic_id: uuid.UUID) -> None:
@@ -87,6 +89,14 @@ class FileSweeper:
             return False
         gates = manifest.gates.of(topic_id)
         return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
+
+    def _is_being_folded(self, found: ObjectInfo) -> bool:
+        """True if a broker may still commit this file. What nobody remembers as deleted must not be named any more."""
+        manifest = self._journal.manifest
+        maker = manifest.incarnations.get(folded_by(found.key) or "")
+        if maker is None or maker.sealed or found.key in manifest.superseded:
+            return False
+        return found.modified_ms > self._engine.clock.now_ms() - FOLD_MS_MAX
 
     def _is_read(self, topic_id: uuid.UUID, key: str) -> bool:
         """True if other files have taken the place of this one a short time ago, or the topic's table does not know it yet: readers

@@ -83,17 +83,9 @@ class UnitRows:
         begin, end = self._places[partition]
         return end - begin
 
-    def records(self, wanted: Iterable[int]) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of each of these wanted partitions, in their order: `timestamp` (microseconds), `key`, `value`. A row as JSON is
-        made when it is asked for, `JSON_ROWS` at a time."""
-        table = self._table.take(pa.array(self._rows, pa.int64()))
-        for partition in wanted:
-            begin, end = self._places[partition]
-            for rows in self._made(table.slice(begin, end - begin)):
-                yield partition, rows
-
-    def records_apart(self, partition: int) -> Iterator[pa.Table]:
-        """The same of one partition, in memory of its own: a caller may keep a few rows for long."""
+    def records(self, partition: int) -> Iterator[pa.Table]:
+        """The rows of a wanted partition in their order: `timestamp` (microseconds), `key`, `value`. They have memory of their own,
+        so a caller may keep a few rows for long. A row as JSON is made when it is asked for, `JSON_ROWS` at a time."""
         begin, end = self._places[partition]
         yield from self._made(self._table.take(pa.array(self._rows[begin:end], pa.int64())))
 
@@ -141,7 +133,7 @@ def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[mem
     del data
     for one in unit.wanted:
         offset = one.base_offset
-        for _, rows in decoded.records([one.partition]):
+        for rows in decoded.records(one.partition):
             yield from encode_batches(rows, offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec))
             offset += rows.num_rows
 

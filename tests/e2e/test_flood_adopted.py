@@ -7,6 +7,7 @@ left of a flood that was interrupted or killed. A mismatch means that a topic lo
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import os
@@ -14,35 +15,43 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from pyiceberg.catalog import load_catalog
 
+from headgate.broker.client import Admin
 from headgate.broker.log.partitioner import partition_for_key
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.part import Part
 from headgate.pipelines.session import LazySession
 from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
 from tests.e2e.test_flood_ended import read_until
-from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.s3_server import S3Server
 from tests.support.signals import python
 
 FILES, ROWS = 4, 3000
 ALLOWED = "history_unreadable"
+FAST = {"HEADGATE_GATE_FILE_GRACE_MS": "1000", "HEADGATE_OFFLINE_CHECK_INTERVAL_MS": "500"}
+VIEW = {"history.fold": "never", "offline.after.ms": "0"}
+"""A topic whose adopted files are folded as soon as it may."""
 
 pytestmark = pytest.mark.timeout(300)
 
 
-def write(path: Path, *, files: int = FILES, rows: int = ROWS, together: bool = False) -> Path:
-    """Files that follow one another in time, each row with a time of its own; `together`: each has the whole time."""
+def write(path: Path, *, files: int = FILES, rows: int = ROWS, together: bool = False, width: int = 40) -> Path:
+    """Files that follow one another in time, each row with a time of its own; `together`: each has the whole time. `width`: bytes
+    of a value."""
     arrow: Any = pa
     path.mkdir(parents=True)
     for number in range(files):
@@ -52,7 +61,7 @@ def write(path: Path, *, files: int = FILES, rows: int = ROWS, together: bool = 
                 "at": arrow.array([1_700_000_000_000_000 + row * 1000 for row in numbers], pa.timestamp("us", "UTC")),
                 "id": arrow.array(numbers, pa.int64()),
                 "user": [f"user-{row * 7 % 101}" for row in numbers],
-                "payload": arrow.array([None if row % 11 == 0 else b"%040d" % row for row in numbers], pa.binary()),
+                "payload": arrow.array([None if row % 11 == 0 else b"%0*d" % (width, row) for row in numbers], pa.binary()),
             }
         )
         pq.write_table(table, path / f"{number}.parquet", row_group_size=1000)
@@ -62,7 +71,7 @@ def write(path: Path, *, files: int = FILES, rows: int = ROWS, together: bool = 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     place = tmp_path_factory.mktemp("adopted")
-    with BrokerProcess(place / "store", place / "broker.log", env={"HEADGATE_GATE_FILE_GRACE_MS": "1000"}) as one:
+    with BrokerProcess(place / "store", place / "broker.log", env=FAST) as one:
         one.start()
         yield one
     one.check_output(allowed=ALLOWED)
@@ -206,6 +215,71 @@ def test_parts_of_files_by_time_and_readers_by_reference(broker: BrokerProcess, 
     assert said == {"n": FILES * ROWS, "v": len(values), "s": sum(map(len, values)), "m": last}
 
 
+def fold(broker: BrokerProcess, topic: str) -> None:
+    """Let the adopted rows of a topic become folded files."""
+
+    async def ask() -> None:
+        async with Admin(cluster(broker)) as admin:
+            await admin.alter_topic_config(topic, {"history.fold": "offline"})
+
+    asyncio.run(ask())
+
+
+def opened(pid: int) -> set[str]:
+    """The names of the files that a process has open; none if it has ended."""
+    found = set()
+    with suppress(OSError):
+        for one in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(one.readlink().name)
+    return found
+
+
+def until(broker: BrokerProcess, what: Callable[[], object]) -> None:
+    while not what():
+        broker.check_alive()
+        time.sleep(0.001)
+
+
+def test_folds_that_are_killed_lose_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The process of the fold is killed while it has the last file open, or later; the broker when the first file is written."""
+    source = write(tmp_path / "events", files=3, rows=6_000, width=4000)
+    create(broker, "folded", **VIEW)
+    code, _, errors = flood(broker, "folded", source, "--files", "link", "again")
+    assert code == 0, errors
+    shutil.rmtree(source)
+    wanted = content(read(broker, "folded"))
+    place = max(Path(broker.store).glob("topics/*"), key=lambda one: one.stat().st_mtime_ns)
+    kept, made = lambda: [*place.glob("data/adopted/*")], lambda: [*place.glob("data/partition=*/offset=*")]
+    assert len(kept()) == 4
+    fold(broker, "folded")
+
+    def is_late() -> bool:
+        last = {one.name for one in kept() if one.name.endswith("2.parquet")}
+        return any(opened(pid) & last for pid in broker.children("offline_process"))
+
+    until(broker, lambda: made() or is_late())
+    broker.kill_children("offline_process")
+    until(broker, made)
+    broker.kill()
+    broker.start()
+    assert content(read(broker, "folded")) == wanted
+    until(broker, lambda: not kept())
+    assert content(read(broker, "folded")) == wanted
+    said = headgate(broker, "store", "check", "--deep", "--store", str(broker.store))
+    assert "whole: " in said, said
+    table = load_catalog("headgate", type="rest", uri=f"http://{HOST}:{broker.http_port}/iceberg").load_table(
+        ("headgate", "folded")
+    )
+    rows = table.scan(selected_fields=("partition", "offset", "key", "value")).to_arrow().sort_by("offset")
+    for number, part in wanted.items():
+        mine = rows.filter(pc.equal(rows.column("partition"), number))
+        assert mine.column("offset").to_pylist() == list(range(len(part)))
+        assert [*zip(mine.column("key").to_pylist(), mine.column("value").to_pylist(), strict=True)] == [one[1:] for one in part]
+    assert json.loads(table.properties["headgate.offsets"]) == {str(number): [[0, len(part)]] for number, part in wanted.items()}
+    until(broker, lambda: len(made()) <= 2 * PARTITIONS)
+
+
 def test_a_source_that_is_written_over_is_not_served(broker: BrokerProcess, tmp_path: Path) -> None:
     source = write(tmp_path / "events")
     code, _, errors = flood(broker, "over", source, "--files", "link", "--json")
@@ -295,10 +369,11 @@ def test_files_of_a_bucket_are_copied_within_it(s3_server: S3Server, tmp_path: P
     client = boto3.client("s3", endpoint_url=s3_server.endpoint, region_name="us-east-1", **keys)
     for file in sorted(source.iterdir()):
         client.put_object(Bucket=bucket, Key=f"lake/{file.name}", Body=file.read_bytes())
-    env = {**s3_server.environment, "AWS_ENDPOINT_URL": s3_server.endpoint}
+    env = {**s3_server.environment, "AWS_ENDPOINT_URL": s3_server.endpoint, **FAST}
     with BrokerProcess(store, tmp_path / "broker.log", env=env) as one:
         one.start()
-        code, said, errors = flood(one, "copied", f"s3://{bucket}/lake/", "--files", "auto", "--verify", "--json", **env)
+        create(one, "copied", **VIEW)
+        code, said, errors = flood(one, "copied", f"s3://{bucket}/lake/", "--files", "auto", "--verify", "--json", "again", **env)
         assert code == 0, errors
         assert json.loads(said)["adopted_rows"] == FILES * ROWS
         wanted = content(read(one, "copied"))
@@ -308,4 +383,12 @@ def test_files_of_a_bucket_are_copied_within_it(s3_server: S3Server, tmp_path: P
         one.start()
         assert content(read(one, "copied")) == wanted
         assert sum(map(len, wanted.values())) == FILES * ROWS and set(wanted) == set(range(PARTITIONS))
+        fold(one, "copied")
+
+        def kept() -> bool:
+            keys = client.list_objects_v2(Bucket=bucket, Prefix="store/topics/").get("Contents", [])
+            return any("/adopted/" in key["Key"] for key in keys)
+
+        until(one, lambda: not kept())
+        assert content(read(one, "copied")) == wanted
     one.check_output()

@@ -72,7 +72,7 @@ def file_of(some: Sequence[Row] | pa.Table, group_rows: int = 1 << 20, **options
 def unit_rows(groups: Iterable[Group], shape: Shape, partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
     """The rows of each wanted partition in a unit."""
     decoded = UnitRows(groups, shape, partitions, wanted)
-    return [pa.concat_tables([rows for _, rows in decoded.records([one])]) for one in wanted]
+    return [pa.concat_tables(decoded.records(one)) for one in wanted]
 
 
 def footer_of(data: bytes) -> bytes:

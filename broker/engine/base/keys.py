@@ -41,6 +41,8 @@ MADE_BY_OWNER = -1
 _PART_OF_CHUNK = re.compile(r"[0-9]{20}(?:\.index|(?:\.index|\.fold)-([0-9]{1,19})-.+)?")
 """Names of a chunk, its index and its folds in a WAL, with the leader epoch of their maker."""
 _TABLE_METADATA = re.compile(r"([0-9]{20})\.metadata\.json")
+_FOLDED = re.compile(r"offset=[0-9]{20}-[0-9]{1,19}-(.+)-[0-9]+a?\.parquet")
+"""Names of folded files, with the incarnation in `maker`."""
 _PRODUCERS = "producers-"
 
 
@@ -98,6 +100,12 @@ def folded_file(topic_id: uuid.UUID, partition: int, name: str) -> str:
 def is_folded(key: str) -> bool:
     """True for a file below a topic's prefix that a fold made."""
     return key.rsplit("/", 1)[1].startswith("offset=")
+
+
+def folded_by(key: str) -> str | None:
+    """The incarnation that made a folded file; None for any other key."""
+    found = _FOLDED.fullmatch(key.rsplit("/", 1)[1])
+    return None if found is None else found[1]
 
 
 def topic_prefix(topic_id: uuid.UUID) -> str:

@@ -15,6 +15,7 @@ from headgate.broker.engine.base import keys
 from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.upkeep.adopted_folds import (
+    FOLD_MS_MAX,
     JOB_BYTES,
     RECIPE_ITSELF,
     AdoptedJob,
@@ -153,6 +154,7 @@ class AdoptedFolder:
     async def _fold(self, job: AdoptedJob) -> int:
         path = job.parts[0].extent.path
         aside = self._aside.setdefault(path, _Aside(0.0))
+        began_s = self._life.clock.monotonic()
         try:
             result = await self._worker.fold_adopted(job)
         except RetryError as error:
@@ -164,6 +166,8 @@ class AdoptedFolder:
         if result.retry:
             raise RetryError(Reason.STORE_UNAVAILABLE, result.retry)
         aside.deaths = 0
+        if self._life.clock.monotonic() - began_s > FOLD_MS_MAX / 2000:
+            result = AdoptedResult(stuck=[StuckUnit(RECIPE_ITSELF, 0, "the fold took too long: its files may be swept")])
         done = await self._commit_all(job, result)
         self._judge(job, result, aside, done)
         return done

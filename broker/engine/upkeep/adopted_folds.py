@@ -26,6 +26,9 @@ JOB_BYTES = 2 << 30
 """Decoded bytes of the units of one job: the work that is lost when its process dies. Most recipes of floods have half of that."""
 JOB_PARTS = 2000
 """Adopted extents of one job. Each has a file in the making; above it, units are decoded again for the next ones."""
+FOLD_MS_MAX = 3600 * 1000
+"""Age in ms up to which the files of a fold are kept for its edit, however short `gate_file_grace_ms` is. A fold that took half as
+long is not committed."""
 RECIPE_ITSELF = -1
 """Stands for a unit where the recipe cannot be read."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -41,6 +41,18 @@ HELD_BYTES = 192 << 20
 smaller, and merged later."""
 
 
+ROWS_ERRORS = (InvalidError, CorruptError, pa.ArrowException, OSError, ValueError)
+"""What rows raise that are not as they were counted, or cannot be made."""
+
+
+class _UnitError(Exception):
+    """A row of a unit could not be made when some rows before it were written already."""
+
+    def __init__(self, number: int, rows: int, error: Exception) -> None:
+        super().__init__(str(error))
+        self.stuck = StuckUnit(number, rows, f"{error}. unit=`{number}`")
+
+
 class _Rows(NamedTuple):
     """The rows [base_offset, end_offset) of an extent that lie in one unit."""
 
@@ -59,10 +71,17 @@ async def fold_adopted(store: Store, job: AdoptedJob) -> AdoptedResult:
 
     A unit whose file is missing or not as it was counted stays where it is, with the rows of all partitions.
     """
-    try:
-        return await _Fold(store, job).run()
-    except RetryError as error:
-        return AdoptedResult(retry=error.message)
+    found: list[StuckUnit] = []
+    while True:
+        try:
+            result = await _Fold(store, job).run()
+            return replace(result, stuck=[*found, *result.stuck])
+        except _UnitError as error:
+            # Again, without it. The files are written over.
+            found.append(error.stuck)
+            job = replace(job, skipped=[*job.skipped, error.stuck.number])
+        except RetryError as error:
+            return AdoptedResult(retry=error.message)
 
 
 class _Fold:
@@ -73,6 +92,8 @@ class _Fold:
         self._footers: OrderedDict[int, bytes] = OrderedDict()
         """Of files by number, those of the last unit."""
         self._stuck: list[StuckUnit] = []
+        self._held_bytes = 0
+        """At least what is held by all parts."""
 
     async def run(self) -> AdoptedResult:
         try:
@@ -96,17 +117,32 @@ class _Fold:
                 for one in rows:
                     await one.part.keep(one)
             else:
-                await self._add(rows, tables or {})
+                await self._add(number, rows, tables or {})
             # On a broker's own loop, other work gets its turn.
             await asyncio.sleep(0)
         folded = [made for part in self._parts if (made := await part.finish()) is not None]
         return AdoptedResult(parts=folded, stuck=self._stuck, units=decoded, more=more)
 
-    async def _add(self, rows: Sequence[_Rows], tables: dict[int, Iterator[pa.RecordBatch]]) -> None:
+    async def _add(self, number: int, rows: Sequence[_Rows], tables: dict[int, Iterator[pa.RecordBatch]]) -> None:
         for one in rows:
-            await one.part.add(one, tables.pop(one.part.extent.partition, ()))
-        while sum(part.held_bytes for part in self._parts) > HELD_BYTES:
-            await max(self._parts, key=lambda part: part.held_bytes).complete()
+            try:
+                for table in tables.pop(one.part.extent.partition, ()):
+                    before = one.part.held_bytes
+                    await one.part.add(one, table)
+                    self._held_bytes += one.part.held_bytes - before
+                    if self._held_bytes > HELD_BYTES:
+                        await self._complete_largest()
+            except ROWS_ERRORS as error:
+                raise _UnitError(number, sum(some.share.rows for some in rows), error) from error
+            one.part.passed(one)
+
+    async def _complete_largest(self) -> None:
+        """Write files until little is held."""
+        largest = sorted(self._parts, key=lambda part: part.held_bytes)
+        self._held_bytes = sum(part.held_bytes for part in largest)
+        while self._held_bytes > HELD_BYTES - HELD_BYTES // 8:
+            self._held_bytes -= largest[-1].held_bytes
+            await largest.pop().complete()
 
     async def _recipe(self) -> tuple[Recipe, dict[int, list[_Rows]]]:
         """The recipe, and the rows of the job in each unit. Raises InvalidError, CorruptError."""
@@ -138,7 +174,7 @@ class _Fold:
             made = {one.part.extent.partition: _folded(rows, one) for one in wanted}
             # Rows as JSON are larger than what was decoded: they are made when they are written.
             return made if recipe.row else {partition: iter(list(some)) for partition, some in made.items()}
-        except (InvalidError, CorruptError, FatalError, pa.ArrowException, OSError, ValueError) as error:
+        except (FatalError, *ROWS_ERRORS) as error:
             if isinstance(error, FatalError) and error.reason not in (Reason.STORE_MISCONFIGURED, Reason.INVALID_REQUEST):
                 raise
             paths = ", ".join(recipe.files[file].path for file in files)
@@ -171,7 +207,7 @@ def _folded(rows: UnitRows, one: _Rows) -> Iterator[pa.RecordBatch]:
     part = one.part.job_part
     offset = one.base_offset
     # In memory of its own: a partition with few rows waits for many units before its row group is complete.
-    for table in rows.records_apart(part.extent.partition):
+    for table in rows.records(part.extent.partition):
         yield read_rows(table, part.extent.partition, offset, part.log_start, part.cuts)
         offset += table.num_rows
 
@@ -208,17 +244,26 @@ class _Part:
         assert self._writer is not None, "something is held"
         await self._writer.complete()
 
-    async def add(self, rows: _Rows, tables: Iterable[pa.RecordBatch]) -> None:
-        """Write the rows of the next unit, those that are left."""
+    async def add(self, rows: _Rows, table: pa.RecordBatch) -> None:
+        """Write some rows of the next unit, those that are left."""
+        writer = self._begin(rows)
+        if table.num_rows:
+            # First: a file that is completed by these rows has their offsets, and no others.
+            writer.reached(int(table.column("offset")[-1].as_py()) + 1, self._filled_ms)
+            await writer.add(table)
+
+    def passed(self, rows: _Rows) -> None:
+        """All rows of the next unit were written."""
+        self._begin(rows).reached(rows.end_offset, self._filled_ms)
+        assert self._run is not None
+        self._run.add(rows)
+
+    def _begin(self, rows: _Rows) -> FileWriter:
+        """The writer for a unit."""
         if self._writer is None or self._run is None:
             self._writer = FileWriter(self._store, self._origin, self.first(rows.base_offset))
             self._run = _Piece(rows.base_offset)
-        self._run.add(rows)
-        # First: a file that is completed by these rows has their offsets.
-        self._writer.reached(rows.end_offset, self._filled_ms)
-        for table in tables:
-            if table.num_rows:
-                await self._writer.add(table)
+        return self._writer
 
     async def keep(self, rows: _Rows) -> None:
         """Leave the rows of the next unit where they are."""

@@ -187,6 +187,9 @@ def _judge_history(found: ObjectInfo, manifest: Manifest, topic_id: uuid.UUID, o
         return Judged(found, kind, Standing.IN_PROGRESS, "a fold replaced it, and readers may still read it", topic.name)
     if found.modified_ms > oldest_ms:
         return Judged(found, kind, Standing.IN_PROGRESS, "nothing names it yet, and it is new", topic.name)
+    maker = manifest.incarnations.get(keys.folded_by(found.key) or "")
+    if replaced_ms is None and maker is not None and not maker.sealed:
+        return Judged(found, kind, Standing.IN_PROGRESS, f"broker {maker.broker_id} made it, and may still commit it", topic.name)
     return Judged(found, kind, Standing.LEFT_OVER, "nothing names it", topic.name)
 
 

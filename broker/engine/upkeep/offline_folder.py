@@ -28,6 +28,8 @@ LOOK_PARTITIONS = 500
 """Partitions that are looked at in one turn of the loop: less than a millisecond while none is due."""
 COMMIT_FOLDS = 64
 """Folds of one commit. The edits of many small partitions then cost one write to the store."""
+COMMIT_S = 60.0
+"""Time in seconds after which folds are committed: files that nothing names are kept for `FOLD_MS_MAX` only."""
 COMMIT_EXTENTS = 4000
 """Replaced extents from which folds are committed: half a megabyte of edits."""
 TRIES = 3
@@ -146,11 +148,13 @@ class OfflineFolder:
         while True:
             committed = 0
             ready: list[FoldToFiles] = []
+            begun_s = self._life.clock.monotonic()
             async for fold in self.fold_each():
                 ready.append(fold)
-                if len(ready) == COMMIT_FOLDS or sum(len(one.parts) for one in ready) >= COMMIT_EXTENTS:
+                late = self._life.clock.monotonic() - begun_s > COMMIT_S
+                if late or len(ready) == COMMIT_FOLDS or sum(len(one.parts) for one in ready) >= COMMIT_EXTENTS:
                     committed += await self.commit(ready)
-                    ready = []
+                    ready, begun_s = [], self._life.clock.monotonic()
             committed += await self.commit(ready)
             if not committed and not self._end.is_set():
                 # One recipe at a time: it takes seconds, and other records that are due by then come first.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 from uuid import UUID
 
 from msgspec.structs import replace
+from pyarrow import array
 
+from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResult
+from headgate.broker.engine.upkeep.adopted_work import fold_adopted
 from headgate.broker.engine.upkeep.offline import choose
 from headgate.broker.groups.shard import Shard
+from headgate.broker.log.adopted import UnitRows
+from headgate.broker.log.recipe import decode_recipe
 from headgate.broker.runtime.errors import Reason
+from headgate.broker.store.interface import Store
 from headgate.broker.transactions.records import Transaction
 
 
@@ -200,6 +206,36 @@ def _unstable_folds() -> Mapping[str, object]:
     return {**always, "headgate.broker.engine.upkeep.offline_folder.choose": unbounded}
 
 
+def _early_pins() -> Mapping[str, object]:
+    """A fold deletes the files that a recipe keeps when it has written its own, before its edit is committed."""
+
+    async def hasty(store: Store, job: AdoptedJob) -> AdoptedResult:
+        result = await fold_adopted(store, job)
+        path = job.parts[0].extent.path
+        for file in decode_recipe(await store.get(path)).files:
+            await store.delete(file.path)
+        return result
+
+    return {**ALWAYS_ADOPTED, "headgate.broker.engine.upkeep.offline_work.fold_adopted": hasty}
+
+
+def _foreign_rows() -> Mapping[str, object]:
+    """A reader of adopted files counts the rows of other partitions."""
+
+    def from_the_end(self: UnitRows, partition: int) -> Iterator[Any]:
+        begin, end = self._places[partition]
+        yield self._table.take(array(self._rows[::-1][begin:end].copy()))
+
+    # Without folds: these would write the wrong rows down.
+    always = {**ALWAYS_ADOPTED, "headgate.broker.testing.simulation.scenario.FOLDING_RATE": 0.0}
+    return {**always, "headgate.broker.log.adopted.UnitRows.records": from_the_end}
+
+
+ALWAYS_ADOPTED = {
+    "headgate.broker.testing.simulation.scenario.HISTORY_RATE": 1.0,
+    "headgate.broker.testing.simulation.scenario.ADOPTING_RATE": 1.0,
+    "headgate.broker.testing.simulation.scenario.FOLDING_RATE": 1.0,
+}
 ALWAYS_TRANSACTIONS = {"headgate.broker.testing.simulation.scenario.TRANSACTIONS_RATE": 1.0}
 
 
@@ -270,6 +306,8 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-proof": _no_proof,
     "forgotten-files": _forgotten_files,
     "late-folds": _late_folds,
+    "early-pins": _early_pins,
+    "foreign-rows": _foreign_rows,
     "folded-aborts": _folded_aborts,
     "unstable-folds": _unstable_folds,
     "forgiving-coordinator": _forgiving_coordinator,

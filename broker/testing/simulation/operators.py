@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -158,11 +158,16 @@ class Planner:
 
 
 class Historian:
-    """A history job: opens gates, uploads files and fills; sometimes it gives up or dies half-way."""
+    """A history job: opens gates, uploads files and fills; sometimes it gives up or dies half-way.
 
-    def __init__(self, world: World, put: Callable[[str, bytes], None]) -> None:
+    Args:
+        adopts: decides for each gate whether it adopts files with rows of all partitions, or writes files of its own.
+    """
+
+    def __init__(self, world: World, put: Callable[[str, bytes], None], adopts: Callable[[], bool]) -> None:
         self._world = world
         self._put = put
+        self._adopts = adopts
 
     async def run(self) -> None:
         world, random = self._world, self._world.random
@@ -189,55 +194,37 @@ class Historian:
             await self._ask("release", "t", gate_id)
         if end != "fill":
             return
-        files = [
-            one
-            for window in gate.windows
-            if window.end_offset > window.base_offset
-            for one in self._upload(topic.id, gate_id, window)
-        ]
+        values = {}
+        for window in gate.windows:
+            if window.end_offset > window.base_offset and (some := self._values(topic.id, gate_id, window)):
+                values[window.partition] = some
+        files = self._upload(topic.id, gate_id, gate.windows, values)
         await asyncio.sleep(random.random())
         for _ in range(random.randint(1, 2)):
             filled = await self._ask("fill", "t", gate_id, files)
             world.ledger.told_filled.add((topic.id, gate_id))
             world.trace("historian", "filled", gate_id, filled.rows)
 
-    def _upload(self, topic_id: bytes, gate_id: str, window: GateWindow) -> list[ParquetExtent]:
-        """The files of one partition, sometimes with fewer rows than the window has room for."""
-        import pyarrow as pa
-
-        from headgate.broker.log.parquet import write_extent_file
-
-        world = self._world
+    def _values(self, topic_id: bytes, gate_id: str, window: GateWindow) -> list[bytes]:
+        """The values of one partition, sometimes fewer than the window has room for."""
         base = window.base_offset
-        end = window.end_offset - world.random.choice((0, 0, 1))
-        if end <= base:
-            return []
+        end = window.end_offset - self._world.random.choice((0, 0, 1))
         values = [b"history-%s-%d-%d" % (gate_id.encode(), window.partition, offset) for offset in range(base, end)]
-        written = write_extent_file(
-            pa.table(
-                {
-                    "timestamp": pa.array([1_500_000_000_000] * len(values), pa.int64()),
-                    "key": pa.array([None] * len(values), pa.binary()),
-                    "value": pa.array(values, pa.binary()),
-                }
-            )
-        )
-        path = f"topics/{topic_id.hex()}/data/partition={window.partition}/{gate_id}-{next(world.values)}.parquet"
-        self._put(path, bytes(written.data))
-        history = world.ledger.history.setdefault((topic_id, window.partition), {})
+        history = self._world.ledger.history.setdefault((topic_id, window.partition), {})
         history.update((offset, (gate_id, value)) for offset, value in enumerate(values, base))
+        return values
+
+    def _upload(
+        self, topic_id: bytes, gate_id: str, windows: Sequence[GateWindow], values: Mapping[int, list[bytes]]
+    ) -> list[ParquetExtent]:
+        from headgate.broker.testing.simulation import lake
+
+        if values and self._adopts():
+            self._world.trace("historian", "adopts", gate_id)
+            return lake.adopt(topic_id, gate_id, next(self._world.values), windows, values, self._put)
         return [
-            ParquetExtent(
-                partition=window.partition,
-                base_offset=base,
-                end_offset=end,
-                leader_epoch=-1,
-                path=path,
-                size_bytes=len(written.data),
-                footer_crc32c=written.footer_crc32c,
-                timestamp_min_ms=written.timestamp_min_ms,
-                timestamp_max_ms=written.timestamp_max_ms,
-            )
+            lake.write(topic_id, gate_id, next(self._world.values), windows[partition], some, self._put)
+            for partition, some in values.items()
         ]
 
     async def _ask(self, *args: Any) -> Any:

@@ -24,7 +24,7 @@ from headgate.broker.cluster.manifest_format import decode_edits
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.engine.base import keys
 from headgate.broker.runtime.config import Settings
-from headgate.broker.runtime.errors import RetryError
+from headgate.broker.runtime.errors import CorruptError, InvalidError, RetryError
 from headgate.broker.testing.simulation.clients import World, add_member, records_of
 from headgate.broker.testing.simulation.faults import QUIET_S, Nemesis
 from headgate.broker.testing.simulation.fleet import EXTRA_MAX, Fleet
@@ -45,6 +45,10 @@ JUMPING_RATE = 0.08
 """Share of the seeds in which only clocks jump. In other seeds, a jump seldom meets the events that make it matter."""
 FOLDING_RATE = 0.25
 """Share of the seeds in which records become Parquet files as soon as they are listed."""
+HISTORY_RATE = 0.25
+"""Share of the seeds in which a job loads history."""
+ADOPTING_RATE = 0.5
+"""Share of its gates that it fills with adopted files."""
 TRANSACTIONS_RATE = 0.25
 """Share of the seeds with transactional producers."""
 RETENTION_MS = 3_600_000
@@ -175,6 +179,29 @@ def _owner(path: str) -> tuple[Any, str]:
         return getattr(importlib.import_module(module), owner), name
 
 
+def _settings(random: Random, *, jumps: bool, folds: bool) -> Settings:
+    """The settings of a seed's brokers."""
+    return dataclasses.replace(
+        Settings(),
+        wal_fsync="interval",
+        wal_chunk_bytes=random.choice((3_000, 20_000, 1 << 20)),
+        wal_checkpoint_chunks=random.choice((1, 3, 20)),
+        wal_checkpoint_interval_ms=random.choice((20, 500, 30_000)),
+        wal_flush_interval_ms=random.choice((5, 40, 250)),
+        wal_flush_bytes=random.choice((1_000, 1 << 20)),
+        wal_inflight_puts_max=random.choice((1, 2, 4)),
+        tail_bytes=random.choice((20_000, 1 << 20)),
+        cluster_lease_ttl_ms=random.choice((1_000, 3_000)),
+        cluster_member_timeout_ms=random.choice((1_500, 2_000)),
+        retention_check_interval_ms=500 if jumps else random.choice((500, 2_000, 60_000)),
+        offline_check_interval_ms=100 if folds else 30_000,
+        gate_file_grace_ms=1_000 if folds else Settings().gate_file_grace_ms,
+        producer_id_expiration_ms=EXPIRATION_MS,
+        offsets_topic_num_partitions=1,
+        transaction_topic_num_partitions=2,
+    )
+
+
 class Scenario:
     """One seed's cluster, clients, faults and checks."""
 
@@ -195,25 +222,10 @@ class Scenario:
         jumps = random.random() < JUMPING_RATE
         append = jumps or random.random() < 0.4
         # Drawn apart, so that the other draws of a seed stay as they are.
-        self.folds = Random(repr(random.getstate()[1][:4])).random() < FOLDING_RATE
-        settings = dataclasses.replace(
-            Settings(),
-            wal_fsync="interval",
-            wal_chunk_bytes=random.choice((3_000, 20_000, 1 << 20)),
-            wal_checkpoint_chunks=random.choice((1, 3, 20)),
-            wal_checkpoint_interval_ms=random.choice((20, 500, 30_000)),
-            wal_flush_interval_ms=random.choice((5, 40, 250)),
-            wal_flush_bytes=random.choice((1_000, 1 << 20)),
-            wal_inflight_puts_max=random.choice((1, 2, 4)),
-            tail_bytes=random.choice((20_000, 1 << 20)),
-            cluster_lease_ttl_ms=random.choice((1_000, 3_000)),
-            cluster_member_timeout_ms=random.choice((1_500, 2_000)),
-            retention_check_interval_ms=500 if jumps else random.choice((500, 2_000, 60_000)),
-            offline_check_interval_ms=100 if self.folds else 30_000,
-            producer_id_expiration_ms=EXPIRATION_MS,
-            offsets_topic_num_partitions=1,
-            transaction_topic_num_partitions=2,
-        )
+        apart = Random(repr(random.getstate()[1][:4]))
+        self.folds = apart.random() < FOLDING_RATE
+        self.adopts = lambda: apart.random() < ADOPTING_RATE
+        settings = _settings(random, jumps=jumps, folds=self.folds)
         self.replicated = not jumps and random.random() < 0.3
         self.retention_ms = RETENTION_MS if jumps else random.choice((RETENTION_MS, 10**12))
         scene = Scene(
@@ -264,8 +276,8 @@ class Scenario:
         if random.random() < 0.25:
             self.world.spawn(Planner(self.world, self.fleet.count + random.randint(1, EXTRA_MAX)).run(), "planner")
         historian = None
-        if random.random() < 0.25:
-            historian = self.world.spawn(Historian(self.world, self._upload).run(), "historian")
+        if random.random() < HISTORY_RATE:
+            historian = self.world.spawn(Historian(self.world, self._upload, self.adopts).run(), "historian")
         if random.random() < 0.5:
             add_member(self.world)
         if self.payments is not None:
@@ -365,6 +377,10 @@ class Scenario:
                 self._read_error = error
                 await asyncio.sleep(0.1)
                 continue
+            except (InvalidError, CorruptError) as error:
+                if log.closed is not None or offset < log.log_start:
+                    continue
+                raise Violation("acked records are there", f"records cannot be read. offset=`{offset}` {error.message}") from error
             if not slices and self.ledger.windows:
                 break  # the log ends with an unfilled window
             if not slices and offset >= log.log_start:

@@ -24,11 +24,12 @@ from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep import adopted_folder, adopted_work, file_writer
 from headgate.broker.engine.upkeep.adopted_folds import keeper
 from headgate.broker.engine.upkeep.inspection import check_store
+from headgate.broker.engine.upkeep.merging import MERGE_FILES
 from headgate.broker.log import adopted as log_adopted
 from headgate.broker.log.adopted import UnitRows
 from headgate.broker.log.records import Record
 from headgate.broker.runtime.clock import ManualClock
-from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.grpc.layout import layout
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
@@ -120,6 +121,45 @@ async def test_a_unit_is_decoded_once_and_consumers_see_the_same_records(
     await machine.crash(broker)
     broker = await machine.start()
     assert await all_seen(broker) == before and await folded(broker) == 0
+
+
+async def test_rows_as_json_are_made_in_steps(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, decoded: Decoded) -> None:
+    """A file is complete in the middle of a unit, and has the rows of its offsets."""
+    monkeypatch.setattr(file_writer, "FILE_BYTES", 6_000)
+    monkeypatch.setattr(adopted_work, "HELD_BYTES", 15_000)
+    monkeypatch.setattr(log_adopted, "JSON_ROWS", 7)
+    broker = await make_machine("memory").start()
+    here = World(broker, adopted(600, group_rows=60, unit_groups=3))
+    await here.open(config=AT_ONCE)
+    await here.fill(await here.put(replace(here.source.recipe, version=2, value="", row=["payload", "user"])))
+    await broker.engine.delete_records(broker.log("t", 1), 11)
+    before = await all_seen(broker)
+    assert before[0][5][0].value is not None and before[0][5][0].value.startswith(b'{"payload":')
+    assert await folded(broker) == PARTITIONS and len(decoded.units) == len(here.source.units)
+    for number in range(PARTITIONS):
+        made = files(broker, "t", number)
+        assert 2 < len(made) < MERGE_FILES and all(one.dense for one in made)
+    assert await all_seen(broker) == before
+
+    # A row that cannot be made costs its unit alone.
+    other = World(broker, adopted(600, group_rows=60, unit_groups=1))
+    await other.open("u", config=AT_ONCE)
+    await broker.leader.gates.fill("u", "g", await other.put(replace(other.source.recipe, version=2, value="", row=["payload"])))
+    before = [await seen(broker, "u", number) for number in range(PARTITIONS)]
+    made_rows, calls = log_adopted.json_rows, []
+
+    def refuses(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 20:
+            raise InvalidError(Reason.CORRUPT_MESSAGE, "a row is too large")
+        return made_rows(*arguments, **options)
+
+    monkeypatch.setattr(log_adopted, "json_rows", refuses)
+    assert await folded(broker) == PARTITIONS and broker.engine.running.offline.adopted.units_stuck == 1
+    monkeypatch.setattr(log_adopted, "json_rows", made_rows)
+    assert [await seen(broker, "u", number) for number in range(PARTITIONS)] == before
+    left = broker.leader.gates.list_all("u")[0].extents
+    assert len({one.partition for one in left}) == len(left) and sum(one.rows for one in left) == 60
 
 
 @pytest.mark.parametrize("broken", [0, 2, 4])

@@ -165,6 +165,46 @@ async def test_a_merge_that_comes_too_late_changes_nothing(make_machine: MakeMac
     assert await seen(broker) == before[9:]
 
 
+async def test_files_of_a_fold_under_way_are_not_swept(
+    make_machine: MakeMachine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The edit comes late, as that of a broker whose leader does not answer; a short grace period is over meanwhile."""
+    machine = make_machine("memory")
+    broker = await start(machine, 1)
+    await flood(broker, "flood", [50], per_file=10)
+    before = await seen(broker)
+    commit = RoutedCatalog.commit
+
+    async def late_commit(catalog: RoutedCatalog, *edits: Edit) -> None:
+        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+        clock.advance(HOUR_MS // 2)
+        for _ in range(2):
+            await broker.leader.gates.files.sweep(1)
+        await commit(catalog, *edits)
+
+    monkeypatch.setattr(RoutedCatalog, "commit", late_commit)
+    assert await folded(broker) == 1
+    assert await seen(broker) == before
+    # Files of a fold that never came to its edit go in the end, at once if their broker is gone.
+    monkeypatch.setattr(broker.engine.running.offline, "commit", nothing)
+    left = {one.path for one in files(broker)}
+    for number, gone_by in enumerate((2 * HOUR_MS, 1)):
+        await flood(broker, f"more-{number}", [5])
+        await folded(broker)
+        assert await objects(broker) > left | {one.path for gate in broker.leader.gates.list_all("t") for one in gate.extents}
+        if number:
+            await machine.crash(broker)
+            broker = await machine.start()
+        clock.advance(gone_by + 1)
+        await broker.leader.tables.write_due()
+        await broker.leader.gates.files.sweep(gone_by)
+        assert await objects(broker) == left | {one.path for gate in broker.leader.gates.list_all("t") for one in gate.extents}
+
+
+async def nothing(*_: object) -> int:
+    return 0
+
+
 async def test_death_at_any_call_of_a_merge_loses_nothing(make_machine: MakeMachine) -> None:
     machine = make_machine("memory")
     broker = await start(machine)
