@@ -119,10 +119,15 @@ class Client(ABC):
         return not self._thread.is_alive()
 
     def _guarded(self) -> None:
+        ended = False
         try:
             self.work()
+            ended = True
         except BaseException as error:  # noqa: BLE001  # the run ends with it: `Verification` looks
             self.failure = error
+        finally:
+            if not ended and self.failure is None:  # a callback of librdkafka raised a KafkaError, which is no exception
+                self.failure = RuntimeError(f"a callback failed. client=`{self.name}`")
 
     @abstractmethod
     def work(self) -> None:
@@ -405,7 +410,8 @@ class Member(Reading):
             # If this query for the position fails, the library queries it itself.
             if place in answers:
                 partition.offset = OFFSET_BEGINNING if answers[place] == NO_POSITION else answers[place]
-        consumer.assign(partitions)
+        # A group of KIP-848 is told of what is added; the other kind, of everything.
+        (consumer.incremental_assign if self.protocol == "consumer" else consumer.assign)(partitions)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit(consumer)

@@ -32,8 +32,6 @@ OPTIONS = (
     "6",
     "--patience",
     "2m",
-    "--settle",
-    "30s",
     "--topic-config",
     f"retention.ms={RETENTION_MS}",
     "--topic-config",
@@ -71,6 +69,7 @@ def live(
     with_transactions: bool = False,
     with_floods: bool = False,
     settings: Mapping[str, str] | None = None,
+    settle_s: int = 30,
 ) -> dict[str, Any]:
     """Run one life with these faults, in this order. Returns the verifier's page.
 
@@ -80,6 +79,7 @@ def live(
         with_transactions: whether transactions run beside the faults.
         with_floods: whether each fault occurs in the middle of a flood by Spark.
         settings: of the brokers, by the names of environment variables.
+        settle_s: longest wait for acknowledged records to appear, seconds. A life that loses some waits that long.
 
     Raises AssertionError if brokers or partitions do not come back, a broker ends without a valid reason, or its output shows a
     crash.
@@ -112,7 +112,7 @@ def live(
         brokers = Brokers(make, store, env=env, network=network)
         brokers.may_end = may_end
         brokers.start()
-        verifier = opened.enter_context(Verifier(brokers.bootstrap, directory / "history", *OPTIONS))
+        verifier = opened.enter_context(Verifier(brokers.bootstrap, directory / "history", *OPTIONS, "--settle", f"{settle_s}s"))
         verifier.acknowledges()
         floods = Floods(brokers, directory / "sources", draw) if with_floods else None
         if floods is not None:

@@ -45,6 +45,6 @@ def test_floods_under_faults(tmp_path: Path, report: Report) -> None:
 @pytest.mark.needs_mount
 def test_a_power_loss_takes_what_was_acked_before_it_was_on_the_disk(tmp_path: Path, report: Report) -> None:
     settings = {"HEADGATE_WAL_FSYNC": "never"}
-    page = live(tmp_path / "life", ["power"], random.Random(1), report, on_device=True, settings=settings)
+    page = live(tmp_path / "life", ["power"], random.Random(1), report, on_device=True, settings=settings, settle_s=2)
     assert page["verdict"] == "wrong" and page["errors"]["lost"] > 0, page["summary"]
     shutil.rmtree(tmp_path / "life")  # the image of a wrong life is kept, and this one had to be wrong

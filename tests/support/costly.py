@@ -87,61 +87,56 @@ class Costly:
 
 
 class _Maker:
+    """Makes messages of one API's version. The schema is read once; each of its structs and fields becomes a function."""
+
     def __init__(self, api: Served, version: int, long: tuple[str, ...], inner: int, known: bool) -> None:
-        self.api = api
         self.version = version
         self.long = long
         self.inner = inner
         self.known = known
+        self.count = 0
+        self.numbers = itertools.count()
         self.module = message_module(f"{api.name}Request")
-        self.root = LOADED[f"{api.name}Request"][0].root
+        self._made = self._struct(LOADED[f"{api.name}Request"][0].root, ())
 
     def make(self, count: int) -> Any:
         self.count = count
         self.numbers = itertools.count()
-        return self._struct(self.root, ())
+        return self._made()
 
-    def _struct(self, struct_: Struct, path: tuple[str, ...]) -> Any:
-        values = {
-            field.name: self._field(field, (*path, field.name))
-            for field in struct_.fields
-            if self.version in field.versions and field.tag is None
-        }
-        return getattr(self.module, struct_.name)(**values)
+    def _struct(self, struct_: Struct, path: tuple[str, ...]) -> Callable[[], Any]:
+        kind, constants, varying = getattr(self.module, struct_.name), {}, {}
+        for field in struct_.fields:
+            if self.version in field.versions and field.tag is None:
+                if not field.array and field.name in VALUES:
+                    value = VALUES[field.name]
+                    constants[field.name] = "" if value is None and self.version not in field.nullable else value
+                else:
+                    varying[field.name] = self._field(field, (*path, field.name))
+        return lambda: kind(**constants, **{name: made() for name, made in varying.items()})
 
-    def _field(self, field: Field, path: tuple[str, ...]) -> Any:
+    def _field(self, field: Field, path: tuple[str, ...]) -> Callable[[], Any]:
+        one = self._one(field, path)
         if not field.array:
-            if field.name in VALUES:
-                value = VALUES[field.name]
-                return "" if value is None and self.version not in field.nullable else value
-            return self._one(field, path)
+            return one
         if path == self.long:
-            length = self.count
-        elif path == self.long[: len(path)]:
-            length = 1
-        elif self.long == path[: len(self.long)]:
-            length = self.inner
-        else:
-            length = 0
-        return [self._one(field, path) for _ in range(length)]
+            return lambda: [one() for _ in range(self.count)]
+        inner = self.inner if self.long == path[: len(self.long)] else 0
+        length = 1 if path == self.long[: len(path)] else inner
+        return lambda: [one() for _ in range(length)]
 
-    def _one(self, field: Field, path: tuple[str, ...]) -> Any:
+    def _one(self, field: Field, path: tuple[str, ...]) -> Callable[[], Any]:
         if field.struct is not None:
             return self._struct(field.struct, path)
-        if field.kind == "string":
-            known = KNOWN if field.name in ("name", "topic", "topics", "topic_names", "resource_name") else GROUP
-            return known if self.known else f"{next(self.numbers):x}"
+        if field.kind == "string" and not self.known:
+            return lambda: f"{next(self.numbers):x}"
         if field.kind == "uuid":
-            return uuid.UUID(int=next(self.numbers) + 1)
-        if field.kind == "records":
-            return RECORDS
-        if field.kind == "bytes":
-            return b""
-        if field.kind == "bool":
-            return True
-        if "partition" in field.name or field.name == "index":
-            return next(self.numbers) % KNOWN_PARTITIONS
-        return 0
+            return lambda: uuid.UUID(int=next(self.numbers) + 1)
+        if field.kind not in ("string", "records", "bytes", "bool") and ("partition" in field.name or field.name == "index"):
+            return lambda: next(self.numbers) % KNOWN_PARTITIONS
+        known = KNOWN if field.name in ("name", "topic", "topics", "topic_names", "resource_name") else GROUP
+        constant = {"string": known, "records": RECORDS, "bytes": b"", "bool": True}.get(field.kind, 0)
+        return lambda: constant
 
 
 RECORDS = batch([b""])
