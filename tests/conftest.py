@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import headgate.broker.testing.messages  # noqa: F401  (both directions of all messages)
-from tests.support.broker_process import BrokerProcess
+from tests.support import quick_java
+from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.chromium import executable as chromium_executable
 from tests.support.maven import missing as kafka_server_missing
 from tests.support.npm import install, missing
@@ -32,18 +35,28 @@ from tests.support.spark import spark
 __all__ = ["s3_server", "spark"]  # fixtures, found by their names
 
 # A busy machine is no defect: no test of properties has a time limit for one example, or for making it.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# HEADGATE_FUZZ_EXAMPLES makes those long that do not state their number of examples.
+EXAMPLES = int(os.environ.get("HEADGATE_FUZZ_EXAMPLES", "50"))
+settings.register_profile("busy", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 BrokerFactory = Callable[..., BrokerProcess]
 
 _REPORT = pytest.StashKey[list[str]]()
+_ARCHIVING = pytest.StashKey["subprocess.Popen[bytes]"]()
 
 _kafkajs_missing: str | None = missing()
 _no_mount: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    archive = quick_java.use()
+    if archive is not None and not archive.exists() and getattr(config.option, "numprocesses", None):
+        # Beside the first tests; the JVMs that start meanwhile are slower.
+        config.stash[_ARCHIVING] = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.quick_java"], cwd=ROOT, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
     # They log each attempt to reach a killed broker: a failure would stand below thousands of lines.
     for client in ("aiokafka", "kafka"):
         logging.getLogger(client).setLevel(logging.CRITICAL)
@@ -53,6 +66,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "chromium: needs chromium; deselected, visibly, where it is missing")
     config.addinivalue_line("markers", "s3_foreign(name): needs this S3 server; deselected, visibly, where it is missing")
     config.addinivalue_line("markers", "slow: the long form of a test; runs with `make soak` or `-m slow`")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (archiving := config.stash.get(_ARCHIVING, None)) is not None:
+        with suppress(ProcessLookupError):
+            os.killpg(archiving.pid, signal.SIGKILL)
+        archiving.wait()
 
 
 def _mount_refused() -> str | None:

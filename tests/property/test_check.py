@@ -23,9 +23,7 @@ from headgate.broker.runtime.errors import InvalidError
 from tests.support.batches import patched
 from tests.support.poison import POISON, with_count, with_records
 
-settings.register_profile("check", deadline=None, max_examples=400)
-settings.load_profile("check")
-
+MANY = settings(max_examples=400)
 T0 = 1_700_000_000_000
 NAMES = st.text(max_size=4)
 RECORDS = st.lists(
@@ -102,6 +100,7 @@ def encoded(records: list[tuple[bytes | None, bytes | None, int, list[tuple[str,
     return bytes(builder.build())
 
 
+@MANY
 @given(RECORDS, CHANGES, CHANGES, COUNTS, CODECS)
 @example([(None, None, 0, [])], [("flip", 1, 7)], [], 0, Codec.NONE)
 def test_what_is_accepted_is_read_by_all(
@@ -122,6 +121,7 @@ def test_what_is_accepted_is_read_by_all(
         judge(data)
 
 
+@MANY
 @given(RECORDS, st.lists(st.tuples(st.integers(21, HEADER_BYTES - 1), st.integers(0, 255)), min_size=1, max_size=3))
 def test_headers_that_are_accepted(
     records: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]], changes: list[tuple[int, int]]
@@ -139,6 +139,7 @@ def test_poison_is_never_accepted(name: str) -> None:
     assert not accepted(POISON[name])
 
 
+@MANY
 @given(RECORDS, st.integers(2, 6))
 def test_a_count_that_is_wrong_is_never_accepted(
     records: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]], other: int

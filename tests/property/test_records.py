@@ -32,10 +32,6 @@ from headgate.broker.log.compression import Codec, compress, decompress
 from headgate.broker.log.records import Record, encode_batch, encoded_bytes_max, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 
-# Without a deadline: this machine is shared, and the duration of an example is not judged.
-settings.register_profile("records", deadline=None)
-settings.load_profile("records")
-
 BLOBS = st.one_of(st.none(), st.binary(max_size=40), st.integers(0, 3000).map(lambda size: b"ab" * size))
 HEADERS = st.lists(st.tuples(st.text(max_size=10), st.one_of(st.none(), st.binary(max_size=20))), max_size=4).map(tuple)
 TIMESTAMPS = st.one_of(st.integers(0, 2**41), st.integers(1_700_000_000_000, 1_700_000_001_000))

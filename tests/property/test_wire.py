@@ -165,11 +165,9 @@ def test_every_prefix_is_refused(name: str) -> None:
     def check(data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(list(LOADED[name][0].versions)))
         whole = data.draw(message_values(name, version)).encode(version)
-        for end in range(len(whole)):
+        for end in range(len(whole)):  # of bytes and of a view in turn
             with pytest.raises(DecodeError):
-                kind.decode(whole[:end], 0, version)
-            with pytest.raises(DecodeError):
-                kind.decode(memoryview(whole)[:end], 0, version)
+                kind.decode((whole, memoryview(whole))[end % 2][:end], 0, version)
 
     check()
 
