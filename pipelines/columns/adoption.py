@@ -46,6 +46,7 @@ from headgate.pipelines.floods.model import Files, Order
 if TYPE_CHECKING:
     from headgate.pipelines.columns.expressions import Node, Query
     from headgate.pipelines.columns.layout import Piece, SourceFile
+    from headgate.pipelines.columns.source import Source
     from headgate.pipelines.columns.tasks import Counted
     from headgate.pipelines.plan import Job
 
@@ -98,6 +99,19 @@ class PlannedUnit:
                         high = max(high, before.timestamp_max_ms)
                     found[partition] = Share(partition, rows, low, high)
         return [found[partition] for partition in sorted(found)]
+
+
+def adoptable(source: Source, *, by_source: bool) -> Shape:
+    """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
+    if source.lines is not None or any(name != own for piece in source.pieces for name, own in piece.file.names):
+        raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
+    shape = shape_of(source.query, source.has_key, by_source=by_source)
+    given = {frozenset(name for name, _ in piece.file.values) for piece in source.pieces}
+    if any(one & {shape.time, shape.key, shape.value} for one in given):
+        raise NotAdoptedError("the event time, the key or the value is in the files' paths")
+    if len(given) > 1:
+        raise NotAdoptedError("some files lack columns that others have")
+    return shape
 
 
 def shape_of(query: Query, has_key: bool, *, by_source: bool = False) -> Shape:

@@ -21,8 +21,8 @@ from headgate.pipelines.columns.adoption import (
     REWRITE,
     Adoption,
     NotAdoptedError,
+    adoptable,
     must_adopt,
-    shape_of,
     units_of,
 )
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
@@ -206,19 +206,6 @@ def _place(spark: SparkSession, url: str, bucket: Bucket | None) -> tuple[str, A
     return local_path(url), None
 
 
-def _adoptable(source: Source, *, by_source: bool) -> Shape:
-    """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
-    if source.lines is not None or any(name != own for piece in source.pieces for name, own in piece.file.names):
-        raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
-    shape = shape_of(source.query, source.has_key, by_source=by_source)
-    given = {frozenset(name for name, _ in piece.file.values) for piece in source.pieces}
-    if any(one & {shape.time, shape.key, shape.value} for one in given):
-        raise NotAdoptedError("the event time, the key or the value is in the files' paths")
-    if len(given) > 1:
-        raise NotAdoptedError("some files lack columns that others have")
-    return shape
-
-
 class ColumnWork:
     """Counts and writes the rows of one source on columns."""
 
@@ -245,7 +232,7 @@ class ColumnWork:
         self._why_not = ""
         if files != REWRITE:
             try:
-                self._shape = _adoptable(source, by_source=order == BY_SOURCE)
+                self._shape = adoptable(source, by_source=order == BY_SOURCE)
             except NotAdoptedError as error:
                 self._why_not = str(error)
         rows = sum(piece.rows for piece in source.pieces)

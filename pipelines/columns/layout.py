@@ -301,7 +301,8 @@ def _check_file(
         if name in wide and kind == "timestamp":
             continue
         found = schema.get_all_field_indices(name)
-        if len(found) != 1 or not _is_kind(schema.field(found[0]).type, kind):
+        is_wide = name in wide and not shape_of(kind)
+        if len(found) != 1 or is_wide or not _is_kind(schema.field(found[0]).type, kind):
             there = schema.field(found[0]).type if found else "missing"
             raise UnlikeError(
                 f"a column is of another type in a file. column=`{name}` type=`{there}` wanted=`{kind}` file=`{path}`"
@@ -321,6 +322,8 @@ def _is_kind(found: Any, kind: str) -> bool:
     if kind in ("timestamp", "timestamp_ntz"):
         zoned = pa.types.is_timestamp(found) and found.tz is not None
         return pa.types.is_timestamp(found) and found.unit in ("ms", "us") and zoned == (kind == "timestamp")
+    if kind == "long" and pa.types.is_timestamp(found):
+        return bool(found.unit == "ns")
     # Columns of Iceberg tables may have grown to these types.
     return bool(found == arrow_type(kind)) or (kind, str(found)) in (("long", "int32"), ("double", "float"))
 

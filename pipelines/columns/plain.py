@@ -198,7 +198,9 @@ def _of_leaf(column: Any) -> str:
         found = "binary" if physical in _BINARY else _PHYSICAL.get(physical)
     elif kind == "Int":
         found = (_SIGNED if logical["isSigned"] else _UNSIGNED).get(logical["bitWidth"])
-    elif kind == "Timestamp" and logical["timeUnit"] != "nanoseconds":
+    elif kind == "Timestamp" and logical["timeUnit"] == "nanoseconds":
+        found = "long"
+    elif kind == "Timestamp":
         found = "timestamp" if logical["isAdjustedToUTC"] else "timestamp_ntz"
     elif kind == "Decimal" and logical["precision"] <= _DIGITS_MAX:
         found = f"decimal({logical['precision']},{logical['scale']})"

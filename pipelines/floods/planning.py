@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import chain
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.floods.adopting import adoption_note
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.judge import Columns, moved_note, needs_spark
 from headgate.pipelines.floods.loaded import notes_of_loaded
@@ -77,6 +78,7 @@ def make_plan(
     notes = [
         *found.notes,
         *moved_note(flood, found.columns.values()),
+        *adoption_note(flood, with_files),
         *check_expressions(flood, with_files, found.columns, analyse),
     ]
     if there and (note := other_keys(flood, digests[there[0].key], topic)) is not None:

@@ -136,6 +136,24 @@ def test_nested_columns_of_lines_in_the_row_are_told(lake: Path, tmp_path: Path)
     assert any(note.startswith("Spark moves the rows") and "nested columns (tags, place)" in note for note in notes)
 
 
+def test_files_that_cannot_be_adopted_are_told_before_brokers_start(lake: Path) -> None:
+    for changes, why in (
+        ({"key": "amount"}, "the key is more than a column of bytes, text or whole numbers"),
+        ({"key": None}, "rows without a key are spread by their content"),
+        ({"value": "upper(user_id)"}, "an expression is no column"),
+        ({"value": "user_id"}, "a column is used twice"),
+    ):
+        one = flood(lake, **{"value": "`größe`", "files": "link", **changes})
+        with pytest.raises(InvalidError, match=f"cannot be adopted: {why}"):
+            plan_of(one)
+        (note,) = plan_of(replace(one, files="auto")).notes
+        assert note.startswith(f"the source's files are not adopted: {why}")
+    with pytest.raises(InvalidError, match="in the order of the source only if its files are adopted"):
+        plan_of(replace(one, files="auto", order="source"))
+    (note,) = plan_of(flood(lake, value="`größe`", files="link")).notes
+    assert note.startswith("the topic adopts the source's files")
+
+
 def test_times_of_spark_default_writer_need_no_note(tmp_path: Path) -> None:
     table = pa.table({name: pa.array([datetime(2026, 1, 1, 1)], pa.timestamp("us")) for name in ("at", "sent")})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)

@@ -101,6 +101,8 @@ PLAIN: list[tuple[str, Callable[[Path], None], dict[str, Any]]] = [
     ("a table", plain, {}),
     ("the row, written out", plain, {"value": "to_json(struct(*))"}),
     ("nested columns in the row", nested(), {}),
+    ("nanoseconds", with_column("ns", arrow.array(range(ROWS), pa.timestamp("ns"))), {}),
+    ("nanoseconds with a zone", with_column("ns", arrow.array(range(ROWS), pa.timestamp("ns", "UTC"))), {"key": "ns"}),
     ("no key", plain, {"key": None}),
     ("no time", plain, {"event_time": None}),
     ("no time, ordered", plain, {"event_time": None, "order_by": ("Id",)}),
@@ -149,7 +151,7 @@ LEFT: list[tuple[str, Callable[[Path], None], dict[str, Any]]] = [
     ("times in paths", in_paths("t", ("2026-01-01 01%3A00%3A00",)), {}),
     ("a column in files and paths", in_paths("name", ("a",)), {}),
     ("two columns of one name", with_column("ID", pa.array(range(ROWS))), {}),
-    ("nanoseconds", with_column("ns", arrow.array([0] * ROWS, pa.timestamp("ns"))), {}),
+    ("nanoseconds as event time", with_column("ns", arrow.array([0] * ROWS, pa.timestamp("ns"))), {"event_time": "ns"}),
     ("nothing there", lambda path: path.rmdir(), {}),
 ]
 
