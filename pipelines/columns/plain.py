@@ -66,6 +66,7 @@ _CONDITION = re.compile(
 )
 _ROW = re.compile(r"\s*to_json\(\s*struct\(\s*\*\s*\)\s*\)\s*", re.IGNORECASE)
 """The row as JSON, as floods in Dagster name it."""
+_QUOTED = re.compile(r"\s*`([^`]+)`\s*")
 _AND = re.compile(r"and\b", re.IGNORECASE)
 _OPERATORS = {
     "=": "EqualTo", "==": "EqualTo", ">": "GreaterThan", ">=": "GreaterThanOrEqual", "<": "LessThan", "<=": "LessThanOrEqual",
@@ -255,9 +256,11 @@ def query(flood: Backfill, columns: Mapping[str, str]) -> Query:
         raise UnlikeError("two columns have one name")
 
     def column(text: str) -> Node:
-        if text.lower() not in known:
+        quoted = _QUOTED.fullmatch(text)
+        name = (quoted.group(1) if quoted else text).lower()
+        if name not in known:
             raise UnlikeError(f"an expression is no column: {text}")
-        return readable(known[text.lower()])
+        return readable(known[name])
 
     part = flood.part or Part()
     filters: list[Node] = []

@@ -146,8 +146,9 @@ def test_files_that_cannot_be_adopted_are_told_before_brokers_start(lake: Path) 
         one = flood(lake, **{"value": "`größe`", "files": "link", **changes})
         with pytest.raises(InvalidError, match=f"cannot be adopted: {why}"):
             plan_of(one)
-        (note,) = plan_of(replace(one, files="auto")).notes
-        assert note.startswith(f"the source's files are not adopted: {why}")
+        assert any(
+            note.startswith(f"the source's files are not adopted: {why}") for note in plan_of(replace(one, files="auto")).notes
+        )
     with pytest.raises(InvalidError, match="in the order of the source only if its files are adopted"):
         plan_of(replace(one, files="auto", order="source"))
     (note,) = plan_of(flood(lake, value="`größe`", files="link")).notes

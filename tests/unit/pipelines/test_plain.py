@@ -116,6 +116,7 @@ PLAIN: list[tuple[str, Callable[[Path], None], dict[str, Any]]] = [
     ("by day", plain, {"event_time": "day"}),
     ("by a time without zone", plain, {"event_time": "local"}),
     ("two words", plain, {"key": "two words", "value": "two words"}),
+    ("two words in backquotes", plain, {"key": "`two words`", "event_time": " `At` ", "order_by": ("`Id`",)}),
     ("ordered", plain, {"order_by": ("small", "name")}),
     ("a span", plain, {"part": Part(span=SPAN)}),
     ("a number is more", plain, {"where": "Id >= 5 and id < 15"}),
