@@ -109,7 +109,7 @@ class LocalFiles:
             with suppress(FileExistsError):
                 self._mkdir(TEMP_DIRECTORY, self._root_fd)
             self._temp_fd = os.open(TEMP_DIRECTORY, _OPEN_DIRECTORY, dir_fd=self._root_fd)
-            self._sweep(now_s=self._probe())
+            _sweep(self._temp_fd, now_s=self._probe())
         except OSError as error:
             self.close()
             raise_store_error(error, "opening the store's directory", self.root)
@@ -152,7 +152,7 @@ class LocalFiles:
         try:
             for _ in range(CREATE_TRIES):
                 with self._parent(key, create=True) as (fds, name):
-                    if self._occupied(fds[-1], name, key):
+                    if _occupied(fds[-1], name, key):
                         # The creator may not have synced this directory yet, and our caller will rely on the object's presence.
                         os.fsync(fds[-1])
                         return False
@@ -175,7 +175,7 @@ class LocalFiles:
             temp = self._write_temp(data)
             for _ in range(CREATE_TRIES):
                 with self._parent(key, create=True) as (fds, name):
-                    self._occupied(fds[-1], name, key)
+                    _occupied(fds[-1], name, key)
                     with suppress(FileNotFoundError):
                         os.rename(temp, name, src_dir_fd=self._temp_fd, dst_dir_fd=fds[-1])
                         renamed = True
@@ -281,7 +281,7 @@ class LocalFiles:
                 # root's.
                 fd = os.open(".", _OPEN_DIRECTORY, dir_fd=fds[-1])
             try:
-                self._list(fd, base, prefix, start_after, limit, found)
+                _list(fd, base, prefix, start_after, limit, found)
             finally:
                 os.close(fd)
         except FileNotFoundError:
@@ -317,7 +317,7 @@ class LocalFiles:
     def place(self, key: str) -> Iterator[tuple[int, str]]:
         """The directory (a descriptor) and the name of an object to create. Raises OSError, InvalidError, FatalError."""
         with self._parent(key, create=True) as (fds, name):
-            if self._occupied(fds[-1], name, key):
+            if _occupied(fds[-1], name, key):
                 raise InvalidError(Reason.INVALID_REQUEST, f"the file to be created exists. key=`{key}`")
             yield fds[-1], name
 
@@ -443,57 +443,6 @@ class LocalFiles:
             os.close(fd)
             raise
 
-    def _occupied(self, directory: int, name: str, key: str) -> bool:
-        """Whether an object exists there. Removes an empty directory left by a dying process; raises InvalidError for a full
-        one."""
-        try:
-            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        if not stat.S_ISDIR(found.st_mode):
-            return True
-        try:
-            os.rmdir(name, dir_fd=directory)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise key_conflict(key) from error
-            if error.errno != errno.ENOENT:
-                raise
-        return False
-
-    def _list(self, fd: int, base: str, prefix: str, start_after: str, limit: int, found: list[ObjectInfo]) -> None:
-        """Append the keys below one directory, in byte order. A directory is sorted with a slash behind its name, as in its
-        keys."""
-        candidates: list[tuple[str, os.DirEntry[str]]] = []
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                if not is_name(entry.name):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    key = f"{base}{entry.name}/"
-                    wanted = key.startswith(prefix) or prefix.startswith(key)
-                    wanted = wanted and (key > start_after or start_after.startswith(key))
-                else:
-                    key = base + entry.name
-                    wanted = key.startswith(prefix) and key > start_after and entry.is_file(follow_symlinks=False)
-                if wanted:
-                    candidates.append((key, entry))
-            candidates.sort(key=lambda candidate: candidate[0])
-            for key, entry in candidates:
-                # An entry may have been deleted since the directory was read; a file may even have taken a directory's name.
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    if key.endswith("/"):
-                        child = os.open(entry.name, _OPEN_DIRECTORY, dir_fd=fd)
-                        try:
-                            self._list(child, key, prefix, start_after, limit, found)
-                        finally:
-                            os.close(child)
-                    else:
-                        row = entry.stat(follow_symlinks=False)
-                        found.append(ObjectInfo(key, row.st_size, row.st_mtime_ns // 1_000_000))
-                if len(found) >= limit:
-                    return
-
     def _probe(self) -> float:
         """Prove that files can be created and linked here. Returns the file system's own time, in seconds."""
         name, fd = self.create_temp()
@@ -505,13 +454,6 @@ class LocalFiles:
             os.close(fd)
             self.remove_temp(name)
         return now_s
-
-    def _sweep(self, now_s: float) -> None:
-        with os.scandir(self._temp_fd) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError, IsADirectoryError):
-                    if entry.stat(follow_symlinks=False).st_mtime < now_s - TEMP_AGE_S_MAX:
-                        os.unlink(entry.name, dir_fd=self._temp_fd)
 
     def _fsync_parent_of_root(self) -> None:
         """Make the root's own entry durable. An unreadable parent belongs to another user, and is older than this process."""
@@ -525,6 +467,68 @@ class LocalFiles:
     def _vanished(self) -> FatalError:
         message = f"the store's directory vanished or was replaced while in use. path=`{self.root}`"
         return FatalError(Reason.STORE_MISCONFIGURED, message)
+
+
+def _occupied(directory: int, name: str, key: str) -> bool:
+    """Whether an object exists there. Removes an empty directory left by a dying process; raises InvalidError for a full
+    one."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        return True
+    try:
+        os.rmdir(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise key_conflict(key) from error
+        if error.errno != errno.ENOENT:
+            raise
+    return False
+
+
+def _list(fd: int, base: str, prefix: str, start_after: str, limit: int, found: list[ObjectInfo]) -> None:
+    """Append the keys below one directory, in byte order. A directory is sorted with a slash behind its name, as in its
+    keys."""
+    candidates: list[tuple[str, os.DirEntry[str]]] = []
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if not is_name(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                key = f"{base}{entry.name}/"
+                wanted = key.startswith(prefix) or prefix.startswith(key)
+                wanted = wanted and (key > start_after or start_after.startswith(key))
+            else:
+                key = base + entry.name
+                wanted = key.startswith(prefix) and key > start_after and entry.is_file(follow_symlinks=False)
+            if wanted:
+                candidates.append((key, entry))
+        candidates.sort(key=lambda candidate: candidate[0])
+        for key, entry in candidates:
+            # An entry may have been deleted since the directory was read; a file may even have taken a directory's name.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                if key.endswith("/"):
+                    child = os.open(entry.name, _OPEN_DIRECTORY, dir_fd=fd)
+                    try:
+                        _list(child, key, prefix, start_after, limit, found)
+                    finally:
+                        os.close(child)
+                else:
+                    row = entry.stat(follow_symlinks=False)
+                    found.append(ObjectInfo(key, row.st_size, row.st_mtime_ns // 1_000_000))
+            if len(found) >= limit:
+                return
+
+
+def _sweep(temp_fd: int, now_s: float) -> None:
+    """Unlink temporary files of which the owner died."""
+    with os.scandir(temp_fd) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError, IsADirectoryError):
+                if entry.stat(follow_symlinks=False).st_mtime < now_s - TEMP_AGE_S_MAX:
+                    os.unlink(entry.name, dir_fd=temp_fd)
 
 
 def _sync_file(path: str) -> None:
