@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import BrokerFactory
-from tests.support import commands
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support import commands, forks
+from tests.support.broker_process import FORKED, HOST, MAIN, ROOT, BrokerProcess
 from tests.support.children import children
 from tests.support.ports import free_port
 from tests.support.s3_server import S3Server, s3_server
@@ -40,20 +41,35 @@ Spawn = Callable[..., "Running"]
 
 
 class Running:
-    """A running `headgate` command; stdout and stderr are kept apart, in files."""
+    """A running `headgate` command; stdout and stderr are kept apart, in files. `forked`: it is a broker that is forked, not
+    started, for what happens after Python has begun."""
 
-    def __init__(self, directory: Path, arguments: tuple[str, ...], environment: dict[str, str], stdin: int) -> None:
+    def __init__(
+        self, directory: Path, arguments: tuple[str, ...], environment: dict[str, str], stdin: int, *, forked: bool
+    ) -> None:
         self.out_path, self.err_path = directory / "out", directory / "err"
         self.ports = [free_port() for _ in range(3)]
         kafka, grpc, http_port = map(str, self.ports)
         ports = ("--kafka-port", kafka, "--grpc-port", grpc, "--http-port", http_port)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
+            command = [*MAIN, arguments[0], *ports, *arguments[1:]]
+            environment = inherited | {"HEADGATE_STORE_CREATE": "true"} | environment
+            self.process: subprocess.Popen[bytes] | forks.Forked
+            if forked:
+                with open(os.devnull, "rb") as nothing:
+                    streams = (nothing.fileno(), out.fileno(), err.fileno())
+                    self.process = forks.start(FORKED, command, environment, streams, own_session=True)
+                return
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headgate.broker.cli.main", arguments[0], *ports, *arguments[1:]],
-                stdin=stdin, stdout=out, stderr=err, cwd=ROOT, start_new_session=True,
-                env=inherited | {"HEADGATE_STORE_CREATE": "true"} | environment,
-            )  # fmt: skip
+                [sys.executable, "-m", *command],
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+                cwd=ROOT,
+                start_new_session=True,
+                env=environment,
+            )
 
     @property
     def out(self) -> str:
@@ -83,10 +99,12 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
     """Start `headgate` commands on free ports; a command that still runs at the end is killed."""
     made: list[Running] = []
 
-    def start(*arguments: str, environment: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL) -> Running:
+    def start(
+        *arguments: str, environment: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL, forked: bool = False
+    ) -> Running:
         directory = tmp_path / f"process-{len(made)}"
         directory.mkdir()
-        made.append(Running(directory, arguments, environment or {}, stdin))
+        made.append(Running(directory, arguments, environment or {}, stdin, forked=forked))
         return made[-1]
 
     yield start
@@ -94,9 +112,15 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
         if one.process.poll() is None:
             one.process.kill()
             one.process.wait()
-        if one.process.stdin is not None:
+        if isinstance(one.process, subprocess.Popen) and one.process.stdin is not None:
             one.process.stdin.close()
         assert "Traceback" not in one.err, one.err
+
+
+@pytest.fixture
+def fork(spawn: Spawn) -> Spawn:
+    """The same, of brokers that are forked."""
+    return partial(spawn, forked=True)
 
 
 def one_error_line(running: Running) -> str:
@@ -110,7 +134,7 @@ def one_error_line(running: Running) -> str:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["kafka", "grpc", "http"])
-def test_a_taken_port_is_said_before_the_store_is_touched(spawn: Spawn, tmp_path: Path, which: int) -> None:
+def test_a_taken_port_is_said_before_the_store_is_touched(tmp_path: Path, which: int) -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
@@ -119,10 +143,7 @@ def test_a_taken_port_is_said_before_the_store_is_touched(spawn: Spawn, tmp_path
         ports[which] = port
         names = ("kafka_port", "grpc_port", "http_port")
         environment = {f"HEADGATE_{name.upper()}": str(number) for name, number in zip(names, ports, strict=True)}
-        done = subprocess.run(
-            [sys.executable, "-m", "headgate.broker.cli.main", "broker", "--store", str(tmp_path / "store")],
-            capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=START_S,
-        )  # fmt: skip
+        done = commands.run(["broker", "--store", str(tmp_path / "store")], os.environ | environment, timeout_s=START_S)
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -150,8 +171,8 @@ def test_too_few_descriptors(spawn: Spawn, tmp_path: Path, limit: int) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_wrong_setting_is_a_usage_error(spawn: Spawn) -> None:
-    running = spawn("broker", "--wal-fsync", "sometimes")
+def test_a_wrong_setting_is_a_usage_error(fork: Spawn) -> None:
+    running = fork("broker", "--wal-fsync", "sometimes")
     assert running.wait() == 2
     assert "expected one of always, interval, never" in one_error_line(running)
 
@@ -163,53 +184,53 @@ def test_what_names_no_store_is_a_usage_error(spawn: Spawn, command: str) -> Non
     assert "only directories, file:///path and s3://bucket/prefix are known" in one_error_line(running)
 
 
-def test_a_store_below_a_file(spawn: Spawn, tmp_path: Path) -> None:
+def test_a_store_below_a_file(fork: Spawn, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    running = spawn("broker", "--store", str(tmp_path / "file"))
+    running = fork("broker", "--store", str(tmp_path / "file"))
     assert running.wait() == 1
     assert str(tmp_path / "file") in one_error_line(running)
 
 
-def test_a_read_only_store(spawn: Spawn, tmp_path: Path) -> None:
+def test_a_read_only_store(fork: Spawn, tmp_path: Path) -> None:
     directory = tmp_path / "store"
     directory.mkdir(mode=0o555)
     if os.access(directory, os.W_OK):
         # File permissions do not stop root; but not even root can make a directory in /sys.
         directory = Path("/sys/headgate-store")
-    running = spawn("broker", "--store", str(directory))
+    running = fork("broker", "--store", str(directory))
     assert running.wait() == 1
     assert str(directory) in one_error_line(running)
 
 
-def test_no_such_bucket(spawn: Spawn, s3_server: S3Server) -> None:
-    running = spawn("broker", "--store", s3_server.url("no-such-bucket", "prefix"), environment=s3_server.environment)
+def test_no_such_bucket(fork: Spawn, s3_server: S3Server) -> None:
+    running = fork("broker", "--store", s3_server.url("no-such-bucket", "prefix"), environment=s3_server.environment)
     assert running.wait() == 1
     assert "no-such-bucket" in one_error_line(running)
 
 
-def test_another_clusters_store(make_broker: BrokerFactory, spawn: Spawn) -> None:
+def test_another_clusters_store(make_broker: BrokerFactory, fork: Spawn) -> None:
     broker = make_broker(arguments=("--cluster-name", "red"))
     broker.start()
     assert broker.terminate() == 0
-    running = spawn("broker", "--store", broker.store, "--cluster-name", "blue")
+    running = fork("broker", "--store", broker.store, "--cluster-name", "blue")
     assert running.wait() == 1
     line = one_error_line(running)
     assert "another cluster" in line and "red" in line and "blue" in line
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["empty", "missing"])
-def test_a_store_that_must_be_there_is_not_made(spawn: Spawn, tmp_path: Path, is_there: bool) -> None:
+def test_a_store_that_must_be_there_is_not_made(fork: Spawn, tmp_path: Path, is_there: bool) -> None:
     store = tmp_path / "mount" / "store"
     if is_there:
         store.mkdir(parents=True)
-    running = spawn("broker", "--store", str(store), "--cluster-id", "red")
+    running = fork("broker", "--store", str(store), "--cluster-id", "red")
     assert running.wait() == 1
     assert f"the store is not there, and is not made anew: is its disk mounted? path=`{store}`" in one_error_line(running)
     assert list(tmp_path.glob("mount/**/*")) == ([store] if is_there else [])
 
 
 @pytest.mark.parametrize("place", ["empty", "missing", "s3"])
-def test_no_cluster_is_made_unasked(spawn: Spawn, tmp_path: Path, s3_server: S3Server, place: str) -> None:
+def test_no_cluster_is_made_unasked(fork: Spawn, tmp_path: Path, s3_server: S3Server, place: str) -> None:
     """A broker with a store that is not mounted, or with a wrong URL, ends and says how to make a new cluster; then `init` makes
     it."""
     store = tmp_path / "mount" / "store"
@@ -217,20 +238,18 @@ def test_no_cluster_is_made_unasked(spawn: Spawn, tmp_path: Path, s3_server: S3S
         store.mkdir(parents=True)
     url = s3_server.url(s3_server.bucket(), "nowhere") if place == "s3" else str(store)
     environment = {**s3_server.environment, "HEADGATE_STORE_CREATE": "false"}
-    running = spawn("broker", "--store", url, environment=environment)
+    running = fork("broker", "--store", url, environment=environment)
     assert running.wait() == 2
     line = one_error_line(running)
     assert "is not made anew" in line and "headgate init" in line and "--store-create" in line
     assert list(tmp_path.glob("mount/**/*")) == ([store] if place == "empty" else [])
     ids = set()
     for _ in range(2):
-        made = subprocess.run(
-            [sys.executable, "-m", "headgate.broker.cli.main", "init", "--store", url],
-            capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=START_S, check=True,
-        )  # fmt: skip
+        made = commands.run(["init", "--store", url], os.environ | environment, timeout_s=START_S)
+        assert made.returncode == 0, made.stderr
         ids.add(made.stdout.strip())
     (cluster_id,) = ids
-    running = spawn("broker", "--store", url, environment=environment)
+    running = fork("broker", "--store", url, environment=environment)
     assert running.wait_for(r" cluster=(\S+)\n").group(1) == cluster_id
 
 
@@ -264,21 +283,21 @@ def test_a_second_signal_ends_it_at_once(spawn: Spawn, tmp_path: Path) -> None:
     assert running.wait() in (0, 128 + signal.SIGTERM)
 
 
-def test_a_second_broker_with_the_same_id_is_refused(spawn: Spawn, tmp_path: Path) -> None:
+def test_a_second_broker_with_the_same_id_is_refused(fork: Spawn, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    first = spawn("broker", "--store", store)
+    first = fork("broker", "--store", store)
     first.wait_for("serves")
     assert produce(first.ports[0], "mine", 10) == 10
-    second = spawn("broker", "--store", store)
+    second = fork("broker", "--store", store)
     assert second.wait() == 2
     assert "--broker-id" in one_error_line(second)
     assert produce(first.ports[0], "mine", 10) == 10
 
 
 @pytest.mark.parametrize("topic_exists", [True, False], ids=["record", "topic"])
-def test_a_store_that_vanishes_ends_the_broker_with_the_reason(spawn: Spawn, tmp_path: Path, topic_exists: bool) -> None:
+def test_a_store_that_vanishes_ends_the_broker_with_the_reason(fork: Spawn, tmp_path: Path, topic_exists: bool) -> None:
     store = tmp_path / "store"
-    running = spawn("broker", "--store", str(store))
+    running = fork("broker", "--store", str(store))
     running.wait_for("serves")
     if topic_exists:
         assert produce(running.ports[0], "gone", 1) == 1
@@ -295,7 +314,7 @@ def test_a_store_that_vanishes_ends_the_broker_with_the_reason(spawn: Spawn, tmp
 def test_a_supervised_broker_ends_with_its_standard_input(spawn: Spawn, tmp_path: Path) -> None:
     running = spawn("broker", "--store", str(tmp_path / "store"), environment={"HEADGATE_SUPERVISED": "1"}, stdin=subprocess.PIPE)
     running.wait_for("serves")
-    assert running.process.stdin is not None
+    assert isinstance(running.process, subprocess.Popen) and running.process.stdin is not None
     running.process.stdin.close()
     assert running.wait() == 0
 
