@@ -13,7 +13,7 @@ reader that does not know its version refuses it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -234,14 +234,12 @@ class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
 
 
 def piece_of(shares: Sequence[tuple[int, Share]], first_row: int, rows: int) -> list[tuple[int, Share]]:
-    """The units, of those with rows of a partition, that begin in its rows [first_row, first_row + rows). A piece of a recipe has
-    whole units: the caller compares the number of rows."""
-    found, at = [], 0
-    for number, share in shares:
-        if first_row <= at < first_row + rows:
-            found.append((number, share))
-        at += share.rows
-    return found
+    """The units, of those with rows of a partition, that have its rows [first_row, first_row + rows). A piece of a recipe has whole
+    units: [] if none begins with its first row, and the caller compares the number of rows."""
+    begins = [0, *accumulate(share.rows for _, share in shares)]
+    if first_row not in begins:
+        return []
+    return [one for one, begin in zip(shares, begins, strict=False) if first_row <= begin < first_row + rows]
 
 
 def pin_key(recipe: str, number: int) -> str:

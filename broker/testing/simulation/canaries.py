@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
 from msgspec.structs import replace
 from pyarrow import array
 
-from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResult
-from headgate.broker.engine.upkeep.adopted_work import fold_adopted
 from headgate.broker.engine.upkeep.offline import choose
 from headgate.broker.groups.shard import Shard
 from headgate.broker.log.adopted import UnitRows
-from headgate.broker.log.recipe import decode_recipe
+from headgate.broker.log.recipe import UnitBytes
 from headgate.broker.runtime.errors import Reason
-from headgate.broker.store.interface import Store
 from headgate.broker.transactions.records import Transaction
 
 
@@ -207,16 +204,18 @@ def _unstable_folds() -> Mapping[str, object]:
 
 
 def _early_pins() -> Mapping[str, object]:
-    """A fold deletes the files that a recipe keeps when it has written its own, before its edit is committed."""
+    """A fold lets go of each file that a recipe keeps when it has read it, before its edit is committed."""
+    from headgate.broker.engine.upkeep.adopted_work import _Fold
 
-    async def hasty(store: Store, job: AdoptedJob) -> AdoptedResult:
-        result = await fold_adopted(store, job)
-        path = job.parts[0].extent.path
-        for file in decode_recipe(await store.get(path)).files:
-            await store.delete(file.path)
-        return result
+    read = _Fold._rows
 
-    return {**ALWAYS_ADOPTED, "headgate.broker.engine.upkeep.offline_work.fold_adopted": hasty}
+    async def hasty(self: _Fold, unit: UnitBytes, paths: Sequence[str]) -> UnitRows:
+        rows = await read(self, unit, paths)
+        for path in paths:
+            await self._store.delete(path)
+        return rows
+
+    return {**ALWAYS_ADOPTED, "headgate.broker.engine.upkeep.adopted_work._Fold._rows": hasty}
 
 
 def _foreign_rows() -> Mapping[str, object]:

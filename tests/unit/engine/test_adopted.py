@@ -184,6 +184,28 @@ async def test_a_partition_alone_has_only_its_own_rows_decoded(
     assert reader.encoded_rows == extents[1].rows
 
 
+async def test_a_piece_is_read_beside_the_whole(directory: LocalStore, make_reader: MakeReader, encoders: CountedEncoders) -> None:
+    """A fold has left a piece of an extent that another reader still has as a whole: both want the same rows of a unit."""
+    source = adopted(COUNT)
+    whole = (await put(directory, source))[1]
+    rows = len(source.unit_rows(0)[1])
+    piece = replace(whole, base_offset=whole.base_offset + rows, first_row=rows)
+    last = replace(piece, base_offset=whole.end_offset - len(source.unit_rows(len(source.units) - 1)[1]))
+    last = replace(last, first_row=last.base_offset - whole.base_offset)
+    wanted = source.records(1, whole.base_offset)
+    reader = make_reader(directory, encoders)
+    found = await asyncio.gather(*(read_all(reader, one) for one in (whole, piece, last)))
+    assert found == [wanted, wanted[rows:], wanted[-last.rows :]]
+    assert await reader.first_at(last, 0, last.base_offset) == (wanted[-last.rows].timestamp_ms, last.base_offset)
+    for bad in (
+        replace(piece, first_row=rows + 1),
+        replace(piece, first_row=rows - 1),
+        replace(piece, end_offset=piece.end_offset - 1),
+    ):
+        with pytest.raises(CorruptError, match="another number of rows"):
+            await reader.read(bad, bad.base_offset, 1)
+
+
 async def test_look_ups_by_time(store: Store, make_reader: MakeReader, encoders: CountedEncoders) -> None:
     source = adopted(COUNT)
     extents = await put(store, source)

@@ -9,7 +9,9 @@ or lets go of a file that a reader needs.
 
 from __future__ import annotations
 
+import os
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from headgate.broker.cluster.manifest_format import decode_edits, decode_snapsho
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep import adopted_folder, adopted_work, file_writer
-from headgate.broker.engine.upkeep.adopted_folds import keeper
+from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResult, keeper
 from headgate.broker.engine.upkeep.inspection import check_store
 from headgate.broker.engine.upkeep.merging import MERGE_FILES
 from headgate.broker.log import adopted as log_adopted
@@ -32,6 +34,7 @@ from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.steps import finish
 from headgate.broker.server.grpc.layout import layout
+from headgate.broker.store.local import LocalStore
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from tests.support.adopted import adopted, file_of
 from tests.unit.engine.conftest import MakeMachine
@@ -222,6 +225,32 @@ async def test_a_unit_that_cannot_be_folded_stays_and_is_tried_again(
     assert await all_seen(broker) == before and broker.engine.running.offline.adopted.units_stuck == 0
     assert (await check_store(broker.engine.store, references, 0, deep=True, progress=lambda _d, _o: None)).is_whole
     await references.close()
+
+
+async def test_a_file_that_was_written_over_is_not_folded(
+    make_machine: MakeMachine, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(str(tmp_path / "store"))
+
+    async def as_a_process(_: object, job: AdoptedJob) -> AdoptedResult:
+        return await adopted_work.fold_adopted(store, job)
+
+    monkeypatch.setattr("headgate.broker.engine.upkeep.offline_process.LoopWorker.fold_adopted", as_a_process)
+    broker = await make_machine("local").start()
+    here = World(broker, adopted(600, group_rows=60, unit_groups=5))
+    await here.open(config=AT_ONCE)
+    pins = [tmp_path / "store" / file.path for file in here.source.recipe.files]
+    here.source.modified_ns = [os.stat(pin).st_mtime_ns for pin in pins]
+    await here.fill(await here.put(here.source.recipe))
+    before = await all_seen(broker)
+    os.utime(pins[1], ns=(0, here.source.modified_ns[1] + 1))
+    assert await folded(broker) == PARTITIONS
+    left = adopted_left(broker)
+    assert sum(one.rows for one in left) == 300 and {one.first_row for one in left} == {one.base_offset for one in left}
+    os.utime(pins[1], ns=(0, here.source.modified_ns[1]))
+    clock.advance(int(adopted_folder.AGAIN_S * 1000) + 1)
+    assert await folded(broker) == PARTITIONS and await all_seen(broker) == before and not adopted_left(broker)
+    await store.close()
 
 
 async def test_a_recipe_that_is_lost_stops_nothing_else(
