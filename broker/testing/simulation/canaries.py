@@ -7,7 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from msgspec.structs import replace
-from pyarrow import array
+from pyarrow import array, int64
 
 from headgate.broker.engine.upkeep.offline import choose
 from headgate.broker.groups.shard import Shard
@@ -204,7 +204,7 @@ def _unstable_folds() -> Mapping[str, object]:
 
 
 def _early_pins() -> Mapping[str, object]:
-    """A fold lets go of each file that a recipe keeps when it has read it, before its edit is committed."""
+    """A fold lets go of each file that a recipe keeps when it has read one of its units."""
     from headgate.broker.engine.upkeep.adopted_work import _Fold
 
     read = _Fold._rows
@@ -223,7 +223,7 @@ def _foreign_rows() -> Mapping[str, object]:
 
     def from_the_end(self: UnitRows, partition: int) -> Iterator[Any]:
         begin, end = self._places[partition]
-        yield self._table.take(array(self._rows[::-1][begin:end].copy()))
+        yield self._table.take(array(self._rows[::-1][begin:end].copy(), int64()))
 
     # Without folds: these would write the wrong rows down.
     always = {**ALWAYS_ADOPTED, "headgate.broker.testing.simulation.scenario.FOLDING_RATE": 0.0}

@@ -17,8 +17,10 @@ from headgate.broker.log.partitioner import partition_for_key
 from headgate.broker.log.recipe import RECIPE, VERSION, AdoptedFile, Groups, Recipe, Share, Unit, encode_recipe, pin_key
 
 T0_US = 1_500_000_000_000_000
-UNIT_ROWS = 4
+UNIT_ROWS = 2
 """Rows of a unit: a gate of a simulation has a few units."""
+FILE_UNITS = 2
+"""Units of a file."""
 
 
 def write(
@@ -61,16 +63,19 @@ def adopt(
     rows = sorted((at, partition) for partition, some in values.items() for at in range(len(some)))
     some = [(T0_US + place * 1000, partition, values[partition][at]) for place, (at, partition) in enumerate(rows)]
     path = f"{data_prefix(uuid.UUID(bytes=topic_id))}adopted/{gate_id}-{number}.000000{RECIPE}"
-    files, units = [], []
-    for begin in range(0, len(some), UNIT_ROWS):
-        unit = some[begin : begin + UNIT_ROWS]
-        data = _file(unit, keys)
+    files: list[AdoptedFile] = []
+    units = []
+    for begin in range(0, len(some), UNIT_ROWS * FILE_UNITS):
+        rows_of_file = some[begin : begin + UNIT_ROWS * FILE_UNITS]
+        data = _file(rows_of_file, keys)
         footer = data[-(int.from_bytes(data[-8:-4], "little") + 8) :]
+        for group in range(-(-len(rows_of_file) // UNIT_ROWS)):
+            unit = rows_of_file[group * UNIT_ROWS : (group + 1) * UNIT_ROWS]
+            times = {one: [time // 1000 for time, partition, _ in unit if partition == one] for one in values}
+            shares = [Share(one, len(found), found[0], found[-1]) for one, found in sorted(times.items()) if found]
+            units.append(Unit([Groups(len(files), group, group + 1)], len(data), shares))
         files.append(AdoptedFile(pin_key(path, len(files)), len(data), 0, crc32c(footer)))
         put(files[-1].path, data)
-        times = {one: [time // 1000 for time, partition, _ in unit if partition == one] for one in values}
-        shares = [Share(one, len(found), found[0], found[-1]) for one, found in sorted(times.items()) if found]
-        units.append(Unit([Groups(len(files) - 1, 0, 1)], len(data), shares))
     recipe = encode_recipe(
         Recipe(version=VERSION, partitions=partitions, key="who", value="what", time="at", files=files, units=units)
     )
@@ -102,7 +107,7 @@ def _file(rows: Sequence[tuple[int, int, bytes]], keys: Mapping[int, bytes]) -> 
             "at": pa.array([time for time, _, _ in rows], pa.int64()).cast(pa.timestamp("us", "UTC")),
         }
     )
-    pq.write_table(table, out)
+    pq.write_table(table, out, row_group_size=UNIT_ROWS)
     return out.getvalue()
 
 

@@ -29,6 +29,7 @@ from headgate.broker.engine.upkeep.inspection import check_store
 from headgate.broker.engine.upkeep.merging import MERGE_FILES
 from headgate.broker.log import adopted as log_adopted
 from headgate.broker.log.adopted import UnitRows
+from headgate.broker.log.json_rows import json_rows
 from headgate.broker.log.records import Record
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
@@ -149,7 +150,7 @@ async def test_rows_as_json_are_made_in_steps(make_machine: MakeMachine, monkeyp
     await other.open("u", config=AT_ONCE)
     await broker.leader.gates.fill("u", "g", await other.put(replace(other.source.recipe, version=2, value="", row=["payload"])))
     before = [await seen(broker, "u", number) for number in range(PARTITIONS)]
-    made_rows, calls = log_adopted.json_rows, []
+    made_rows, calls = json_rows, []
 
     def refuses(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
