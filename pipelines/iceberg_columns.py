@@ -122,6 +122,11 @@ def has_uuid(kind: Any) -> bool:
     return is_uuid(kind) or any(has_uuid(one.type) for one in parts_of(kind))
 
 
+def has_time(kind: Any) -> bool:
+    """True for the type of times of day, and for one that has it within."""
+    return bool(_types.is_time(kind)) or any(has_time(one.type) for one in parts_of(kind))
+
+
 def as_text(kind: Any) -> Any:
     """A type with text in place of UUIDs, which Spark does not have; parts keep their names and lose their ids."""
     if is_uuid(kind):

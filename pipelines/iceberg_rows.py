@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.stand_ins import stand_in_files
-from headgate.pipelines.iceberg_columns import as_text, has_uuid, id_of, is_uuid, parts_of
+from headgate.pipelines.iceberg_columns import as_text, has_time, has_uuid, id_of, is_uuid, parts_of
 from headgate.pipelines.iceberg_table import Snapshot, TableFile, read_snapshot
 from headgate.pipelines.names import quoted
 from headgate.pipelines.plan import Rows, spark_errors
@@ -41,6 +41,13 @@ def rows_of_table(spark: SparkSession, source: str, options: Mapping[str, str], 
     def rows(frame: Callable[[], DataFrame]) -> Rows:
         with spark_errors(f"source cannot be read. source=`{snapshot.name}`"):
             return replace(made(frame()), snapshot=snapshot.name)
+
+    if times := [one.name for one in snapshot.schema if has_time(one.type)]:
+        raise InvalidError(
+            Reason.UNSUPPORTED,
+            "Spark reads no columns of times of day, and the flood needs Spark: key, value, time and condition must be other "
+            f"columns, without expressions. columns=`{', '.join(times)}` source=`{snapshot.name}`",
+        )
 
     def by_spark(why: str) -> Rows:
         if ids := [one.name for one in snapshot.schema if has_uuid(one.type)]:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -37,6 +38,7 @@ from pyiceberg.types import (
     StringType,
     StructType,
     TimestamptzType,
+    TimeType,
     UUIDType,
 )
 
@@ -217,6 +219,9 @@ def test_snapshots_that_cannot_be_read_as_files_are_refused_in_the_terms_of_the_
     with table.update_schema() as update:
         update.add_column("later", StringType())
         update.delete_column("kind")
+    lake.catalog.create_table("web.clock", Schema(*SCHEMA.fields, NestedField(5, "opens", TimeType())))
+    with pytest.raises(InvalidError, match=r"Spark reads no columns of times of day.*columns=`opens`"):
+        rows_of(Mock(), "web.clock", "iceberg", lake.options, Mock())
     names = {text: read_snapshot("web.renamed", {**lake.options, **pin}).schema.names for text, pin in (
         ("now", {}), ("branch", {"branch": "main"}), ("snapshot", {"snapshot-id": str(table.current_snapshot().snapshot_id)}),
     )}  # fmt: skip
