@@ -3,8 +3,8 @@
 Starting Python and importing the modules of a broker or of a command takes a second of a processor, which a fork does not need. A
 forked process still has streams, an environment, signals, an exit code and, if asked for, a session of its own.
 A forked process has the command line of the one that forks.
-What a fork does not show is how Python begins: tests of `test_process.py` and the tests of `test_cli.py` with signals, terminals and closed
-streams start processes, and so do brokers with `BrokerProcess.forked` False.
+What a fork does not show is how Python begins: the tests of `test_process.py` and `test_cli.py` with signals, supervisors,
+terminals and closed streams start processes, and so do brokers with `BrokerProcess.forked` False.
 """
 
 from __future__ import annotations
