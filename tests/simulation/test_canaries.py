@@ -24,6 +24,8 @@ SHOWN_SOON = {
     "forgiving-coordinator": ("zombies are fenced", "transactions are atomic"),
     "unstable-readers": ("aborted records stay hidden",),
     "early-positions": ("positions go with their transaction",),
+    "early-pins": ("the cluster goes on", "acked records are there"),
+    "foreign-rows": ("a gate is filled whole",),
 }
 """Bugs that one of the first seeds shows: the checkers that find them. `test_checkers.py` has all checkers."""
 SHOWN_LATE = {
