@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,26 +11,24 @@ import pyarrow.parquet as pq
 
 from headgate.broker.log.adopted_columns import row_kind
 from headgate.broker.log.column_schema import lengths
-from headgate.broker.log.parquet import leaves, metadata_of, name_of
+from headgate.broker.log.parquet import leaves, name_of
 from headgate.broker.log.recipe import UNIT_BYTES_MAX
 from headgate.broker.runtime.errors import InvalidError
-from headgate.pipelines.columns.files import footer_of
 from headgate.pipelines.columns.kinds import arrow_type
-from headgate.pipelines.columns.layout import READ_BYTES, Piece, SourceFile
+from headgate.pipelines.columns.layout import READ_BYTES, Piece, SourceFile, metadata_of_source
 from headgate.pipelines.iceberg_columns import is_uuid
 
 ROW_BYTES = 9
 """Of a row in a column beside its bytes: where it begins, and whether it is null."""
 SMALL_BYTES = 1 << 20
 """Up to this size nothing but the footer is read to know it."""
-FILES_KEPT = 8
 ROWS = 1 << 9
 """Rows that are read at once where their values may be far larger than in the file."""
 
 
 def decoded_bytes(piece: Piece, columns: Sequence[str]) -> int:
     """Bytes of these columns of a row group, decoded; at most so many. Raises OSError, RetryError, and errors of Arrow."""
-    metadata = _metadata(piece.file)
+    metadata = metadata_of_source(piece.file)
     group = metadata.row_group(piece.group)
     chunks = [group.column(index) for index in range(metadata.num_columns)]
     total = 0
@@ -48,7 +45,7 @@ def formed_column(file: SourceFile, columns: Sequence[str], row: Mapping[str, st
     Args:
         row: the columns of the row as JSON, and their kinds.
     """
-    schema = _metadata(file).schema.to_arrow_schema()
+    schema = metadata_of_source(file).schema.to_arrow_schema()
     for name in columns:
         kind = schema.field(name).type
         try:
@@ -58,12 +55,6 @@ def formed_column(file: SourceFile, columns: Sequence[str], row: Mapping[str, st
         if not as_it_is:
             return name
     return ""
-
-
-@lru_cache(maxsize=FILES_KEPT)
-def _metadata(file: SourceFile) -> Any:
-    with file.open() as handle:
-        return metadata_of(footer_of(handle, file.state.size_bytes))
 
 
 def _of_chunk(piece: Piece, metadata: Any, chunk: Any) -> int:

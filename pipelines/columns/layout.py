@@ -30,6 +30,8 @@ _PLAIN_NAMES = frozenset(("", ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjso
 """Names of files that Hadoop does not take for compressed ones."""
 READ_BYTES = 1 << 20
 """Bytes of one column of a large row group that are read at once."""
+METADATA_KEPT = 8
+"""Files whose parsed metadata stay in memory."""
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 DAY_US = 86_400_000_000
@@ -104,6 +106,9 @@ class Piece:
     high_us: int
     first_row: int = 0
 
+
+_metadata: dict[SourceFile, Any] = {}
+"""Of the files that were opened last."""
 
 ALWAYS = (-(1 << 63), (1 << 63) - 1)
 """The span of a row group whose footer states no times."""
@@ -215,13 +220,7 @@ def open_file(file: SourceFile, group_bytes: int) -> pq.ParquetFile:
         group_bytes: most bytes of a row group that are read at once. Larger ones are read in steps.
     """
     handle = file.open()
-    try:
-        footer = footer_of(handle, file.state.size_bytes)
-    except (OSError, InvalidError):
-        footer = b""
-    if crc32c(footer) != file.footer_crc32c:
-        raise changed(file)
-    metadata = metadata_of(footer)
+    metadata = metadata_of_source(file, handle)
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     at_once = all(
         sum(group.column(index).total_compressed_size for index in range(group.num_columns)) <= group_bytes for group in groups
@@ -229,10 +228,35 @@ def open_file(file: SourceFile, group_bytes: int) -> pq.ParquetFile:
     return pq.ParquetFile(
         handle,
         metadata=metadata,
-        pre_buffer=at_once,
+        # On a local file system threads that read ahead cost more than the reads.
+        pre_buffer=at_once and file.access is not None,
         buffer_size=0 if at_once else READ_BYTES,
         coerce_int96_timestamp_unit="us",
     )
+
+
+def metadata_of_source(file: SourceFile, handle: Any = None) -> Any:
+    """The metadata of a file. The last few are kept: row groups are counted one by one. Raises RetryError, OSError.
+
+    Args:
+        handle: of the file, if it is open.
+    """
+    known = _metadata.get(file)
+    if known is not None:
+        return known
+    if handle is None:
+        with file.open() as opened_here:
+            return metadata_of_source(file, opened_here)
+    try:
+        footer = footer_of(handle, file.state.size_bytes)
+    except (OSError, InvalidError):
+        footer = b""
+    if crc32c(footer) != file.footer_crc32c:
+        raise changed(file)
+    found = _metadata[file] = metadata_of(footer)
+    while len(_metadata) > METADATA_KEPT:
+        _metadata.pop(next(iter(_metadata)), None)
+    return found
 
 
 def unreadable(error: Exception, file: Listed | SourceFile, what: str) -> Exception:
