@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.broker.log.adopted_columns import bad, content, given_column, part_of_row, ranges_of, times
+from headgate.broker.log.adopted_columns import GIVEN, bad, content, part_of_row, ranges_of, times
 from headgate.broker.log.column_encoder import encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.log.compression import Codec
-from headgate.broker.log.json_rows import json_rows
+from headgate.broker.log.json_rows import json_bytes_max, json_rows
 from headgate.broker.log.parquet import Data, ExtentFile, RowGroup, has_repeats, metadata_of, read_parts
-from headgate.broker.log.recipe import UNIT_BYTES_MAX, Recipe, Shape, UnitBytes, UnitFile, Wanted
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_JSON_BYTES_MAX, Recipe, Shape, UnitBytes, UnitFile, Wanted
 
 ROWS_AT_A_TIME = 1 << 16
 """Rows that are decoded at once where values repeat: their longest value bounds the bytes."""
@@ -27,7 +27,12 @@ WHOLE_BYTES = 64 << 20
 """Repeated values of a row group up to which it is decoded at once."""
 JSON_ROWS = 1 << 14
 """Rows whose JSON is made at once: it may be far larger than they are. Batches end with them, so the number is a part of the
-format."""
+format, and so is `JSON_BYTES`."""
+JSON_BYTES = 256 << 20
+"""Bytes of JSON that are made at once, at most: rows that may have more are halved until they have not, or one row is left."""
+
+JSON_BYTES_MAX = 6 * UNIT_JSON_BYTES_MAX
+"""Bytes of a unit as JSON if each byte of a text had the longest escape."""
 
 Group: TypeAlias = tuple[Any, int, Data, Mapping[str, str | None]]
 """The metadata of a file, the number of a row group, the bytes of its columns, and the columns that are not in the file."""
@@ -46,11 +51,14 @@ class UnitRows:
 
     def __init__(self, groups: Iterable[Group], shape: Shape, partitions: int, wanted: Sequence[int]) -> None:
         self._row = shape.row
+        self._given: list[Mapping[str, str | None]] = []
+        """The columns that are not in the files, of each row group. Rows have its number: values may be far larger."""
         parts: list[pa.Table] = []
         numbers: list[npt.NDArray[np.int64]] = []
         size = 0
-        for group in groups:
-            for part in _parts(group, shape):
+        for number, group in enumerate(groups):
+            self._given.append(group[3])
+            for part in _parts(group, shape, number):
                 size += part.nbytes
                 if size > UNIT_BYTES_MAX:
                     raise bad(f"a unit has more than {UNIT_BYTES_MAX >> 20} MiB")
@@ -76,6 +84,8 @@ class UnitRows:
         order = np.lexsort((at, mine)) if not shape.by_source and (np.diff(at) < 0).any() else np.argsort(mine, kind="stable")
         self._rows = rows[order]
         bounds = np.searchsorted(mine[order], [*wanted, partitions])
+        if self._row and self._json_bytes() > JSON_BYTES_MAX:
+            raise bad("the rows of a unit are too large as JSON")
         self._places = {one: (int(bounds[place]), int(bounds[place + 1])) for place, one in enumerate(wanted)}
 
     def count(self, partition: int) -> int:
@@ -93,11 +103,39 @@ class UnitRows:
         if not self._row:
             yield rows
             return
-        for begin in range(0, rows.num_rows, JSON_ROWS):
-            some = rows.slice(begin, JSON_ROWS).combine_chunks()
-            parts = [one.chunk(0) for one in some.columns[2:]]
-            value = json_rows(self._row, parts, replaces=True).view(pa.binary())
-            yield pa.table({"timestamp": some.column(0), "key": some.column(1), "value": value})
+        rows = rows.combine_chunks()
+        begin = 0
+        while begin < rows.num_rows:
+            count = min(JSON_ROWS, rows.num_rows - begin)
+            parts = self._columns(rows.slice(begin, count))
+            while count > 1 and json_bytes_max(self._row, parts) > JSON_BYTES:
+                count //= 2
+                parts = [one.slice(0, count) for one in parts]
+            try:
+                value = json_rows(self._row, parts, replaces=True).view(pa.binary())
+            except (pa.ArrowException, ValueError) as error:
+                raise bad(f"a row cannot be written as JSON: {error}") from error
+            times, keys = (one.slice(begin, count) for one in rows.columns[:2])
+            yield pa.table({"timestamp": times, "key": keys, "value": value})
+            begin += count
+
+    def _columns(self, rows: pa.Table) -> list[Any]:
+        """The columns of the row, each in one piece."""
+        numbers = rows.column("group").chunk(0)
+        found: list[Any] = []
+        for place, name in enumerate(self._row):
+            if name in self._given[0]:
+                found.append(pa.array([one[name] for one in self._given], GIVEN).take(numbers))
+            else:
+                found.append(rows.column(f"row {place}").chunk(0))
+        return found
+
+    def _json_bytes(self) -> int:
+        """Bytes of all rows as JSON, at most."""
+        given = max(sum(len((text or "").encode()) for text in one.values()) for one in self._given)
+        places = [place for place, name in enumerate(self._row) if name not in self._given[0]]
+        columns = [self._table.column(f"row {place}").chunk(0) for place in places]
+        return self._table.num_rows * given + json_bytes_max(self._row, [self._table.column("timestamp").chunk(0), *columns])
 
 
 def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int, wanted: list[Wanted]) -> UnitBytes:
@@ -154,9 +192,9 @@ def decode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> UnitRows:
     return rows
 
 
-def _parts(group: Group, shape: Shape) -> Iterator[pa.Table]:
-    """The rows of a row group in steps, each with its columns in one piece: `timestamp`, `key`, and `value` or the parts of the
-    row."""
+def _parts(group: Group, shape: Shape, place: int) -> Iterator[pa.Table]:
+    """The rows of a row group in steps, each with its columns in one piece: `timestamp`, `key`, and `value`; or the parts of the
+    row that the file has, and `group`, the place of the row group in its unit."""
     metadata, number, data, given = group
     rows = metadata.row_group(number).num_rows
     if not rows:
@@ -169,9 +207,9 @@ def _parts(group: Group, shape: Shape) -> Iterator[pa.Table]:
         arrays = {"timestamp": times(table.column(shape.time), shape.outside_us), "key": content(table.column(shape.key))}
         if not shape.row:
             arrays["value"] = content(table.column(shape.value))
-        for place, name in enumerate(shape.row):
-            if name in given:
-                arrays[f"row {place}"] = given_column(given[name], table.num_rows)
-            else:
-                arrays[f"row {place}"] = part_of_row(table.column(name), kinds.field(name).type)
+        else:
+            arrays["group"] = pa.array(np.full(table.num_rows, place, np.int32))
+        for at, name in enumerate(shape.row):
+            if name not in given:
+                arrays[f"row {at}"] = part_of_row(table.column(name), kinds.field(name).type)
         yield pa.table(arrays)

@@ -24,6 +24,8 @@ WIDE_TIMES = pa.timestamp("ns")
 """The type in a schema of times of 96 bits. They are in UTC, and are read as microseconds."""
 GIVEN = pa.large_string()
 """The type of columns that are JSON already; see `json_rows.json_rows`."""
+_WIDTHS = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
+"""Bytes of a decoded value; 8 for others."""
 _US = {"ms": 1000, "us": 1}
 _BYTES = (
     pa.types.is_binary,
@@ -58,9 +60,26 @@ def ranges_of(metadata: Any, group: int, columns: Collection[str], data_end: int
         return []
     if any(begin < len(MAGIC) or size <= 0 or begin + size > data_end for begin, size in ranges):
         raise bad(f"row group {group} lies outside of its file")
-    if max(sum(chunk.total_uncompressed_size for chunk in wanted), sum(size for _, size in ranges)) > UNIT_BYTES_MAX:
+    stored = max(sum(chunk.total_uncompressed_size for chunk in wanted), sum(size for _, size in ranges))
+    if max(stored, _bytes_min(metadata, group, columns)) > UNIT_BYTES_MAX:
         raise bad(f"row group {group} has more than {UNIT_BYTES_MAX >> 20} MiB")
     return ranges
+
+
+def _bytes_min(metadata: Any, group: int, columns: Collection[str]) -> int:
+    """Bytes of these columns of a row group beside those of texts, decoded: equal and missing values take none in a file."""
+    total = 0
+    for index in range(metadata.num_columns):
+        chunk = metadata.row_group(group).column(index)
+        if name_of(chunk) in columns and chunk.physical_type != "BOOLEAN":
+            total += chunk.num_values * value_bytes(metadata, index)
+    return total
+
+
+def value_bytes(metadata: Any, index: int) -> int:
+    """Bytes of a value of a leaf of a file's columns, decoded, beside those of a text."""
+    leaf = metadata.schema.column(index)
+    return int(leaf.length) if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(leaf.physical_type, 8)
 
 
 def check_file(footer: bytes, size_bytes: int, groups: Iterable[int], shape: Shape, given: Collection[str]) -> list[int]:
@@ -128,11 +147,6 @@ def part_of_row(column: Any, kind: Any) -> Any:
     """A column of the row, in one piece, of a type that is written as JSON. `kind`: its type in the file's schema."""
     kind = row_kind(kind)
     return _in_one_piece(column if column.type == kind else column.cast(kind))
-
-
-def given_column(text: str | None, rows: int) -> Any:
-    """A column of the row that is not in the file."""
-    return arrow.repeat(arrow.scalar(text, GIVEN), rows)
 
 
 def row_kind(kind: Any) -> Any:

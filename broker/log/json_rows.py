@@ -36,6 +36,9 @@ _ESCAPES = {
     '"': '\\"',
 }
 """Every character that JSON text must escape, but for the backslash."""
+_ESCAPE_BYTES = len("\\u0000")
+_VALUE_BYTES = 56
+"""Of a number, a date or a time with what stands around it, at most; of a decimal of 38 digits with its power of ten."""
 _CLOCK = np.array([f"T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}" for at in range(86_400)], "S9")
 _MILLIS = {zone: np.array([f".{at:03}{zone}" for at in range(1000)], "S") for zone in ("", "Z")}
 _PLAIN = (
@@ -80,6 +83,30 @@ def json_rows(names: Sequence[str], columns: Sequence[Any], *, replaces: bool = 
         UnlikeJavaError: a text is not UTF-8, and Java replaces such bytes by rules of its own.
     """
     return _object(names, columns, len(columns[0]), replaces)
+
+
+def json_bytes_max(names: Sequence[str], columns: Sequence[Any]) -> int:
+    """Bytes that `json_rows` makes of these columns, at most."""
+    rows = len(columns[0]) if columns else 0
+    return rows * len("{}") + sum(rows * len(f"{_quoted(name)}:,".encode()) for name in names) + sum(map(_bytes_max, columns))
+
+
+def _bytes_max(column: Any) -> int:
+    """Bytes of the values of a column as JSON, at most."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return json_bytes_max([field.name for field in kind], column.flatten()) + len(column) * _VALUE_BYTES
+    if pa.types.is_map(kind):
+        parts = [_elements(column, one)[0] for one in (column.keys, column.items)]
+    elif pa.types.is_list(kind):
+        parts = [_elements(column, column.values)[0]]
+    elif pa.types.is_large_string(kind):
+        return int(column.nbytes)
+    else:
+        # Of a text each byte may have an escape.
+        has_bytes = pa.types.is_string(kind) or pa.types.is_binary(kind)
+        return len(column) * _VALUE_BYTES + (_ESCAPE_BYTES * int(column.nbytes) if has_bytes else 0)
+    return len(column) * _VALUE_BYTES + sum(map(_bytes_max, parts))
 
 
 def _object(names: Sequence[str], columns: Sequence[Any], rows: int, replaces: bool) -> Any:

@@ -518,7 +518,7 @@ def _repeated_bytes(file: ExtentFile, group: RowGroup, data: Data) -> int | None
             for one in leaves(column):
                 if pa.types.is_dictionary(one.type):
                     most = int(lengths(one.dictionary.cast(pa.binary())).max(initial=0))
-                    longest += most * max(values // max(group.rows, 1), 1)
+                    longest += most * max(-(-values // max(group.rows, 1)), 1)
         break
     return longest
 

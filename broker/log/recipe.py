@@ -44,6 +44,10 @@ UNIT_FILES_MAX = 16
 """Files of one unit: a reader has their footers in memory, and passes so many descriptors to another process."""
 UNIT_BYTES_MAX = 256 << 20
 """Decoded bytes of the columns of a unit, as of a row group of history: a reader holds a unit in memory."""
+UNIT_JSON_BYTES_MAX = 1 << 30
+"""Bytes of the rows of a unit as JSON, without the escapes of their texts: a reader holds their batches."""
+GIVEN_CHARS_MAX = 16 << 10
+"""Characters of the values of the columns that a file lacks: JSON repeats them in each record."""
 RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
 """Columns of history that a key or a value cannot be."""
 
@@ -187,6 +191,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if len(self.row) > ROW_COLUMNS_MAX or sum(map(len, self.row)) > ROW_NAMES_CHARS_MAX:
             raise _bad(f"the row has too many columns, or too long names. columns=`{len(self.row)}`")
         given = {frozenset(file.given) for file in self.files}
+        if any(sum(len(text or "") for text in file.given.values()) > GIVEN_CHARS_MAX for file in self.files):
+            raise _bad(f"the columns that a file lacks have too long values. max=`{GIVEN_CHARS_MAX}`")
         if len(given) > 1 or not all(one <= set(self.row) - {self.time, self.key} for one in given):
             raise _bad("a file lacks other columns than another one, or columns that are not of the row")
 

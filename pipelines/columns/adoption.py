@@ -11,19 +11,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
-import pyarrow as pa
-
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
 from headgate.broker.log.crc import crc32c
-from headgate.broker.log.json_rows import json_rows
 from headgate.broker.log.recipe import (
+    GIVEN_CHARS_MAX,
     RECIPE,
     RESERVED,
     ROW_COLUMNS_MAX,
     ROW_NAMES_CHARS_MAX,
     UNIT_BYTES_MAX,
     UNIT_FILES_MAX,
+    UNIT_JSON_BYTES_MAX,
     VERSION,
     VERSION_OF_ROWS,
     AdoptedFile,
@@ -37,6 +36,7 @@ from headgate.broker.log.recipe import (
 )
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
+from headgate.pipelines.columns.decoded import given_of
 from headgate.pipelines.columns.files import S3, state_of
 from headgate.pipelines.columns.kinds import INTEGERS
 from headgate.pipelines.columns.layout import changed
@@ -83,6 +83,11 @@ class PlannedUnit:
         return sum(one.decoded_bytes for one in self.counted)
 
     @property
+    def json_bytes(self) -> int:
+        """Bytes of its rows as JSON, at most, without escapes."""
+        return sum(one.json_bytes for one in self.counted)
+
+    @property
     def files(self) -> set[str]:
         return {piece.file.path for piece in self.pieces}
 
@@ -111,6 +116,10 @@ def adoptable(source: Source, *, by_source: bool) -> Shape:
         raise NotAdoptedError("the event time, the key or the value is in the files' paths")
     if len(given) > 1:
         raise NotAdoptedError("some files lack columns that others have")
+    for file in {piece.file.path: piece.file for piece in source.pieces}.values():
+        # Each character may have an escape.
+        if sum(6 * len(str(value)) + 2 for _, value in file.values) > GIVEN_CHARS_MAX:
+            raise NotAdoptedError(f"the columns that a file lacks have too long values. file=`{file.path}`")
     return shape
 
 
@@ -188,17 +197,23 @@ def units_of(
             raise NotAdoptedError(f"the flood's condition divides the rows of a row group. file=`{piece.file.path}`")
     found: list[PlannedUnit] = []
     for run in _by_source(rows) if by_source else _by_time(rows):
-        if run.raw_bytes > UNIT_BYTES_MAX:
-            what, advice = "a row group has", "write smaller row groups"
-            if len(run.pieces) > 1:
-                what, advice = "row groups that overlap in time have", "sort the files by time, or use --order source"
-            raise NotAdoptedError(
-                f"{what} {run.raw_bytes >> 20} MiB, more than {UNIT_BYTES_MAX >> 20}: {advice}. file=`{run.pieces[0].file.path}`"
-            )
+        for size, most, form in ((run.raw_bytes, UNIT_BYTES_MAX, ""), (run.json_bytes, UNIT_JSON_BYTES_MAX, " as JSON")):
+            if size > most:
+                what, advice = "a row group has", "write smaller row groups"
+                if len(run.pieces) > 1:
+                    what, advice = "row groups that overlap in time have", "sort the files by time, or use --order source"
+                raise NotAdoptedError(
+                    f"{what} {size >> 20} MiB{form}, more than {most >> 20}: {advice}. file=`{run.pieces[0].file.path}`"
+                )
         if len(run.files) > UNIT_FILES_MAX:
             raise NotAdoptedError(f"{len(run.files)} files overlap in time, more than {UNIT_FILES_MAX}: use --order source")
         last = found[-1] if found else None
-        if last is not None and last.raw_bytes + run.raw_bytes <= UNIT_BYTES and len(last.files | run.files) <= UNIT_FILES_MAX:
+        if (
+            last is not None
+            and last.raw_bytes + run.raw_bytes <= UNIT_BYTES
+            and last.json_bytes + run.json_bytes <= UNIT_JSON_BYTES_MAX
+            and len(last.files | run.files) <= UNIT_FILES_MAX
+        ):
             last.pieces += run.pieces
             last.counted += run.counted
         else:
@@ -314,16 +329,6 @@ class Adoption:
             files=files,
             units=[Unit(_groups(unit.pieces, numbers), min(unit.raw_bytes, UNIT_BYTES_MAX), unit.shares()) for unit in units],
         )
-
-
-def given_of(file: SourceFile, shape: Shape) -> dict[str, str | None]:
-    """The columns of the row that are not in a file, as JSON."""
-    found: dict[str, str | None] = {}
-    for name, value in file.values:
-        if name in shape.row:
-            (text,) = json_rows([name], [pa.array([value.as_py()], value.type)]).to_pylist()
-            found[name] = text.partition(":")[2][:-1] if value.is_valid else None
-    return found
 
 
 def _groups(pieces: Iterable[Piece], numbers: dict[str, int]) -> list[Groups]:

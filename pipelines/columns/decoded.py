@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.broker.log.adopted_columns import row_kind
+from headgate.broker.log.adopted_columns import row_kind, value_bytes
 from headgate.broker.log.column_schema import lengths
+from headgate.broker.log.json_rows import json_rows
 from headgate.broker.log.parquet import leaves, name_of
-from headgate.broker.log.recipe import UNIT_BYTES_MAX
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, Shape
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns.kinds import arrow_type
 from headgate.pipelines.columns.layout import READ_BYTES, Piece, SourceFile, metadata_of_source
@@ -20,6 +22,13 @@ from headgate.pipelines.iceberg_columns import is_uuid
 
 ROW_BYTES = 9
 """Of a row in a column beside its bytes: where it begins, and whether it is null."""
+LIST_BYTES = 5
+"""Of a list beside its values: where they begin, and whether it is null."""
+VALUE_BYTES = 40
+"""Of a value as JSON with what stands around it, beside its name and the bytes of a text."""
+LEVEL_BYTES = 10
+"""The same of what is around it."""
+_STORED = ("total_compressed_size", "total_uncompressed_size")
 SMALL_BYTES = 1 << 20
 """Up to this size nothing but the footer is read to know it."""
 ROWS = 1 << 9
@@ -33,10 +42,35 @@ def decoded_bytes(piece: Piece, columns: Sequence[str]) -> int:
     chunks = [group.column(index) for index in range(metadata.num_columns)]
     total = 0
     for name in columns:
-        mine = [chunk for chunk in chunks if name_of(chunk) == name]
-        is_plain = len(mine) == 1 and mine[0].path_in_schema == name
-        total += _of_chunk(piece, metadata, mine[0]) if is_plain else _of_nested(piece, metadata, name, mine)
+        mine = {index: chunk for index, chunk in enumerate(chunks) if name_of(chunk) == name}
+        (index, chunk), *others = mine.items()
+        is_plain = not others and chunk.path_in_schema == name
+        size = _of_chunk(piece, metadata, index, chunk) if is_plain else _of_nested(piece, metadata, name, mine)
+        # A broker reads what is stored, too.
+        total += max(size, *(sum(getattr(one, stored) for one in mine.values()) for stored in _STORED))
     return total
+
+
+def json_bytes(piece: Piece, shape: Shape, given: Mapping[str, str | None]) -> int:
+    """Bytes of the rows of a row group as JSON, beside those of their decoded texts; at most so many, without escapes. `given`: the
+    columns that the file lacks. Raises as `decoded_bytes`."""
+    group = metadata_of_source(piece.file).row_group(piece.group)
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    # All names on the path of a value stand before it, at most.
+    inside = 0
+    for path, values in ((one.path_in_schema, one.num_values) for one in chunks if name_of(one) in shape.row):
+        inside += values * (VALUE_BYTES + LEVEL_BYTES * path.count(".") + len(json.dumps(path)))
+    return int(inside + piece.rows * sum(len(json.dumps(name)) + len((text or "").encode()) + 4 for name, text in given.items()))
+
+
+def given_of(file: SourceFile, shape: Shape) -> dict[str, str | None]:
+    """The columns of the row that are not in a file, as JSON."""
+    found: dict[str, str | None] = {}
+    for name, value in file.values:
+        if name in shape.row:
+            (text,) = json_rows([""], [pa.array([value.as_py()], value.type)]).to_pylist()
+            found[name] = text.partition(":")[2][:-1] if value.is_valid else None
+    return found
 
 
 def formed_column(file: SourceFile, columns: Sequence[str], row: Mapping[str, str]) -> str:
@@ -57,13 +91,12 @@ def formed_column(file: SourceFile, columns: Sequence[str], row: Mapping[str, st
     return ""
 
 
-def _of_chunk(piece: Piece, metadata: Any, chunk: Any) -> int:
+def _of_chunk(piece: Piece, metadata: Any, index: int, chunk: Any) -> int:
     """Each value is in the chunk as it is, or in its dictionary, or begins as the value before it."""
     rows, name, size = piece.rows, chunk.path_in_schema, chunk.total_uncompressed_size
     beside = rows * ROW_BYTES
     if chunk.physical_type != "BYTE_ARRAY":
-        width = metadata.schema.column(metadata.schema.names.index(name)).length if chunk.physical_type[:5] == "FIXED" else 8
-        return int(beside + rows * max(width or 8, 8))
+        return int(beside + rows * max(value_bytes(metadata, index), 8))
     has_prefixes = "DELTA_BYTE_ARRAY" in chunk.encodings
     has_dictionary = any("DICTIONARY" in one for one in chunk.encodings)
     if not has_prefixes and not has_dictionary:
@@ -82,11 +115,16 @@ def _of_chunk(piece: Piece, metadata: Any, chunk: Any) -> int:
     return total
 
 
-def _of_nested(piece: Piece, metadata: Any, name: str, chunks: Sequence[Any]) -> int:
-    """The same of a column with parts: each place in a list, and each value, has its own number."""
-    beside = sum(chunk.num_values * 2 * ROW_BYTES + chunk.total_uncompressed_size for chunk in chunks)
+def _of_nested(piece: Piece, metadata: Any, name: str, indexes: Mapping[int, Any]) -> int:
+    """The same of a column with parts. A value is in as many lists as may be around it, and may be the only one there."""
+    chunks = indexes.values()
+    beside = 0
+    for index, chunk in indexes.items():
+        leaf = metadata.schema.column(index)
+        around = (leaf.max_definition_level + 1) // 8 + LIST_BYTES * leaf.max_repetition_level
+        beside += chunk.num_values * (max(value_bytes(metadata, index), 8) + ROW_BYTES + around) + chunk.total_uncompressed_size
     if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
-        return int(sum(column.nbytes for column in _batches(piece, metadata, [name], ROWS, as_dictionary=False)))
+        return int(beside + sum(column.nbytes for column in _batches(piece, metadata, [name], ROWS, as_dictionary=False)))
     encoded = [
         chunk.path_in_schema
         for chunk in chunks

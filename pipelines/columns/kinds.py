@@ -64,7 +64,17 @@ def kind_of(type: Any) -> str:
 
 def nested_kind(shape: str, inside: Iterable[tuple[str, str]]) -> str:
     """The kind of a nested type. `inside`: as of `fields_of`."""
-    return f"{shape} {json.dumps(list(inside))}"
+    return _kind(shape, [(name, _tree(one)) for name, one in inside])
+
+
+def _kind(shape: str, inside: Any) -> str:
+    return f"{shape} {json.dumps(inside)}"
+
+
+def _tree(kind: str) -> Any:
+    """A kind within another one. No text of JSON stands within another: its escapes would double with each level."""
+    shape = shape_of(kind)
+    return {shape: json.loads(kind[len(shape) :])} if shape else kind
 
 
 def shape_of(kind: str) -> str:
@@ -76,7 +86,8 @@ def shape_of(kind: str) -> str:
 def fields_of(kind: str) -> list[tuple[str, str]]:
     """(name, kind) of what a nested kind has inside: the fields of a struct, the elements of an array, keys and values of a map.
     Empty for another kind."""
-    return [(name, one) for name, one in json.loads(kind.partition(" ")[2])] if shape_of(kind) else []
+    inside = json.loads(kind.partition(" ")[2]) if shape_of(kind) else []
+    return [(name, one if isinstance(one, str) else _kind(*next(iter(one.items())))) for name, one in inside]
 
 
 def kind_of_arrow(type: Any) -> str | None:

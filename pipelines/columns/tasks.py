@@ -22,7 +22,8 @@ from headgate.broker.log.recipe import Shape
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns.batches import joined
-from headgate.pipelines.columns.decoded import decoded_bytes, formed_column
+from headgate.pipelines.columns.decoded import decoded_bytes, formed_column, given_of, json_bytes
+from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array_of, passes
 from headgate.pipelines.columns.kinds import HEADERS, INTEGERS, TIMESTAMP, arrow_type, of_kind
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
@@ -94,6 +95,8 @@ class Counted:
     """The least and the greatest time of each partition's rows, in milliseconds; only if `Spec.spans`."""
     decoded_bytes: int = 0
     """Of the columns of a record, at most; only if `Spec.spans`."""
+    json_bytes: int = 0
+    """Of the rows as JSON, at most, but for escapes; 0 if the value is a column."""
     formed: str = ""
     """A column whose values are not as its file has them, such as one of UUIDs; only if `Spec.spans`."""
 
@@ -209,7 +212,10 @@ def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str], rows: int) 
 
 def _columns(spec: Spec, batch: pa.RecordBatch) -> tuple[dict[str, Any], int]:
     """The columns of the rows that pass the filters, and the number of these rows."""
-    found: dict[str, Any] = {name: of_kind(batch.column(name), spec.query.source[name]) for name in batch.schema.names}
+    try:
+        found: dict[str, Any] = {name: of_kind(batch.column(name), spec.query.source[name]) for name in batch.schema.names}
+    except pa.ArrowInvalid as error:
+        raise UnlikeError(f"a value of a file does not fit into its type: {error}") from error
     passed = passes(spec.query.filters, found)
     if passed is None:
         return found, batch.num_rows
@@ -302,6 +308,7 @@ def measure(spec: Spec, counted: Counted, piece: Piece, shape: Shape) -> None:
         if shape.row:
             # A broker has them beside the row.
             counted.decoded_bytes += decoded_bytes(piece, (shape.time, shape.key))
+            counted.json_bytes = counted.decoded_bytes + json_bytes(piece, shape, given_of(piece.file, shape))
         if spec.query.source[shape.key] in INTEGERS:
             counted.decoded_bytes += piece.rows * DIGITS_MAX
         counted.formed = formed_column(piece.file, columns, {name: spec.query.source[name] for name in shape.row})

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.broker.log import adopted as module
-from headgate.broker.log import parquet
-from headgate.broker.log.adopted import Group
+from headgate.broker.log import adopted_columns, parquet
+from headgate.broker.log.adopted import Group, UnitRows
 from headgate.broker.log.adopted_columns import check_file, ranges_of, row_kind
 from headgate.broker.log.json_rows import json_rows
 from headgate.broker.log.parquet import ExtentFile, RowGroup, metadata_of, read_parts
@@ -176,10 +176,49 @@ def test_repeated_values_within_lists_are_decoded_in_steps(monkeypatch: pytest.M
     ((metadata, number, data, _),) = groups = groups_of(file_of(table, COUNT, compression="zstd"))
     group = RowGroup(number, 0, COUNT, 0, 0, 0, True, None, None)
     parts = read_parts(ExtentFile(metadata, tuple(SHAPE.columns()), (group,), b""), group, data)
-    assert {part.num_rows for part in parts} <= {16, COUNT % 16}, "three values of 2,000 bytes in each row, and some short ones"
+    assert {part.num_rows for part in parts} <= {12, COUNT % 12}, "four values of 2,000 bytes in each row, and some short ones"
     assert found(groups) == expected(table)
 
 
 def test_kinds_of_rows() -> None:
     assert row_kind(arrow.dictionary(pa.int8(), pa.large_string())) == pa.string()
     assert row_kind(pa.timestamp("ns")) == pa.timestamp("us", "UTC") and row_kind(pa.timestamp("ms")) == pa.timestamp("us")
+
+
+def test_values_of_paths_take_no_memory_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood counts what is in the files, so what is not must not make a unit too large for a broker."""
+    table, day = lake(), "d" * 5000
+    data = file_of(table, 64, use_dictionary=False)
+    monkeypatch.setattr(module, "UNIT_BYTES_MAX", 2 * table.nbytes)
+    shape = Shape("timestamp", "offset", "", [*table.schema.names, "day"], False)
+    wanted = expected(table.append_column("day", arrow.array([day] * COUNT, pa.string())))
+    assert found(groups_of(data, shape, day=f'"{day}"'), shape) == wanted
+
+
+def test_large_rows_are_written_in_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text of Arrow has 2 GiB at most, and a row may be many times larger as JSON. Steps depend on the content alone."""
+    table = lake(headers=["\x01" * (at % 50) for at in range(COUNT)])
+    groups = groups_of(file_of(table, 64))
+    monkeypatch.setattr(module, "JSON_BYTES", 10_000)
+    assert found(groups) == expected(table)
+    rows = UnitRows(groups, SHAPE, PARTITIONS, range(PARTITIONS))
+    steps = [(partition, some.num_rows) for partition in range(PARTITIONS) for some in rows.records(partition)]
+    assert max(rows for _, rows in steps) < 30
+    alone = UnitRows(groups, SHAPE, PARTITIONS, [1])
+    assert [(1, some.num_rows) for some in alone.records(1)] == [one for one in steps if one[0] == 1]
+    monkeypatch.setattr(module, "JSON_BYTES_MAX", 10_000)
+    with pytest.raises(InvalidError, match="too large as JSON"):
+        UnitRows(groups, SHAPE, PARTITIONS, [1])
+
+
+def test_equal_numbers_and_missing_values_have_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file they take no bytes. A reader decodes them all at once."""
+    zeros = lake(raw=arrow.array([None] * COUNT, pa.binary()), local=arrow.array([0] * COUNT, pa.timestamp("us")))
+    data = file_of(zeros.select(["timestamp", "offset", "raw", "local"]), COUNT)
+    shape = Shape("timestamp", "offset", "", ["raw", "local"])
+    size = COUNT * (8 + 8 + 4 + 8)
+    monkeypatch.setattr(adopted_columns, "UNIT_BYTES_MAX", size)
+    assert check_file(footer_of(data), len(data), [0], shape, ()) == [COUNT]
+    monkeypatch.setattr(adopted_columns, "UNIT_BYTES_MAX", size - 1)
+    with pytest.raises(InvalidError, match="has more than"):
+        check_file(footer_of(data), len(data), [0], shape, ())

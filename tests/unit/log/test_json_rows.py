@@ -4,6 +4,7 @@ values, for slices, for columns that lack values in every place, and for bytes t
 from __future__ import annotations
 
 import datetime
+import decimal
 import itertools
 import json
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.broker.log.java_numbers import java_text
-from headgate.broker.log.json_rows import UnlikeJavaError, is_writable, json_rows
+from headgate.broker.log.json_rows import UnlikeJavaError, is_writable, json_bytes_max, json_rows
 
 arrow: Any = pa
 ITEM = arrow.struct([("n", pa.int64()), ("words", pa.list_(pa.string()))])
@@ -48,6 +49,7 @@ def test_rows_are_their_values(order: tuple[str, ...], rows: list[dict[str, Any]
     columns = table([*VALUES, *rows, *VALUES])
     ours = [columns[name].slice(len(VALUES), len(rows)) for name in order]
     found = json_rows(order, ours).to_pylist()
+    assert sum(map(len, found)) <= json_bytes_max(order, ours)
     assert [json.loads(one) for one in found] == [expected(row) for row in rows]
     assert [list(json.loads(one)) for one in found] == [[name for name in order if row[name] is not None] for row in rows]
 
@@ -123,3 +125,25 @@ FOREIGN = [pa.timestamp("ns"), pa.time64("us"), arrow.map_(pa.float64(), pa.stri
 @pytest.mark.parametrize("kind", FOREIGN, ids=str)
 def test_what_spark_writes_in_another_way_is_not_written(kind: Any) -> None:
     assert not is_writable(kind)
+
+
+LONG: dict[str, Any] = {
+    "control characters": arrow.array(["\x01" * 100], pa.string()),
+    "no text": arrow.array([b"\xff" * 100], pa.binary()).view(pa.string()),
+    "bytes": arrow.array([b"1"], pa.binary()),
+    "decimal": arrow.array([-decimal.Decimal("1" * 38).scaleb(-38)], pa.decimal128(38, 38)),
+    "small decimal": arrow.array([-decimal.Decimal("1.11E-30")], pa.decimal128(38, 38)),
+    "double": arrow.array([-1.2345678901234567e-300], pa.float64()),
+    "time": arrow.array([-(1 << 63)], pa.timestamp("us", "UTC")),
+    "date": arrow.array([-(1 << 31)], pa.date32()),
+    "missing": arrow.array([[None] * 10], pa.list_(pa.bool_())),
+    "lists": arrow.array([[[], [], None]], pa.list_(pa.list_(pa.int8()))),
+    "names": arrow.array([[{"é" * 50: 1}] * 20], pa.list_(arrow.struct([("é" * 50, pa.int8())]))),
+    "map": arrow.array([[("\n" * 30, None)] * 3], pa.map_(pa.string(), pa.int8())),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_sizes_are_bounded_from_above(name: str) -> None:
+    (text,) = json_rows([name], [LONG[name]], replaces=True).to_pylist()
+    assert len(text.encode()) <= json_bytes_max([name], [LONG[name]])

@@ -98,6 +98,7 @@ BAD = {
     "too long names": rows(row=["day", "x" * ROW_NAMES_CHARS_MAX]),
     "a given column that is not of the row": rows(row=["t", "offset"]),
     "a given key": rows(key="day"),
+    "long given values": rows(files=[msgspec.structs.replace(one, given={"day": "1" * (1 << 15)}) for one in FILES]),
     "other given columns": rows(files=[GIVEN[0], FILES[1]]),
     "no partitions": changed(partitions=0),
     "negative partitions": changed(partitions=-1),

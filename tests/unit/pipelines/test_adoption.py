@@ -16,12 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_FILES_MAX, Shape
+from headgate.broker.log.adopted_columns import part_of_row
+from headgate.broker.log.crc import crc32c
+from headgate.broker.log.json_rows import json_bytes_max
+from headgate.broker.log.parquet import footer_size
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_FILES_MAX, UNIT_JSON_BYTES_MAX, Shape
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns import adoption
 from headgate.pipelines.columns.adoption import NotAdoptedError, PlannedUnit, shape_of, units_of
-from headgate.pipelines.columns.decoded import decoded_bytes, formed_column
-from headgate.pipelines.columns.expressions import ROW_OUTPUT, Node, Query
+from headgate.pipelines.columns.decoded import decoded_bytes, formed_column, given_of, json_bytes
+from headgate.pipelines.columns.expressions import ROW_OUTPUT, Node, Query, row_as_json
 from headgate.pipelines.columns.files import state_of
 from headgate.pipelines.columns.job import ColumnWork
 from headgate.pipelines.columns.layout import Listed, Piece, SourceFile, read_layout
@@ -297,3 +301,75 @@ def write_uuids(path: Path, values: Any) -> tuple[Piece, ...]:
     pq.write_table(table, path)
     asked = Query({**PLAIN, "value": column("payload", "string")}, (), {"at": "timestamp", "user": "string", "payload": "string"})
     return tuple(read_layout([Listed(str(path))], asked))
+
+
+def stored(path: Path, rows: int) -> Piece:
+    """The one row group of a file."""
+    data = path.read_bytes()
+    footer = data[-footer_size(data, len(data)) :]
+    return Piece(SourceFile(str(path), state_of(str(path), None), crc32c(footer)), 0, rows, 0, False, 0, 0)
+
+
+def nested(values: Any, lists: int = 1) -> Any:
+    """The values, each alone in so many lists."""
+    for _ in range(lists):
+        values = arrow.ListArray.from_arrays(arrow.array(range(len(values) + 1), pa.int32()), values)
+    return values
+
+
+ROWS = 2000
+PARTS: dict[str, Any] = {
+    "bytes of one length": nested(arrow.array([b"x" * 500] * ROWS, pa.binary(500))),
+    "no bytes of one length": arrow.StructArray.from_arrays([pa.nulls(ROWS, pa.binary(300))], ["a"]),
+    "bytes of one length beside": arrow.array([b"x" * 500] * ROWS, pa.binary(500)),
+    "numbers in many lists": nested(arrow.array([1] * ROWS, pa.int64()), 20),
+    "texts in many lists": nested(arrow.array(["x"] * ROWS), 9),
+    "decimals": nested(arrow.array([None, 1] * (ROWS // 2), pa.decimal128(38, 0))),
+    "long names": nested(arrow.StructArray.from_arrays([arrow.array([1] * ROWS, pa.int8())], ["n" * 900])),
+    "many parts": arrow.StructArray.from_arrays([pa.nulls(ROWS, pa.int8())] * 50, [f"{number}" for number in range(50)]),
+    "empty lists": arrow.array([[[], []]] * ROWS, pa.list_(pa.list_(pa.int8()))),
+    "a map": arrow.array([[("k", "the same text again")] * 3] * ROWS, pa.map_(pa.string(), pa.string())),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}])
+@pytest.mark.parametrize("name", PARTS)
+def test_sizes_of_rows_as_json_are_bounded_from_above(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """A broker that has more than the flood counted can never read these rows again."""
+    path, column_ = tmp_path / "a.parquet", PARTS[name]
+    # A leaf of the same name comes first in the file.
+    other = arrow.array([{"rest": 1}] * ROWS, arrow.struct([("rest", pa.int64())]))
+    pq.write_table(pa.table({"other": other, "rest": column_}), path, row_group_size=ROWS, **options)
+    one = stored(path, ROWS)
+    read = part_of_row(pq.read_table(path).column("rest"), pq.read_schema(path).field("rest").type)
+    assert read.nbytes <= (decoded := decoded_bytes(one, ["rest"]))
+    assert json_bytes_max(["rest"], [read]) <= 6 * (decoded + json_bytes(one, Shape("", "", "", ["rest"]), {}))
+
+
+def test_values_that_a_file_lacks_are_counted_in_each_row(tmp_path: Path) -> None:
+    values = (("a:b", arrow.scalar("x:y", pa.string())), ("none", arrow.scalar(None, pa.int64())))
+    given = given_of(SourceFile("a", state_of("/", None), 0, values), Shape("", "", "", ["a:b", "none"]))
+    assert given == {"a:b": '"x:y"', "none": None}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": arrow.array([1] * 10)}), path)
+    one = stored(path, 10)
+    shape = Shape("", "", "", ["x", "a"])
+    assert json_bytes(one, shape, {"a": "1" * 1000}) - json_bytes(one, shape, {"a": None}) == 10_000
+
+
+def test_rows_that_are_too_large_as_json_have_their_reason() -> None:
+    one, counted = piece("a", 0, 0, 10)
+    counted.json_bytes = UNIT_JSON_BYTES_MAX
+    assert len(units_of([one, replace(one, group=1, low_us=10)], [counted, replace(counted, low_us=10)])) == 2
+    with pytest.raises(NotAdoptedError, match="a row group has 1025 MiB as JSON, more than 1024: write smaller row groups"):
+        units_of([one], [replace(counted, json_bytes=UNIT_JSON_BYTES_MAX + MIB)])
+
+
+def test_values_of_paths_that_are_too_long_have_their_reason(tmp_path: Path) -> None:
+    (one,) = write(tmp_path / "a.parquet", arrow.array([b"v"] * 5, pa.binary()))
+    json = row_as_json(["day"], [column("day", "string")])
+    some = Query({**PLAIN, "value": cast(json, "binary")}, (), {"day": "string", **query().source})
+    day = ("day", arrow.scalar("d" * 5000, pa.string()))
+    source = Source(some, True, (replace(one, file=replace(one.file, values=(day,))),), Limits())
+    with Processes(0, None) as engine, pytest.raises(InvalidError, match="lacks have too long values"):
+        ColumnWork(engine, source, 3, "link").count()

@@ -21,6 +21,7 @@ import pytest
 from headgate.pipelines.backfill import Backfill
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import read_source
+from headgate.pipelines.columns.kinds import arrow_type, fields_of, kind_of, nested_kind
 from headgate.pipelines.columns.plain import plain_source
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
@@ -206,3 +207,13 @@ def test_what_is_not_certain_is_left_to_spark(
 def test_a_source_without_rows_is_none(tmp_path: Path) -> None:
     (tmp_path / "_SUCCESS").touch()
     assert plain_source(flood_of(tmp_path, {}), Limits()) is None
+
+
+def test_the_kind_of_a_deep_type_grows_with_its_levels() -> None:
+    """Each level once doubled the escapes of those inside: a file with 30 levels took all memory."""
+    kind: str = "long"
+    for level in range(60):
+        kind = nested_kind("array", [("element", kind)]) if level % 2 else nested_kind("struct", [('a"b', kind)])
+    assert len(kind) < 60 * 40 and arrow_type(kind) is None
+    inside: Any = kind_of({"type": "array", "elementType": {"type": "struct", "fields": [{"name": "a", "type": "long"}]}})
+    assert fields_of(inside) == [("element", 'struct [["a", "long"]]')] and fields_of(fields_of(inside)[0][1]) == [("a", "long")]
