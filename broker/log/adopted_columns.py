@@ -6,6 +6,7 @@ values, so that the same rows are the same records.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -52,8 +53,9 @@ def ranges_of(metadata: Any, group: int, columns: Collection[str], data_end: int
     if group >= metadata.num_row_groups:
         raise bad(f"there is no row group {group}")
     chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
+    columns = frozenset(columns)
     wanted = [chunk for chunk in chunks if name_of(chunk) in columns]
-    if missing := sorted(set(columns) - {name_of(chunk) for chunk in wanted}):
+    if missing := sorted(columns - {name_of(chunk) for chunk in wanted}):
         raise bad(f"there is no column `{missing[0]}`")
     ranges = column_ranges(metadata, group, columns)
     if not metadata.row_group(group).num_rows:
@@ -92,7 +94,8 @@ def check_file(footer: bytes, size_bytes: int, groups: Iterable[int], shape: Sha
         ranges_of(metadata, group, columns, size_bytes - len(footer))
         found.append(metadata.row_group(group).num_rows)
     schema = metadata.schema.to_arrow_schema()
-    if twice := sorted(name for name in columns if schema.names.count(name) != 1):
+    known = Counter(schema.names)
+    if twice := sorted(name for name in columns if known[name] != 1):
         raise bad(f"a column is not there once: `{twice[0]}`")
     if schema.field(shape.time).type != WIDE_TIMES or shape.time not in wide_columns(metadata):
         _check_time(schema.field(shape.time).type)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
@@ -346,7 +347,8 @@ def column_ranges(metadata: Any, group: int, columns: Collection[str]) -> list[t
 def has_repeats(metadata: Any, group: int, columns: Sequence[str]) -> bool:
     """True if values of these columns of a row group that repeat are stored once."""
     chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
-    return any(name_of(chunk) in columns and not (_DICTIONARIES | _PREFIXES).isdisjoint(chunk.encodings) for chunk in chunks)
+    known = frozenset(columns)
+    return any(name_of(chunk) in known and not (_DICTIONARIES | _PREFIXES).isdisjoint(chunk.encodings) for chunk in chunks)
 
 
 def _begin(chunk: Any) -> int:
@@ -502,7 +504,8 @@ def _repeated_bytes(file: ExtentFile, group: RowGroup, data: Data) -> int | None
     """The most bytes that the values of a row have which are stored in dictionaries: each row may have the longest ones. None if
     the footer does not bound all other values."""
     chunks = [file.metadata.row_group(group.number).column(index) for index in range(file.metadata.num_columns)]
-    chunks = [chunk for chunk in chunks if name_of(chunk) in file.columns]
+    known = frozenset(file.columns)
+    chunks = [chunk for chunk in chunks if name_of(chunk) in known]
     if any(not _PREFIXES.isdisjoint(chunk.encodings) for chunk in chunks):
         return None
     encoded = [chunk for chunk in chunks if chunk.physical_type == "BYTE_ARRAY" and not _DICTIONARIES.isdisjoint(chunk.encodings)]
@@ -510,15 +513,17 @@ def _repeated_bytes(file: ExtentFile, group: RowGroup, data: Data) -> int | None
         return 0
     # Columns stay encoded here. Their first values bring their whole dictionaries; a nested column may begin with rows without any.
     rows = 1 if all(name_of(chunk) == chunk.path_in_schema for chunk in encoded) else READ_ROWS
-    names = list(dict.fromkeys(map(name_of, encoded)))
+    counts: Counter[str] = Counter()
+    for chunk in encoded:
+        counts[name_of(chunk)] += chunk.num_values
+    names = list(counts)
     longest = 0
     for batch in _batches(file, group, data, rows, [chunk.path_in_schema for chunk in encoded], names):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            values = sum(chunk.num_values for chunk in encoded if name_of(chunk) == name)
             for one in leaves(column):
                 if pa.types.is_dictionary(one.type):
                     most = int(lengths(one.dictionary.cast(pa.binary())).max(initial=0))
-                    longest += most * max(-(-values // max(group.rows, 1)), 1)
+                    longest += most * max(-(-counts[name] // max(group.rows, 1)), 1)
         break
     return longest
 

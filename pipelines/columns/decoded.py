@@ -39,10 +39,13 @@ def decoded_bytes(piece: Piece, columns: Sequence[str]) -> int:
     """Bytes of these columns of a row group, decoded; at most so many. Raises OSError, RetryError, and errors of Arrow."""
     metadata = metadata_of_source(piece.file)
     group = metadata.row_group(piece.group)
-    chunks = [group.column(index) for index in range(metadata.num_columns)]
+    chunks: dict[str, dict[int, Any]] = {name: {} for name in columns}
+    for index in range(metadata.num_columns):
+        chunk = group.column(index)
+        chunks.get(name_of(chunk), {})[index] = chunk
     total = 0
     for name in columns:
-        mine = {index: chunk for index, chunk in enumerate(chunks) if name_of(chunk) == name}
+        mine = chunks[name]
         (index, chunk), *others = mine.items()
         is_plain = not others and chunk.path_in_schema == name
         size = _of_chunk(piece, metadata, index, chunk) if is_plain else _of_nested(piece, metadata, name, mine)
@@ -57,8 +60,8 @@ def json_bytes(piece: Piece, shape: Shape, given: Mapping[str, str | None]) -> i
     group = metadata_of_source(piece.file).row_group(piece.group)
     chunks = [group.column(index) for index in range(group.num_columns)]
     # All names on the path of a value stand before it, at most.
-    inside = 0
-    for path, values in ((one.path_in_schema, one.num_values) for one in chunks if name_of(one) in shape.row):
+    inside, row = 0, frozenset(shape.row)
+    for path, values in ((one.path_in_schema, one.num_values) for one in chunks if name_of(one) in row):
         inside += values * (VALUE_BYTES + LEVEL_BYTES * path.count(".") + len(json.dumps(path)))
     return int(inside + piece.rows * sum(len(json.dumps(name)) + len((text or "").encode()) + 4 for name, text in given.items()))
 
