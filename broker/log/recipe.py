@@ -48,6 +48,7 @@ UNIT_JSON_BYTES_MAX = 1 << 30
 """Bytes of the rows of a unit as JSON, without the escapes of their texts: a reader holds their batches."""
 GIVEN_CHARS_MAX = 16 << 10
 """Characters of the values of the columns that a file lacks: JSON repeats them in each record."""
+TIME_US_MAX = (1 << 63) - 1
 RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
 """Columns of history that a key or a value cannot be."""
 
@@ -190,6 +191,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise _bad("the row has a column twice, or is not the value")
         if len(self.row) > ROW_COLUMNS_MAX or sum(map(len, self.row)) > ROW_NAMES_CHARS_MAX:
             raise _bad(f"the row has too many columns, or too long names. columns=`{len(self.row)}`")
+        low, high = -TIME_US_MAX if self.low_us is None else self.low_us, TIME_US_MAX if self.high_us is None else self.high_us
+        if not -TIME_US_MAX <= low < high <= TIME_US_MAX:
+            raise _bad(f"no time is in its span. low_us=`{self.low_us}` high_us=`{self.high_us}`")
         given = {frozenset(file.given) for file in self.files}
         if any(sum(len(text or "") for text in file.given.values()) > GIVEN_CHARS_MAX for file in self.files):
             raise _bad(f"the columns that a file lacks have too long values. max=`{GIVEN_CHARS_MAX}`")
