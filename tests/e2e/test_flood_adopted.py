@@ -306,8 +306,7 @@ def test_a_source_that_is_written_over_is_not_served(broker: BrokerProcess, tmp_
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "expression": (("--value", "upper(payload)"), "Use --files auto or rewrite"),
-    "row": (("--value", "to_json(struct(*))"), "value is more than a column"),
-    "number": (("--key", "id"), "key is more than a column of bytes or text"),
+    "number": (("--value", "id"), "value is more than a column of bytes or text"),
     "overlap": ((), "overlap in time"),
     "csv": (("--format", "csv", "--option", "header=true"), "Spark reads the source's format"),
 }
