@@ -118,9 +118,13 @@ class TransactionCoordinator(Driver[Shard]):
 
     async def verify(self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition]) -> Reply:
         """Whether partitions belong to the ongoing transaction."""
-        return await self._request(
+        reply = await self._request(
             transactional_id, partial(rules.verify, producer_id=producer_id, epoch=epoch, partitions=partitions)
         )
+        if reply.error is None:
+            # Nothing was written that would prove it.
+            await self.confirm()
+        return reply
 
     async def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, version: int) -> Reply:
         """EndTxn. `version`: 2 for the second protocol."""
@@ -142,6 +146,9 @@ class TransactionCoordinator(Driver[Shard]):
             reply = cast(Reply, await self._ask(transactional_id, act, token, creates))
             left_s = deadline_s - self._loop.time()
             if reply.error is not Reason.CONCURRENT_TRANSACTIONS or left_s <= 0 or not await self._rest(transactional_id, left_s):
+                if reply.error is not None:
+                    # A coordinator that was replaced, and does not know it yet, would end a producer that the next one knows.
+                    await self.confirm()
                 return reply
 
     async def _rest(self, transactional_id: str, timeout_s: float) -> bool:

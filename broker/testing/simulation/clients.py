@@ -333,7 +333,9 @@ class Reader:
                     ledger.skipped.append((self._key, max(self.position, ledger.starts.get(self._key, 0)), offset))
             self._epoch = header
             if value is None:
-                ledger.skipped.append((self._key, offset, offset + 1))
+                # A range that has no records and gets none, or a window that opened when this reader had all records.
+                if not self._was_at_end:
+                    ledger.skipped.append((self._key, offset, offset + 1))
             else:
                 ledger.see(self._key, offset, value, "a reader")
             self.position = offset + 1
