@@ -246,7 +246,13 @@ class ColumnWork:
             limits=source.limits,
             spans=self._shape is not None,
         )
-        self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
+        try:
+            self._row_bytes = tasks.row_bytes(self._spec, source.pieces)
+        except UnlikeError:
+            # The rows of an adopted flood are not made here.
+            if self._shape is None:
+                raise
+            self._row_bytes = tasks.stored_row_bytes(source.pieces)
         pieces = [replace(piece, raw_bytes=math.ceil(piece.rows * self._row_bytes)) for piece in source.pieces]
         self._task_bytes = task_bytes(math.ceil(rows * self._row_bytes), engine.slots, source.limits)
         self._unit_bytes = min(self._task_bytes, SORT_BYTES)

@@ -262,8 +262,11 @@ def row_bytes(spec: Spec, pieces: Sequence[Piece]) -> float:
         if count:
             size += sum(array.nbytes for array in made.values())
             rows += count
-    if rows:
-        return size / rows
+    return size / rows if rows else stored_row_bytes(pieces)
+
+
+def stored_row_bytes(pieces: Sequence[Piece]) -> float:
+    """The size of a row in its file, without compression."""
     return sum(piece.raw_bytes for piece in pieces) / max(sum(piece.rows for piece in pieces), 1)
 
 

@@ -25,6 +25,7 @@ from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns import adoption, decoded
 from headgate.pipelines.columns.adoption import NotAdoptedError, PlannedUnit, shape_of, units_of
 from headgate.pipelines.columns.decoded import decoded_bytes, formed_column, given_of, json_bytes
+from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW_OUTPUT, Node, Query, row_as_json
 from headgate.pipelines.columns.files import state_of
 from headgate.pipelines.columns.job import ColumnWork
@@ -292,6 +293,22 @@ def test_texts_that_a_file_does_not_have_are_not_adopted(tmp_path: Path) -> None
     processes = Processes(0, None)
     with pytest.raises(InvalidError, match="the values of a column are not as its file has them"):
         ColumnWork(processes, source, 3, "copy").count()
+    processes.close()
+
+
+def test_bytes_that_are_no_text_are_adopted_whether_a_sample_meets_them_or_not(tmp_path: Path) -> None:
+    """Brokers write U+FFFD for them. A rewrite leaves such rows to Spark."""
+    texts = pa.array([b"a\xff"] * 50, pa.binary()).view(pa.string())
+    table = pa.table({"at": arrow.array(range(50), pa.timestamp("us", "UTC")), "user": ["u"] * 50, "payload": texts})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
+    columns = tuple(column(name, kind) for name, kind in (("at", "timestamp"), ("user", "string"), ("payload", "string")))
+    json = cast(Node("json", "string", columns, value=("at", "user", "payload")), "binary")
+    asked = Query({**PLAIN, "value": json}, (), {"at": "timestamp", "user": "string", "payload": "string"})
+    source = Source(asked, True, tuple(read_layout([Listed(str(tmp_path / "a.parquet"))], asked)), Limits())
+    processes = Processes(0, None)
+    assert sum(ColumnWork(processes, source, 3, "link").count().rows) == 50
+    with pytest.raises(UnlikeError, match="not UTF-8"):
+        ColumnWork(processes, source, 3, "rewrite")
     processes.close()
 
 
