@@ -221,7 +221,7 @@ _KEYS = (
         Kind.LONG,
         LONG_MAX,
         "The longest time that a record of a compacted topic may stay uncompacted: then its partition is compacted, whatever "
-        "`min.cleanable.dirty.ratio` and `offline.after.*` say. A broker sees a new value within `offline_check_interval_ms`.",
+        "`min.cleanable.dirty.ratio` and `offline.after.*` say. A broker sees a new value within 5 s.",
         "log.cleaner.max.compaction.lag.ms",
         1,
         LONG_MAX,

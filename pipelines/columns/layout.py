@@ -239,12 +239,12 @@ def metadata_of_source(file: SourceFile, handle: Any = None) -> Any:
     """The metadata of a file. The last few are kept: row groups are counted one by one. Raises RetryError, OSError.
 
     Args:
-        handle: of the file, if it is open.
+        handle: of the file, if it is open: its footer is then compared.
     """
     known = _metadata.get(file)
-    if known is not None:
-        return known
     if handle is None:
+        if known is not None:
+            return known
         with file.open() as opened_here:
             return metadata_of_source(file, opened_here)
     try:
@@ -253,10 +253,11 @@ def metadata_of_source(file: SourceFile, handle: Any = None) -> Any:
         footer = b""
     if crc32c(footer) != file.footer_crc32c:
         raise changed(file)
-    found = _metadata[file] = metadata_of(footer)
-    while len(_metadata) > METADATA_KEPT:
-        _metadata.pop(next(iter(_metadata)), None)
-    return found
+    if known is None:
+        known = _metadata[file] = metadata_of(footer)
+        while len(_metadata) > METADATA_KEPT:
+            _metadata.pop(next(iter(_metadata)), None)
+    return known
 
 
 def unreadable(error: Exception, file: Listed | SourceFile, what: str) -> Exception:

@@ -38,6 +38,8 @@ chunks."""
 PAUSE_S_MIN = 2.0
 """Shortest pause between two passes, in seconds, for topics with a lag of less than that. A pass of a compacted topic may write its
 partitions anew."""
+LOOK_S = 5.0
+"""Pause between two looks at the topics' settings, in seconds."""
 LAG_SHARE = 0.25
 """Pause between two passes, as a share of the smallest lag of a topic."""
 STAY_MAX = 100_000
@@ -109,9 +111,7 @@ class OfflineFolder:
     async def _run(self) -> None:
         spent_s = 0.0
         while not self._end.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s(spent_s)):
-                    await self._end.wait()
+            await self._pause(spent_s)
             began_s = self._life.clock.monotonic()
             try:
                 if not await self.run_once():
@@ -123,6 +123,18 @@ class OfflineFolder:
             except Exception as error:  # records stay in chunks, which is safe; ending the broker would not help
                 logger.exception("fold_to_files_failed", error)
             spent_s = self._life.clock.monotonic() - began_s
+
+    async def _pause(self, spent_s: float) -> None:
+        """Wait for the next pass. A topic that is created or changed meanwhile may shorten it."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while not self._end.is_set():
+            left_s = self._pause_s(spent_s) - (loop.time() - began_s)
+            if left_s <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, LOOK_S)):
+                    await self._end.wait()
 
     def _pause_s(self, spent_s: float) -> float:
         """The pause before the next pass, in seconds: less than the setting's if a topic wants its records folded or compacted

@@ -8,6 +8,7 @@ means that a compaction loses a value, brings a deleted one back, or changes a r
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.engine.upkeep import compact_work, compaction, offline
+from headgate.broker.engine.upkeep import compact_work, compaction, offline, offline_folder
 from headgate.broker.engine.upkeep.compaction import Pass, after
 from headgate.broker.log.check import RecordError
 from headgate.broker.log.compression import Codec
@@ -199,6 +200,26 @@ async def test_ages_hold_for_a_partition_with_few_records(
     else:
         assert files(broker)[0].end_offset >= 40
     assert broker.log().open, "the newest records are young"
+
+
+async def test_a_lag_is_kept_from_a_topics_creation_on(
+    make_machine: MakeMachine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle broker pauses for half a minute, and a topic with a short lag is created in this pause."""
+    monkeypatch.setattr(offline_folder, "LOOK_S", 0.01)
+    monkeypatch.setattr(offline_folder, "PAUSE_S_MIN", 0.01)
+    machine = make_machine("memory")
+    broker = await machine.start()
+    folder = broker.engine.running.offline
+    folder.start()
+    await asyncio.sleep(0.05)
+    await broker.engine.create_topic("t", 1, {**COMPACT, "max.compaction.lag.ms": "1"})
+    await put(broker, (b"k", b"1"), (b"k", b"2"))
+    clock.advance(HOUR_MS)
+    async with asyncio.timeout(20):
+        while len(await found(broker)) > 1:
+            await asyncio.sleep(0.05)  # noqa: ASYNC110  (no event tells of a compaction)
+    await folder.close()
 
 
 async def test_a_compacted_topic_can_also_lose_old_records(make_machine: MakeMachine, clock: ManualClock) -> None:
