@@ -217,8 +217,8 @@ async def test_a_lag_is_kept_from_a_topics_creation_on(
     await put(broker, (b"k", b"1"), (b"k", b"2"))
     clock.advance(HOUR_MS)
     async with asyncio.timeout(20):
-        while len(await found(broker)) > 1:
-            await asyncio.sleep(0.05)  # noqa: ASYNC110  (no event tells of a compaction)
+        while len(await found(broker)) > 1:  # noqa: ASYNC110  # no event tells of a compaction
+            await asyncio.sleep(0.05)
     await folder.close()
 
 
