@@ -588,7 +588,7 @@ def knock(port: int) -> bool:
     """Whether a connection is accepted, at least by the kernel."""
     try:
         socket.create_connection((HOST, port), timeout=START_S).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # the second one: while the port closes
         return False
     return True
 

@@ -268,7 +268,7 @@ class _Part:
     async def keep(self, rows: _Rows) -> None:
         """Leave the rows of the next unit where they are."""
         await self._end_run()
-        self._keep(_Piece(rows.base_offset)).add(rows)
+        self._leave(_Piece(rows.base_offset)).add(rows)
 
     async def finish(self) -> FoldedPart | None:
         """None if everything stays."""
@@ -285,10 +285,10 @@ class _Part:
         whole = self._run.base_offset == self.extent.base_offset and self._run.end_offset == self.extent.end_offset
         if not files and not whole:
             # No record of it is left. The piece goes once nothing beside it is readable.
-            self._keep(self._run)
+            self._leave(self._run)
         self._writer = self._run = None
 
-    def _keep(self, piece: _Piece) -> _Piece:
+    def _leave(self, piece: _Piece) -> _Piece:
         """Add a piece that stays, or make it a part of the piece before."""
         if self._kept and self._kept[-1].end_offset == piece.base_offset:
             self._kept[-1].join(piece)

@@ -229,7 +229,7 @@ def test_no_process_to_be_had(encoders: Encoders, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RetryError) as caught:
         encoders.encode(group_of(parquet(10)))
     assert caught.value.reason is Reason.OVERLOADED
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what others left open may be closed meanwhile
 
 
 OWNER = """

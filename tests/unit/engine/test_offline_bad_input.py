@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.broker.control import file_sweeper
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import FencedError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine
@@ -79,7 +80,8 @@ async def test_a_fold_of_a_broker_that_was_replaced_has_no_effect(make_machine: 
     assert [await seen(third), await seen(third, "h")] == before
 
 
-async def test_a_sweep_during_a_fold_refuses_its_edit(make_machine: MakeMachine) -> None:
+async def test_a_sweep_during_a_fold_refuses_its_edit(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sweeper, "FOLD_MS_MAX", -(10**13))  # as if the fold had taken longer than that
     machine = make_machine("memory")
     broker = await machine.start()
     await work_due(broker)
