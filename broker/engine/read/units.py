@@ -34,6 +34,9 @@ NEAR_S = 10.0
 """Seconds after which a reader that has not returned counts as gone."""
 START_S = 2.0
 """Seconds from the first read of a recipe in which all of its partitions count as near: those of a fetch come one after another."""
+BEHIND_UNITS = 3
+"""Units that a reader may be behind to count as near. Batches for one that is further behind would leave the cache unread: the
+partitions of one consumer drift apart, since a fetch is answered with what is there."""
 NEAR_MAX = 10_000
 """Partitions whose readers are remembered."""
 
@@ -188,7 +191,9 @@ class Units:
         files = {
             key: (one.extent, one.file)
             for key, one in self._near.items()
-            if (key.path, key.footer_crc32c) == (path, crc) and one.unit <= number and now_s - one.at_s < NEAR_S
+            if (key.path, key.footer_crc32c) == (path, crc)
+            and number - BEHIND_UNITS <= one.unit <= number
+            and now_s - one.at_s < NEAR_S
         }
         streak = self._streaks.get((path, crc))
         if streak is not None and now_s - streak.began_s < START_S:
