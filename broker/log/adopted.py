@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.broker.log.adopted_columns import GIVEN, bad, content, part_of_row, ranges_of, times
-from headgate.broker.log.column_encoder import encode_batches
+from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.json_rows import json_bytes_max, json_rows
 from headgate.broker.log.parquet import Data, ExtentFile, RowGroup, has_repeats, metadata_of, read_parts
-from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_JSON_BYTES_MAX, Recipe, Shape, UnitBytes, UnitFile, Wanted
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_JSON_BYTES_MAX, Recipe, Shape, Unit, UnitBytes, UnitFile, Wanted
 
 ROWS_AT_A_TIME = 1 << 16
 """Rows that are decoded at once where values repeat: their longest value bounds the bytes."""
@@ -154,7 +154,14 @@ def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int,
         columns = recipe.shape.columns(adopted.given)
         ranges = [ranges_of(metadata, group, columns, adopted.size_bytes - len(footer)) for group in mine]
         files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, mine, ranges, adopted.given))
-    return UnitBytes(files, order, recipe.shape, recipe.partitions, codec, wanted)
+    return UnitBytes(files, order, recipe.shape, recipe.partitions, codec, wanted, batches_of(unit))
+
+
+def batches_of(unit: Unit) -> int:
+    """The number of batches of each partition: as many as the largest one needs. A fetch has about one batch of each partition, so
+    the partitions of one consumer come to the next unit together, and it is decoded once for all of them."""
+    rows = [share.rows for share in unit.shares]
+    return max(-(-unit.data_bytes * max(rows, default=0) // (max(sum(rows), 1) * BATCH_BYTES_MAX)), 1)
 
 
 def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[memoryview]:
@@ -172,7 +179,10 @@ def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[mem
     for one in unit.wanted:
         offset = one.base_offset
         for rows in decoded.records(one.partition):
-            yield from encode_batches(rows, offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec))
+            most = min(max(-(-one.rows // unit.batches), 1), BATCH_ROWS_MAX)
+            yield from encode_batches(
+                rows, offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec), batch_rows_max=most
+            )
             offset += rows.num_rows
 
 

@@ -233,7 +233,7 @@ class UnitFile(msgspec.Struct, frozen=True, array_like=True):
 
 class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
     """A unit of adopted files to encode. `groups`: (file, place in the file's `groups`) of its row groups, in their order.
-    `wanted`: by partition."""
+    `wanted`: by partition. `batches`: into which the rows of each partition are divided, if no batch becomes too large."""
 
     files: list[UnitFile]
     groups: list[tuple[int, int]]
@@ -241,6 +241,7 @@ class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
     partitions: int
     codec: int
     wanted: list[Wanted]
+    batches: int
 
 
 def piece_of(shares: Sequence[tuple[int, Share]], first_row: int, rows: int) -> list[tuple[int, Share]]:

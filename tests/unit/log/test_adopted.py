@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -282,3 +283,21 @@ def test_a_row_group_that_says_that_it_is_too_large_is_refused_unread(monkeypatc
     data = file_of(some, 2000, compression="zstd", use_dictionary=False)
     assert "more than 8 MiB" in refused(lambda: check_file(footer_of(data), len(data), [0], SHAPE, ()))
     assert "more than 8 MiB" in refused(lambda: groups_of(data))
+
+
+def test_partitions_have_as_many_batches_as_the_largest_one() -> None:
+    """A fetch has one batch of each partition: so they come to the next unit together, and it is decoded once."""
+    some = [Row(at, b"k%d" % (at % 23), b"v" * 3000) for at in range(2000)]
+    source = Adopted([file_of(some)], [[some]], [[(0, 0, 1)]], 3)
+    wanted = [Wanted(one.partition, 0, one.rows, 0) for one in source.recipe.units[0].shares]
+    made = described(source.recipe, 0, [footer_of(source.files[0])], Codec.NONE, wanted)
+    counts = [parse_header(batch).record_count for batch in encode_unit(made, columns_of(source.files[0]))]
+    firsts = [
+        place for place, batch in enumerate(encode_unit(made, columns_of(source.files[0]))) if parse_header(batch).base_offset == 0
+    ]
+    assert len({end - first for first, end in pairwise([*firsts, len(counts)])}) == 1 and sum(counts) == 2000
+
+
+def columns_of(data: bytes) -> list[list[list[tuple[int, memoryview]]]]:
+    metadata = metadata_of(footer_of(data))
+    return [[[(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges_of(metadata, 0, COLUMNS, len(data))]]]
