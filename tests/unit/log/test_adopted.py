@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -289,13 +290,14 @@ def test_partitions_have_as_many_batches_as_the_largest_one() -> None:
     """A fetch has one batch of each partition: so they come to the next unit together, and it is decoded once."""
     some = [Row(at, b"k%d" % (at % 23), b"v" * 3000) for at in range(2000)]
     source = Adopted([file_of(some)], [[some]], [[(0, 0, 1)]], 3)
-    wanted = [Wanted(one.partition, 0, one.rows, 0) for one in source.recipe.units[0].shares]
-    made = described(source.recipe, 0, [footer_of(source.files[0])], Codec.NONE, wanted)
-    counts = [parse_header(batch).record_count for batch in encode_unit(made, columns_of(source.files[0]))]
-    firsts = [
-        place for place, batch in enumerate(encode_unit(made, columns_of(source.files[0]))) if parse_header(batch).base_offset == 0
-    ]
-    assert len({end - first for first, end in pairwise([*firsts, len(counts)])}) == 1 and sum(counts) == 2000
+    unit = msgspec.structs.replace(source.recipe.units[0], data_bytes=2000 * 3050)
+    recipe = msgspec.structs.replace(source.recipe, units=[unit])
+    wanted = [Wanted(one.partition, 0, one.rows, 0) for one in unit.shares]
+    made = described(recipe, 0, [footer_of(source.files[0])], Codec.NONE, wanted)
+    headers = [parse_header(batch) for batch in encode_unit(made, columns_of(source.files[0]))]
+    firsts = [place for place, header in enumerate(headers) if header.base_offset == 0]
+    counts = {end - first for first, end in pairwise([*firsts, len(headers)])}
+    assert counts == {3} and sum(header.record_count for header in headers) == 2000
 
 
 def columns_of(data: bytes) -> list[list[list[tuple[int, memoryview]]]]:
