@@ -177,9 +177,8 @@ def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[mem
     decoded = decode_unit(unit, data)
     del data
     for one in unit.wanted:
-        offset = one.base_offset
+        offset, most = one.base_offset, min(max(-(-one.rows // unit.batches), 1), BATCH_ROWS_MAX)
         for rows in decoded.records(one.partition):
-            most = min(max(-(-one.rows // unit.batches), 1), BATCH_ROWS_MAX)
             yield from encode_batches(
                 rows, offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec), batch_rows_max=most
             )

@@ -90,23 +90,29 @@ def fields_of(kind: str) -> list[tuple[str, str]]:
     return [(name, one if isinstance(one, str) else _kind(*next(iter(one.items())))) for name, one in inside]
 
 
+def parts_of_arrow(type: Any) -> tuple[str, list[tuple[str, Any]]]:
+    """The shape of a nested Arrow type, and (name, type) of what it has inside, both as the kinds have them; an empty shape for a
+    plain type."""
+    types: Any = pa.types
+    if types.is_struct(type):
+        return "struct", [(one.name, one.type) for one in type]
+    if types.is_map(type):
+        return "map", [("key", type.key_type), ("value", type.item_type)]
+    if types.is_list(type) or types.is_large_list(type):
+        return "array", [("element", type.value_type)]
+    return "", []
+
+
 def kind_of_arrow(type: Any) -> str | None:
     """The kind whose Arrow type this one is; None if there is none."""
-    types: Any = pa.types
-    if types.is_decimal128(type):
+    shape, inside = parts_of_arrow(type)
+    if shape:
+        found = [(name, kind) for name, one in inside if (kind := kind_of_arrow(one)) is not None]
+        return nested_kind(shape, found) if len(found) == len(inside) else None
+    if pa.types.is_decimal128(type):
         return f"decimal({type.precision},{type.scale})"
-    if types.is_struct(type):
-        shape, inside = "struct", [(one.name, kind_of_arrow(one.type)) for one in type]
-    elif types.is_map(type):
-        shape, inside = "map", [("key", kind_of_arrow(type.key_type)), ("value", kind_of_arrow(type.item_type))]
-    elif types.is_list(type) or types.is_large_list(type):
-        shape, inside = "array", [("element", kind_of_arrow(type.value_type))]
-    else:
-        plain = _PLAIN_OF.get(type, type)
-        plain = pa.binary() if types.is_fixed_size_binary(plain) else plain
-        return next((kind for kind, known in KINDS.items() if known == plain and kind != HEADERS), None)
-    found = [(name, one) for name, one in inside if one is not None]
-    return nested_kind(shape, found) if len(found) == len(inside) else None
+    plain = pa.binary() if pa.types.is_fixed_size_binary(type) else _PLAIN_OF.get(type, type)
+    return next((kind for kind, known in KINDS.items() if known == plain and kind != HEADERS), None)
 
 
 @lru_cache(maxsize=1024)

@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.broker.log.adopted_columns import WIDE_TIMES, wide_columns
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.parquet import metadata_of
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, Node, Query, array_of, passes
 from headgate.pipelines.columns.files import Access, State, footer_of, opened, refused, state_of
-from headgate.pipelines.columns.kinds import INTEGERS, KINDS, arrow_type, fields_of, of_kind, shape_of
+from headgate.pipelines.columns.kinds import INTEGERS, KINDS, arrow_type, fields_of, of_kind, parts_of_arrow, shape_of
 from headgate.pipelines.iceberg_columns import Reading, is_uuid
 from headgate.pipelines.spark_parquet import Unit, has_julian_times, has_wide_times, time_unit
 
@@ -36,7 +37,6 @@ FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 DAY_US = 86_400_000_000
 
-WIDE_TIMES = pa.timestamp("ns")
 _UNIT_US: dict[Unit | None, int] = {"ms": 1000, "us": 1}
 
 
@@ -279,11 +279,7 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
     except (OSError, InvalidError, pa.ArrowException) as error:
         raise unreadable(error, listed, "a footer") from error
     schema = pa.schema([field.with_name(_renamed(listed, field.name)) for field in schema])
-    wide = frozenset(
-        _renamed(listed, column.path).partition(".")[0]
-        for column in map(metadata.schema.column, range(metadata.num_columns))
-        if column.physical_type == "INT96"
-    )
+    wide = frozenset(_renamed(listed, name) for name in wide_columns(metadata))
     _check_file(path, metadata.metadata, schema, columns, wide)
     file = SourceFile(path, state, crc32c(footer), listed.values, listed.access, listed.names)
     paths = [_renamed(listed, metadata.schema.column(index).path) for index in range(metadata.num_columns)]
@@ -355,19 +351,14 @@ def _is_kind(found: Any, kind: str) -> bool:
 
 def _is_nested_kind(found: Any, kind: str) -> bool:
     """The same of a nested kind: the parts have the same names, in the same order."""
-    types: Any = pa.types
-    shape, fields = shape_of(kind), fields_of(kind)
-    parts: list[Any] = []
-    if shape == "map" and types.is_map(found):
-        parts = [found.key_type, found.item_type]
-    elif shape == "array" and (types.is_list(found) or types.is_large_list(found)):
-        parts = [found.value_type]
-    elif shape == "struct" and types.is_struct(found) and [one.name for one in found] == [name for name, _ in fields]:
-        parts = [one.type for one in found]
-    return bool(parts) and all(
+    fields = fields_of(kind)
+    shape, parts = parts_of_arrow(found)
+    if not parts or shape != shape_of(kind) or [name for name, _ in parts] != [name for name, _ in fields]:
+        return False
+    return all(
         # Times of 96 bits, and no others, have no zone and this unit.
         (one == WIDE_TIMES and inside == "timestamp") or (not _is_formed(one) and _is_kind(one, inside))
-        for one, (_, inside) in zip(parts, fields, strict=True)
+        for (_, one), (_, inside) in zip(parts, fields, strict=True)
     )
 
 

@@ -32,7 +32,7 @@ from headgate.pipelines.columns.expressions import (
     row_as_json,
 )
 from headgate.pipelines.columns.files import S3, Access, access_by_environment, footer_of, opened, place_of
-from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, kind_of, kind_of_arrow, nested_kind
+from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, kind_of, kind_of_arrow, nested_kind, parts_of_arrow
 from headgate.pipelines.columns.layout import Listed, as_read, read_layout
 from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
@@ -51,6 +51,8 @@ _BINARY = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _SIGNED = {8: "byte", 16: "short", 32: "integer", 64: "long"}
 _UNSIGNED = {8: "short", 16: "integer", 32: "long", 64: "decimal(20,0)"}
 _LOGICAL = {"String": "string", "Enum": "string", "JSON": "string", "BSON": "binary", "Date": "date"}
+_BELOW = {"struct": "", "map": ".key_value", "array": ".list"}
+"""What the format's specification has between a nested column and its parts."""
 _DIGITS_MAX = 38
 """Of a decimal in Spark."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -172,22 +174,14 @@ def _of_parquet(metadata: pq.FileMetaData) -> Iterator[tuple[str, str]]:
 def _of_arrow(kind: Any, leaves: Iterator[Any], path: str) -> str:
     """The kind of a column of a file, whose leaves come next. `path`: of the column in the file, if it is nested as the format's
     specification says. Raises UnlikeError for other forms, which Spark reads by rules of its own."""
-    types: Any = pa.types
-    inside: list[tuple[str, str]]
-    if types.is_struct(kind):
-        shape, inside = "struct", [(one.name, _of_arrow(one.type, leaves, f"{path}.{one.name}")) for one in kind]
-    elif types.is_map(kind):
-        parts = {"key": kind.key_type, "value": kind.item_type}
-        shape, inside = "map", [(name, _of_arrow(one, leaves, f"{path}.key_value.{name}")) for name, one in parts.items()]
-    elif types.is_list(kind) or types.is_large_list(kind):
-        shape, inside = "array", [("element", _of_arrow(kind.value_type, leaves, f"{path}.list.element"))]
-    else:
-        leaf = next(leaves)
-        # A name with a dot looks like a part of another column.
-        if leaf.path != path:
-            raise UnlikeError(f"Spark may read a nested column in another way. column=`{leaf.path}`")
-        return _of_leaf(leaf)
-    return nested_kind(shape, inside)
+    shape, inside = parts_of_arrow(kind)
+    if shape:
+        return nested_kind(shape, [(name, _of_arrow(one, leaves, f"{path}{_BELOW[shape]}.{name}")) for name, one in inside])
+    leaf = next(leaves)
+    # A name with a dot looks like a part of another column.
+    if leaf.path != path:
+        raise UnlikeError(f"Spark may read a nested column in another way. column=`{leaf.path}`")
+    return _of_leaf(leaf)
 
 
 def _of_leaf(column: Any) -> str:
