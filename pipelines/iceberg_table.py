@@ -7,7 +7,7 @@ of another format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -55,18 +55,24 @@ class Snapshot:
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns as a flood has them: UUIDs are text."""
-        arrow: Any = pa
-        return pa.schema([arrow.field(one.name, as_text(one.type)) for one in self.schema])
+        """The columns as a flood has them."""
+        return columns_as_text(self.schema)
 
 
-def read_snapshot(source: str, options: Mapping[str, str]) -> Snapshot:
+def columns_as_text(schema: pa.Schema) -> pa.Schema:
+    """The columns of a table with text in place of UUIDs."""
+    arrow: Any = pa
+    return pa.schema([arrow.field(one.name, as_text(one.type)) for one in schema])
+
+
+def read_snapshot(source: str, options: Mapping[str, str], judge: Callable[[pa.Schema], object] | None = None) -> Snapshot:
     """The snapshot that a flood reads.
 
     Args:
         source: ``namespace.table`` of a catalog, or the URL of a table's ``...metadata.json``.
         options: `catalog`: name of a catalog in PyIceberg's configuration (default: `default`); `snapshot-id`, `tag` or `branch`:
             default is the table's current snapshot; all others are properties of the catalog, such as `uri`.
+        judge: sees the columns as a flood has them, before any file is looked at; its errors end the look.
 
     Raises:
         InvalidError: no such table or snapshot; its rows are not simply those of Parquet files. RetryError: the catalog does not
@@ -77,6 +83,8 @@ def read_snapshot(source: str, options: Mapping[str, str]) -> Snapshot:
         named, snapshot_id = _snapshot_id(table, source, options)
         schema = _reading_schema(table, snapshot_id, is_pinned=bool(options.keys() & PINS))
         columns = schema_to_pyarrow(schema, include_field_ids=True)
+        if judge is not None:
+            judge(columns_as_text(columns))
         if snapshot_id is None:
             return Snapshot(f"{source} without a snapshot", columns, (), 0, 0)
         tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())

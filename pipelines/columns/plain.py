@@ -111,9 +111,13 @@ def plain_source(flood: Backfill, limits: Limits) -> Source | None:
 def _source_of_table(flood: Backfill, limits: Limits) -> Source:
     """The source of an Iceberg table. Raises as `plain_source`; InvalidError, RetryError for the table."""
     assert isinstance(flood.source, str), "a table has a name"
-    snapshot = read_table(flood.source, flood.options)
-    kinds = {column.name: kind_of_arrow(column.type) for column in snapshot.columns}
-    found = query(flood, {name: kind or str(snapshot.columns.field(name).type) for name, kind in kinds.items()})
+
+    def query_of(columns: pa.Schema) -> Query:
+        return query(flood, {column.name: kind_of_arrow(column.type) or str(column.type) for column in columns})
+
+    # Before all of its files are opened: a flood that needs Spark reads the table once more.
+    snapshot = read_table(flood.source, flood.options, query_of)
+    found = query_of(snapshot.columns)
     listed = []
     for file in snapshot.files:
         path, access = file.path, None
