@@ -40,7 +40,7 @@ from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from tests.support.adopted import adopted, file_of
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_adopted_gates import HOUR_MS, World
-from tests.unit.engine.test_offline import AT_ONCE, OFF, files, folded, seen
+from tests.unit.engine.test_offline import AT_ONCE, OFF, deaths_of_folds, files, folded, seen
 from tests.unit.engine.world import Incarnation, Machine
 
 PARTITIONS = 3
@@ -386,24 +386,7 @@ async def test_death_at_any_call_loses_nothing(make_machine: MakeMachine, clock:
     broker = here.broker
     before = await all_seen(broker)
     await machine.crash(broker)
-    deaths = 0
-    while True:
-        broker = await machine.start()
-        broker.store.kill_at_call = broker.store.calls + 1 + deaths
-        try:
-            done = await broker.engine.running.offline.run_once()
-        except Exception:  # noqa: BLE001  # the process is dead
-            done = -1
-        dead = broker.store.dead
-        await machine.crash(broker)
-        check = await machine.start()
-        assert await all_seen(check) == before
-        check.engine.manifest.check_invariants()
-        await machine.crash(check)
-        if not dead and done >= 0:
-            break
-        deaths += 1
-    assert deaths > 8
+    assert await deaths_of_folds(machine, all_seen, before) > 8
     broker = here.broker = await machine.start()
     await folded(broker)
     assert not adopted_left(broker) and await all_seen(broker) == before

@@ -29,7 +29,7 @@ from headgate.broker.server.grpc.layout import layout
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, value_of
-from tests.unit.engine.test_offline import AT_ONCE, HOUR_MS, chunk_extents, files, filled, folded, seen
+from tests.unit.engine.test_offline import AT_ONCE, HOUR_MS, chunk_extents, deaths_of_folds, files, filled, folded, seen
 from tests.unit.engine.world import Incarnation, Machine
 
 DAY_MS = 24 * HOUR_MS
@@ -213,24 +213,11 @@ async def test_death_at_any_call_of_a_merge_loses_nothing(make_machine: MakeMach
     await filled(broker, 2)
     before = [await seen(broker, "t", partition) for partition in range(2)]
     await machine.crash(broker)
-    deaths = 0
-    while True:
-        broker = await machine.start()
-        broker.store.kill_at_call = broker.store.calls + 1 + deaths
-        try:
-            done = await broker.engine.running.offline.run_once()
-        except Exception:  # noqa: BLE001  # the process is dead
-            done = -1
-        dead = broker.store.dead
-        await machine.crash(broker)
-        check = await machine.start()
-        assert [await seen(check, "t", partition) for partition in range(2)] == before
-        check.engine.manifest.check_invariants()
-        await machine.crash(check)
-        if not dead and done >= 0:
-            break
-        deaths += 1
-    assert deaths > 5
+
+    async def all_seen(check: Incarnation) -> object:
+        return [await seen(check, "t", partition) for partition in range(2)]
+
+    assert await deaths_of_folds(machine, all_seen, before) > 5
     broker = await machine.start()
     await folded(broker)
     assert not chunk_extents(broker) and not any(gate.extents for gate in broker.leader.gates.list_all("t"))
