@@ -129,11 +129,11 @@ class OfflineFolder:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while not self._end.is_set():
-            left_s = self._pause_s(spent_s) - (loop.time() - began_s)
-            if left_s <= 0:
+            now_s, until_s = loop.time(), began_s + self._pause_s(spent_s)
+            if now_s >= until_s:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, LOOK_S)):
+                async with asyncio.timeout_at(min(until_s, now_s + LOOK_S)):
                     await self._end.wait()
 
     def _pause_s(self, spent_s: float) -> float:
