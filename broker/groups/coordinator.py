@@ -31,10 +31,10 @@ from headgate.broker.groups.events import (
     Sync,
     SyncReply,
 )
-from headgate.broker.groups.group import Group
 from headgate.broker.groups.positions import NEVER, continued
 from headgate.broker.groups.records import OffsetValue
 from headgate.broker.groups.shard import Commit
+from headgate.broker.groups.standing import Standing
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -229,7 +229,7 @@ class Coordinator(Driver[ConsumerShard]):
             if self._topic_exists(topic, value)
         ]
 
-    def find(self, group_id: str) -> Group | None:
+    def find(self, group_id: str) -> Standing | None:
         """A group, read-only; None if it does not exist."""
         shard = self.look(group_id)
         return None if shard is None else shard.find(group_id, self._clock.now())

@@ -15,17 +15,15 @@ updated by the rows that are on their way to the log. Then all rows before them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from headgate.broker.coordination.effects import ROWS_PER_APPEND_MAX, Answer, Append, Budget, Effect, Now, Row
-from headgate.broker.coordination.timers import Timers
+from headgate.broker.coordination.effects import ROWS_PER_APPEND_MAX, Answer, Append, Effect, Now, Row
 from headgate.broker.groups.consumer_group import ConsumerGroup
-from headgate.broker.groups.entry import DeleteReply, Entry, GroupListing, RowsReply, Ticket, failed, record_of
+from headgate.broker.groups.entry import DeleteReply, Entry, RowsReply, Ticket, failed, record_of
 from headgate.broker.groups.events import (
     NO_MEMBER,
     Event,
-    GroupConfig,
     Heartbeat,
     Join,
     Leave,
@@ -39,17 +37,14 @@ from headgate.broker.groups.events import (
     refusal,
 )
 from headgate.broker.groups.group import Group
-from headgate.broker.groups.pending import PENDING_MAX, Producers, offset_key
+from headgate.broker.groups.holdings import Holdings
+from headgate.broker.groups.pending import PENDING_MAX, offset_key
 from headgate.broker.groups.positions import NEVER, Position, Positions
 from headgate.broker.groups.records import (
     GroupMetadata,
     OffsetKey,
     OffsetValue,
     PendingKey,
-    decode_group_value,
-    decode_key,
-    decode_offset_value,
-    decode_pending_value,
     encode_group_key,
     encode_group_value,
     encode_offset_key,
@@ -77,40 +72,10 @@ class Commit:
     unknown_group: Reason = Reason.ILLEGAL_GENERATION
 
 
-class Shard:
+class Shard(Holdings):
     """All groups of one partition. Methods that return effects never raise for the contents of a request."""
 
-    def __init__(self, config: GroupConfig, budget: Budget) -> None:
-        self.config = config
-        self.budget = budget
-        self._entries: dict[str, Entry] = {}
-        self._timers: Timers[str] = Timers()
-        self._tickets: dict[int, Ticket] = {}
-        """Tickets without a result, in the order of the log."""
-        self._ticket = 0
-        self.producers = Producers()
-        """The producers of `Entry.pending`."""
-        self.rows_appended = 0
-        """Rows that were replayed, or appended since the last `snapshot`. A new snapshot would replace them."""
-
     # -- start and end
-
-    def replay(self, key_bytes: bytes, value_bytes: bytes | None) -> None:
-        """Take one record of the log. Raises CorruptError, with nothing changed, if no coordinator wrote the record."""
-        key = decode_key(key_bytes)
-        self.rows_appended += 1
-        if isinstance(key, str):
-            record = None if value_bytes is None else record_of(value_bytes, decode_group_value(value_bytes))
-            if record is not None or key in self._entries:
-                self._entry(key).record = record
-        elif isinstance(key, OffsetKey):
-            value = None if value_bytes is None else decode_offset_value(value_bytes)
-            if value is not None or key.group in self._entries:
-                self._entry(key.group).positions.set(key.topic, key.partition, value)
-        elif isinstance(key, PendingKey):
-            epoch, value = (0, None) if value_bytes is None else decode_pending_value(value_bytes)
-            if value is not None or key.group in self._entries:
-                self._set_pending(self._entry(key.group), key, epoch, value)
 
     def loaded(self, now: Now) -> list[Effect]:
         """Called when the whole log was replayed. Groups with members get their state machines, and the members' sessions start."""
@@ -204,11 +169,6 @@ class Shard:
         ticket = Ticket(group_id=group_id, rows=rows, positions=tuple(positions), token=event.token, response=reply)
         return [self._append(ticket)]
 
-    def _in_flight(self, group_id: str, entry: Entry) -> dict[OffsetKey, OffsetValue | None]:
-        """The positions of a group that are on their way to the log."""
-        tickets = self._tickets.values() if entry.in_flight else ()
-        return {key: value for ticket in tickets if ticket.group_id == group_id for key, value in ticket.positions}
-
     def _check_commit(self, group_id: str, event: Commit, now: Now) -> Reason | None:
         """The reason why the sender of a commit is refused, or None."""
         entry = self._entries.get(group_id)
@@ -221,6 +181,31 @@ class Shard:
         if entry.group is None:
             return None if event.generation < 0 else Reason.UNKNOWN_MEMBER_ID
         return entry.group.check_commit(event.member_id, event.instance_id, event.generation, now.timer_ms)
+
+    def delete_positions(self, group_id: str, rows: list[tuple[str, int]], token: object, now: Now) -> list[Effect]:
+        """Delete positions by (topic, partition), for OffsetDelete. Answers with a RowsReply. A missing position counts as
+        deleted. A group without positions stays an empty group until it expires or is deleted."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return [Answer(token, RowsReply(error=Reason.GROUP_ID_NOT_FOUND))]
+        group = self._group(group_id, entry, now)
+        error = group.check_delete_offsets()
+        if error is not None:
+            return [Answer(token, RowsReply(error=error))]
+        subscribed = {topic for topic, _ in rows if group.is_subscribed(topic)} if group.members else set()
+        known = set(self._keys(group_id, entry))
+        keys = [OffsetKey(group_id, topic, partition) for topic, partition in rows if topic not in subscribed]
+        keys = [key for key in dict.fromkeys(keys) if key in known]
+        reply = RowsReply(tuple(Reason.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else None for topic, _ in rows))
+        if not keys:
+            self._settle(group_id)
+            return [Answer(token, reply)]
+        ticket = self._forget(group_id, keys, token, reply)
+        if entry.record is None and len(keys) == len(known):
+            metadata = GroupMetadata(protocol_type=None, generation=0, protocol=None, leader=None, state_ms=now.wall_ms)
+            record = record_of(encode_group_value(metadata), metadata)
+            ticket = replace(ticket, rows=[*ticket.rows, (encode_group_key(group_id), record.data)], empties_group=record)
+        return [self._append(ticket)]
 
     # -- positions in transactions
 
@@ -287,65 +272,6 @@ class Shard:
         tickets[-1] = replace(tickets[-1], token=token, response=RowsReply())
         return [self._append(ticket) for ticket in tickets]
 
-    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """True if a transaction without an outcome has a position for a partition."""
-        entry = self._entries.get(group_id)
-        return entry is not None and entry.pending.has(topic, partition)
-
-    def _all_pending(self, group_id: str) -> Iterator[tuple[PendingKey, int, OffsetValue]]:
-        """The pending positions of a group, with those on their way to the log."""
-        entry = self._entries.get(group_id)
-        if entry is None:
-            return
-        found = {key: (epoch, value) for key, epoch, value in entry.pending.items(group_id)}
-        for ticket in self._tickets.values() if entry.in_flight else ():
-            for key, epoch, value in ticket.pending:
-                if key.group != group_id:
-                    continue
-                if value is None:
-                    found.pop(key, None)
-                else:
-                    found[key] = epoch, value
-        for key, (epoch, value) in found.items():
-            yield key, epoch, value
-
-    # -- committed positions
-
-    def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
-        """A committed position, in any state of the group."""
-        entry = self._entries.get(group_id)
-        return None if entry is None else entry.positions.get(topic, partition)
-
-    def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
-        """Every committed position of a group: topic, partition, value."""
-        entry = self._entries.get(group_id)
-        return [] if entry is None else list(entry.positions.items())
-
-    def delete_positions(self, group_id: str, rows: list[tuple[str, int]], token: object, now: Now) -> list[Effect]:
-        """Delete positions by (topic, partition), for OffsetDelete. Answers with a RowsReply. A missing position counts as
-        deleted. A group without positions stays an empty group until it expires or is deleted."""
-        entry = self._entries.get(group_id)
-        if entry is None:
-            return [Answer(token, RowsReply(error=Reason.GROUP_ID_NOT_FOUND))]
-        group = self._group(group_id, entry, now)
-        error = group.check_delete_offsets()
-        if error is not None:
-            return [Answer(token, RowsReply(error=error))]
-        subscribed = {topic for topic, _ in rows if group.is_subscribed(topic)} if group.members else set()
-        known = set(self._keys(group_id, entry))
-        keys = [OffsetKey(group_id, topic, partition) for topic, partition in rows if topic not in subscribed]
-        keys = [key for key in dict.fromkeys(keys) if key in known]
-        reply = RowsReply(tuple(Reason.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else None for topic, _ in rows))
-        if not keys:
-            self._settle(group_id)
-            return [Answer(token, reply)]
-        ticket = self._forget(group_id, keys, token, reply)
-        if entry.record is None and len(keys) == len(known):
-            metadata = GroupMetadata(protocol_type=None, generation=0, protocol=None, leader=None, state_ms=now.wall_ms)
-            record = record_of(encode_group_value(metadata), metadata)
-            ticket = replace(ticket, rows=[*ticket.rows, (encode_group_key(group_id), record.data)], empties_group=record)
-        return [self._append(ticket)]
-
     # -- groups as a whole
 
     def delete_group(self, group_id: str, token: object, now: Now) -> list[Effect]:
@@ -359,23 +285,6 @@ class Shard:
             return [Answer(token, DeleteReply(error))]
         self._timers.cancel(group_id)
         return [self._append(self._tombstones(group_id, entry, token, DeleteReply()))]
-
-    def list_groups(self) -> Iterator[GroupListing]:
-        """The groups at the beginning of the iteration. Groups may come and go meanwhile."""
-        for group_id, entry in list(self._entries.items()):
-            group = entry.group
-            if group is not None:
-                yield GroupListing(group_id, group.protocol_type or "", group.state, len(group.members))
-            else:
-                protocol_type = None if entry.record is None else entry.record.protocol_type
-                yield GroupListing(group_id, protocol_type or "", State.EMPTY, 0)
-
-    def find(self, group_id: str, now: Now) -> Group | None:
-        """The group, for reading only; None if it does not exist."""
-        entry = self._entries.get(group_id)
-        if entry is None or entry.group is not None:
-            return None if entry is None else entry.group
-        return self._make(group_id, entry, now)
 
     def clean(
         self, now: Now, *, retention_ms: int, empty_group_ms: int, topic_exists: Callable[[str, OffsetValue], bool]
@@ -406,41 +315,7 @@ class Shard:
                 effects.append(self._append(self._tombstones(group_id, entry, None, None)))
         return effects
 
-    def live_count(self) -> int:
-        """Number of keys with a value."""
-        return sum(len(entry.positions) + len(entry.pending) + (entry.record is not None) for entry in self._entries.values())
-
-    def snapshot(self) -> Iterator[list[Row]]:
-        """The latest value of every key, group by group. Once all of it is in the log, the rows before its first row are not
-        needed any more.
-
-        The rows of a group are made on demand, and include the group's rows that are on their way to the log. The caller must
-        append them before it calls the shard again. Between two groups it may call the shard.
-        """
-        self.rows_appended = 0
-        for group_id in list(self._entries):
-            rows = self._live_rows(group_id)
-            if rows:
-                yield rows
-
-    def _live_rows(self, group_id: str) -> list[Row]:
-        entry = self._entries.get(group_id)
-        if entry is None:
-            return []
-        latest: dict[bytes, bytes | None] = {}
-        if entry.record is not None:
-            latest[encode_group_key(group_id)] = entry.record.data
-        for topic, partition, value in entry.positions.items():
-            latest[encode_offset_key(OffsetKey(group_id, topic, partition))] = encode_offset_value(value)
-        for key, epoch, value in entry.pending.items(group_id):
-            latest[encode_pending_key(key)] = encode_pending_value(epoch, value)
-        if entry.in_flight:
-            for ticket in self._tickets.values():
-                if ticket.group_id == group_id:
-                    latest.update(ticket.rows)
-        return [row for row in latest.items() if row[1] is not None]
-
-    # -- the log
+    # -- results of the log
 
     def stored(self, number: int, error: Reason | None, now: Now) -> list[Effect]:
         """Take the result of an Append, in the order of the tickets. None: the rows are durable. Else the reason why they count
@@ -472,55 +347,6 @@ class Shard:
         self._settle(ticket.group_id)
         return effects
 
-    def _append(self, ticket: Ticket) -> Append:
-        self._ticket += 1
-        self._tickets[self._ticket] = ticket
-        self._entries[ticket.group_id].in_flight += 1
-        self.rows_appended += len(ticket.rows)
-        return Append(self._ticket, ticket.rows)
-
-    def _set_pending(self, entry: Entry, key: PendingKey, epoch: int, value: OffsetValue | None) -> None:
-        entry.pending.set(key, epoch, value)
-        if entry.pending.count(key.producer_id):
-            self.producers.note(key.producer_id, key.group)
-        elif not any(key.producer_id == other.producer_id for other, _, _ in self._all_pending(key.group)):
-            self.producers.forget(key.producer_id, key.group)
-
-    def _forget(self, group_id: str, keys: list[OffsetKey], token: object, reply: RowsReply | None) -> Ticket:
-        return Ticket(
-            group_id=group_id,
-            rows=[(encode_offset_key(key), None) for key in keys],
-            positions=tuple((key, None) for key in keys),
-            token=token,
-            response=reply,
-        )
-
-    def _tombstones(self, group_id: str, entry: Entry, token: object, reply: DeleteReply | None) -> Ticket:
-        """The rows that end a group: they delete every position that the log contains, and the group itself."""
-        keys = self._keys(group_id, entry)
-        pending = tuple((key, epoch, None) for key, epoch, _ in self._all_pending(group_id))
-        rows: list[Row] = [(encode_offset_key(key), None) for key in keys]
-        rows += [(encode_pending_key(key), None) for key, _, _ in pending]
-        rows.append((encode_group_key(group_id), None))
-        return Ticket(
-            group_id=group_id,
-            rows=rows,
-            positions=tuple((key, None) for key in keys),
-            pending=pending,
-            deletes_group=True,
-            token=token,
-            response=reply,
-        )
-
-    def _keys(self, group_id: str, entry: Entry) -> list[OffsetKey]:
-        """The keys of a group's positions, including those on their way to the log."""
-        keys = dict.fromkeys(entry.positions.keys(group_id))
-        if entry.in_flight:
-            for ticket in self._tickets.values():
-                if ticket.group_id == group_id:
-                    keys.update((key, None) for key, value in ticket.positions if value is not None)
-        return list(keys)
-
     # -- internal steps
 
     def _run(self, group_id: str, entry: Entry, event: Event, now: Now, effects: list[Effect]) -> None:
@@ -539,24 +365,12 @@ class Shard:
         rows: list[Row] = [(encode_group_key(group_id), entry.record.data)]
         return self._append(Ticket(group_id=group_id, rows=rows, group_ticket=effect.ticket, before=before))
 
-    def _entry(self, group_id: str) -> Entry:
-        entry = self._entries.get(group_id)
-        if entry is None:
-            entry = self._entries[group_id] = Entry()
-            self.budget.ids += 1
-        return entry
-
     def _group(self, group_id: str, entry: Entry, now: Now) -> Group:
         """The state machine of an entry. If it is missing, it is made from the entry's record."""
         if entry.group is None:
             entry.group = self._make(group_id, entry, now)
             self._schedule(group_id, entry.group)
         return entry.group
-
-    def _make(self, group_id: str, entry: Entry, now: Now) -> Group:
-        if entry.record is None:
-            return Group(group_id, self.config)
-        return Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
 
     def _schedule(self, group_id: str, group: Group | ConsumerGroup) -> None:
         deadline = group.next_deadline_ms

@@ -13,8 +13,8 @@ from headgate.broker.groups.consumer_events import ConsumerDescription
 from headgate.broker.groups.consumer_member import Holding
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.groups.entry import CONSUMER, GroupListing
-from headgate.broker.groups.group import Group
 from headgate.broker.groups.member import CONSUMER_PROTOCOL
+from headgate.broker.groups.standing import Standing
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import Bounds, find_bounds
@@ -194,7 +194,7 @@ class _Shown:
     members: Sequence[tuple[groups_pb2.Member, Callable[[], Iterable[tuple[str, int]]]]]
 
 
-def _shown_classic(group_id: str, group: Group) -> _Shown:
+def _shown_classic(group_id: str, group: Standing) -> _Shown:
     shown = group.describe()
     reads = shown.protocol_type == CONSUMER_PROTOCOL
     members = [
