@@ -4,11 +4,11 @@ Arrow and numpy hold the interpreter's lock for a third of this work. In a threa
 with a higher nice value would delay it even longer. A separate process can have a nice value: any other process gets the CPU
 first. A broken file may crash a library; then only that process ends, not the broker.
 
-Both ends of the socket between broker and process are here. A request is a header, the file's footer, and either the bytes of
-one row group or a descriptor of the file; or a unit of adopted files, with the same for each of its files. The answer is a
-sequence of batches, each after its size and sent as soon as it is made, and then a size of zero; or an error text about the bytes.
-There is one request at a time. A process ends when the other end of its socket is closed. So it never outlives its broker, also
-after a crash of the broker.
+Both ends of the socket between broker and process are here. A request is a header, the regions of shared memory that are free
+again, the file's footer, and either the bytes of one row group or a descriptor of the file; or a unit of adopted files, with the
+same for each of its files. The answer says where the batches are in shared memory (`shared_memory.py`), or is an error text about
+the bytes. There is one request at a time. A process ends when the other end of its socket is closed. So it never outlives its
+broker, also after a crash of the broker.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from headgate.broker.engine.read.shared_memory import REGIONS_MAX, Answer, Reader, Writer
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.recipe import UNIT_FILES_MAX, UnitBytes
 from headgate.broker.runtime import children
@@ -55,13 +56,14 @@ READ_BYTES = 128 << 10
 """Bytes of a file that are read at a time. Many kernels complete a read before they let another process run: a read of 3 MB took
 most of a millisecond."""
 
-_REQUEST = struct.Struct("<?II")
-"""True for a unit, false for a row group; bytes of its description, bytes of the columns (0: the request has descriptors)."""
+_REQUEST = struct.Struct("<?III")
+"""True for a unit, false for a row group; bytes of the free regions' numbers, of the description, and of the columns (0: the
+request has descriptors)."""
 _GROUP = struct.Struct("<QqqiiBIQ")
 """Size of the file, base offset, end offset (-1: not given), leader epoch, index of the row group, codec, first row, largest number
 of bytes of the answer. The footer follows."""
 _ANSWER = struct.Struct("<?I")
-"""True for a batch, false for an error text; size in bytes, 0 after the last batch."""
+"""True for an `Answer`, false for an error text; size in bytes. Descriptors come with it."""
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -274,6 +276,7 @@ class _EncoderProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
         self._socket = ours
+        self._memory = Reader()
         self._interrupted = False
         self.pid = self._process.pid
 
@@ -290,18 +293,19 @@ class _EncoderProcess:
 
     def _ask(self, is_unit: bool, description: bytes, source: UnitSource) -> list[memoryview]:
         descriptors, data = ([], source) if isinstance(source, bytes | memoryview) else (source, b"")
+        freed = msgspec.msgpack.encode(self._memory.freed())
         try:
-            socket.send_fds(self._socket, [_REQUEST.pack(is_unit, len(description), len(data))], descriptors)
-            self._socket.sendall(description)
+            socket.send_fds(self._socket, [_REQUEST.pack(is_unit, len(freed), len(description), len(data))], descriptors)
+            self._socket.sendall(freed + description)
             self._socket.sendall(data)
-            batches: list[memoryview] = []
-            while True:
-                well, size = _ANSWER.unpack(receive(self._socket, _ANSWER.size))
-                if not well:
-                    raise InvalidError(Reason.CORRUPT_MESSAGE, str(receive(self._socket, size), "utf-8"))
-                if not size:
-                    return batches
-                batches.append(receive(self._socket, size))
+            head, regions, _, _ = socket.recv_fds(self._socket, _ANSWER.size, REGIONS_MAX, socket.MSG_WAITALL)
+            if not head:
+                raise ConnectionResetError("the other end was closed")
+            well, size = _ANSWER.unpack(head)
+            answer = receive(self._socket, size)
+            if not well:
+                raise InvalidError(Reason.CORRUPT_MESSAGE, str(answer, "utf-8"))
+            return self._memory.read(msgspec.msgpack.decode(answer, type=Answer), regions)
         except OSError as error:
             if self._interrupted:
                 raise ClosedError(Reason.CLOSED, "the encoders were closed") from error
@@ -355,13 +359,15 @@ def serve(end: socket.socket) -> None:
     from headgate.broker.log.parquet import read_footer
 
     parse = lru_cache(FILES_KEPT)(read_footer)
+    memory = Writer()
     # A broker that is killed closes its end at any point of the work.
     with end, suppress(ConnectionError):
         while True:
             request, descriptors, _, _ = socket.recv_fds(end, _REQUEST.size, UNIT_FILES_MAX, socket.MSG_WAITALL)
             if not request:
                 return
-            is_unit, description_bytes, data_bytes = _REQUEST.unpack(request)
+            is_unit, freed_bytes, description_bytes, data_bytes = _REQUEST.unpack(request)
+            memory.free(msgspec.msgpack.decode(receive(end, freed_bytes), type=list[int]))
             description, data = bytes(receive(end, description_bytes)), receive(end, data_bytes)
             try:
                 try:
@@ -370,19 +376,18 @@ def serve(end: socket.socket) -> None:
                         batches = encode_unit(unit, data if data_bytes else descriptors)
                     else:
                         batches = encode(_group_of(description, data if data_bytes else descriptors[0], parse))
+                    answer, regions = memory.write(batches)
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)
-                for batch in batches:
-                    end.sendall(_ANSWER.pack(True, len(batch)))
-                    end.sendall(batch)
-                    # The next batch is made in the same memory.
-                    del batch
-                end.sendall(_ANSWER.pack(True, 0))
             except InvalidError as error:
                 message = error.message.encode()
                 end.sendall(_ANSWER.pack(False, len(message)))
                 end.sendall(message)
+            else:
+                where = msgspec.msgpack.encode(answer)
+                socket.send_fds(end, [_ANSWER.pack(True, len(where))], regions)
+                end.sendall(where)
 
 
 def _group_of(description: bytes, source: memoryview | int, parse: Callable[[bytes, int], ExtentFile]) -> RowGroupBytes:
