@@ -74,13 +74,11 @@ def run(brokers: Brokers, network: Network, report: Callable[[str], None]) -> No
         return headgate("segment", "merge", str(first.id), str(second.id))
 
     def ends(broker: BrokerProcess) -> None:
-        """It ends by its deadline. Where the store is too far for all of the end, it says so, and has lost nothing."""
+        """It ends, with all that it had to write: a fold that is under way is left, not waited for."""
         began = time.monotonic()
         broker.signal(signal.SIGTERM)
-        code = broker.wait_exit()
-        late = "did not close in time, which loses nothing that was acked" in broker.output()
-        assert code == (1 if late else 0), broker.log_tail()
-        report(f"SIGTERM: {time.monotonic() - began:.1f} s{', by its deadline' if late else ''}")
+        assert broker.wait_exit() == 0, broker.log_tail()
+        report(f"SIGTERM: {time.monotonic() - began:.1f} s")
 
     with Clients(brokers, "t", PARTITIONS) as clients:
         clients.acked_in_all(3)

@@ -28,11 +28,13 @@ from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.mend import rebuild_index
 from headgate.broker.engine.read.reader import damage_of, parse_index, rows_of
+from headgate.broker.engine.write.checkpoint import UPKEEP_TOGETHER
 from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header
 from headgate.broker.log.check import SAMPLE_RECORDS, RecordError, check_sample
 from headgate.broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
+from headgate.broker.runtime.tasks import in_parallel
 from headgate.broker.store.interface import Store
 
 FANOUT = 32
@@ -121,25 +123,35 @@ class Found(NamedTuple):
     why: str
 
 
-async def fold(
-    store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk], made_by: str
-) -> tuple[FoldChunks, list[Found]]:
-    """Write the chunk that replaces `chunks`.
+class Folded(NamedTuple):
+    """A chunk that is to replace others.
+
+    Attributes:
+        edit: replaces them. Before its commit, `parts` must be in the store, under `key`.
+        found: the batches that consumers cannot read, of chunks that are folded for the first time.
+    """
+
+    edit: FoldChunks
+    key: str
+    parts: list[bytes | memoryview]
+    found: list[Found]
+
+
+async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk], made_by: str) -> Folded:
+    """Read `chunks`, and make the chunk that replaces them. Writes nothing but indexes that it makes again.
 
     Args:
         made_by: `keys.maker` of this attempt; no other attempt has it. So neither a broker that was replaced during the write
             nor a delayed put can replace an object that the manifest names.
 
-    Returns:
-        The edit that replaces the chunks; until its commit the new object is unused. And the batches that consumers cannot read,
-        of chunks that are folded for the first time.
+    Raises: see `check_chunk`.
     """
     created_ms = chunks[-1].appended_ms
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
     streams: dict[tuple[uuid.UUID, int, int], list[_Piece]] = {}
     found: list[Found] = []
-    for chunk in chunks:
-        pieces, bad = await _mended(store, manifest, incarnation_id, chunk)
+    # Side by side: a store that is far away answers each read seconds later.
+    for pieces, bad in await in_parallel(lambda chunk: _mended(store, manifest, incarnation_id, chunk), chunks, UPKEEP_TOGETHER):
         found += bad
         for piece in pieces:
             # Merge only extents of the same leader epoch: between two epochs, other incarnations may have written.
@@ -179,8 +191,8 @@ async def fold(
         index_inline=True,
         extents=extents,
     )
-    await store.put(keys.chunk_object(incarnation_id, folded), parts)
-    return FoldChunks(incarnation_id=incarnation_id, numbers=[chunk.number for chunk in chunks], chunk=folded), found
+    edit = FoldChunks(incarnation_id=incarnation_id, numbers=[chunk.number for chunk in chunks], chunk=folded)
+    return Folded(edit, keys.chunk_object(incarnation_id, folded), parts, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +292,11 @@ async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int)
     """
     # Not the whole object: the file of a recovered chunk may have unused prepared space after its groups.
     size = max(chunk.size_bytes, index_end) if chunk.index_inline else chunk.size_bytes
-    data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, size))
-    if chunk.index_inline:
-        return data, data
-    return data, memoryview(await store.get_range(keys.index_object(incarnation_id, chunk), 0, index_end))
+    wanted = [(keys.chunk_object(incarnation_id, chunk), size)]
+    if not chunk.index_inline:
+        wanted.append((keys.index_object(incarnation_id, chunk), index_end))
+    objects = await in_parallel(lambda one: store.get_range(one[0], 0, one[1]), wanted, len(wanted))
+    return memoryview(objects[0]), memoryview(objects[-1])
 
 
 def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:

@@ -22,6 +22,7 @@ from headgate.broker.cluster.objects import Chunk, Extent, Incarnation
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.partition.producers import Producers, encode_producers, load_producers
+from headgate.broker.engine.write.checkpoint import UPKEEP_TOGETHER
 from headgate.broker.engine.write.replicas import Copy
 from headgate.broker.log.batch import CONTROL, TRANSACTIONAL, unpack_header
 from headgate.broker.log.chunk import (
@@ -41,7 +42,7 @@ from headgate.broker.log.producers import ProducerState
 from headgate.broker.log.transactions import is_commit
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.tasks import looked_at
+from headgate.broker.runtime.tasks import in_parallel, looked_at
 from headgate.broker.store.interface import ObjectInfo, Store
 
 logger = get_logger("recovery")
@@ -352,10 +353,12 @@ async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str)
     listed |= {keys.index_object(incarnation_id, chunk) for chunk in chunks}
     last = ""
     while objects := await store.list(keys.wal_prefix(incarnation_id), last, LIST_PAGE):
+        unneeded = []
         for found in objects:
             made_in = keys.made_in(found.key)
             if made_in is not None and made_in <= manifest.leader_epoch and found.key not in listed and not is_fence(found):
-                await store.delete(found.key)
+                unneeded.append(found.key)
+        await in_parallel(store.delete, unneeded, UPKEEP_TOGETHER)
         last = objects[-1].key
 
 

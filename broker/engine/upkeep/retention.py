@@ -27,10 +27,11 @@ from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.fold import Found, choose, fold, sparse
 from headgate.broker.engine.upkeep.inventory import Row, expired_end
 from headgate.broker.engine.upkeep.recovery import is_fence, sweep_leftovers
-from headgate.broker.engine.write.checkpoint import Checkpointer
+from headgate.broker.engine.write.checkpoint import UPKEEP_TOGETHER, Checkpointer
 from headgate.broker.engine.write.wal import Wal
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, RetryError
 from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import in_parallel
 
 logger = get_logger("retention")
 
@@ -117,6 +118,8 @@ class Sweeper:
         self._left: set[tuple[str, int]] = set()
         """Chunks that a fold could not read, together with the others of that fold: (incarnation, number)."""
         self._folding = asyncio.Lock()
+        self._step = asyncio.Lock()
+        """Held by a step that `close` does not cancel: a part of it alone would leave objects that no later sweep finds."""
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
@@ -146,8 +149,12 @@ class Sweeper:
             self._wake.set()
 
     async def close(self) -> None:
+        """End the sweep or the fold under way. What it leaves over is swept once this incarnation is sealed, or by the next leader.
+        Otherwise the end of a broker would wait for each object of a fold, which a store that is far away answers seconds later."""
         self._end.set()
-        self._wake.set()
+        async with self._step:
+            if self._task is not None:
+                self._task.cancel()
         if self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -213,14 +220,16 @@ class Sweeper:
         if not edits:
             return
         listed = {incarnation_id: dict(chunks) for incarnation_id, chunks in life.manifest.chunks.items()}
-        await self._life.catalog.commit(*edits)
+        async with self._step:
+            await self._life.catalog.commit(*edits)
+            for edit in edits:
+                if isinstance(edit, CloseIncarnation):
+                    await self._delete_incarnation(edit.incarnation_id)
         for edit in edits:
-            match edit:
-                case RemoveChunks(incarnation_id, numbers):
-                    await self._delete_chunks(incarnation_id, [listed[incarnation_id][number] for number in numbers])
-                    logger.info("chunks_removed", incarnation=incarnation_id, chunks=len(numbers))
-                case CloseIncarnation(incarnation_id):
-                    await self._delete_incarnation(incarnation_id)
+            if isinstance(edit, RemoveChunks):
+                incarnation_id = edit.incarnation_id
+                await self._delete_chunks(incarnation_id, [listed[incarnation_id][number] for number in edit.numbers])
+                logger.info("chunks_removed", incarnation=incarnation_id, chunks=len(edit.numbers))
 
     async def _list_expired(self) -> None:
         """List records that retention wants to remove but that are not listed yet. A chunk with few writes stays open for long."""
@@ -268,21 +277,23 @@ class Sweeper:
         self._folds += 1
         made_by = keys.maker(self._maker_epoch, life.incarnation_id, self._folds)
         try:
-            folded, found = await fold(life.store, life.manifest, incarnation_id, chunks, made_by)
+            folded, key, parts, found = await fold(life.store, life.manifest, incarnation_id, chunks, made_by)
         except (InvalidError, CorruptError) as error:
             # Other chunks are still folded.
             self._left.update((incarnation_id, chunk.number) for chunk in chunks)
             logger.error("chunks_not_folded", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
             return
         try:
-            await self._life.catalog.commit(folded)
+            async with self._step:
+                await life.store.put(key, parts)
+                await life.catalog.commit(folded)
         except InvalidError as error:
             # Records of these chunks were moved to files meanwhile. The next pass folds what is left in them.
             logger.info("fold_too_late", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
             await life.catalog.settle()
             listed = life.manifest.chunks.get(incarnation_id, {}).values()
             if not any(chunk.made_by == made_by for chunk in listed):  # a lost answer to a commit was repeated
-                await life.store.delete(keys.chunk_object(incarnation_id, folded.chunk))
+                await life.store.delete(key)
             return
         await self._delete_chunks(incarnation_id, chunks)
         self.chunks_folded += len(chunks)
@@ -304,10 +315,9 @@ class Sweeper:
                 )
 
     async def _delete_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
-        for chunk in chunks:
-            await self._life.store.delete(keys.chunk_object(incarnation_id, chunk))
-            if not chunk.index_inline:
-                await self._life.store.delete(keys.index_object(incarnation_id, chunk))
+        objects = [keys.chunk_object(incarnation_id, chunk) for chunk in chunks]
+        objects += [keys.index_object(incarnation_id, chunk) for chunk in chunks if not chunk.index_inline]
+        await in_parallel(self._life.store.delete, objects, UPKEEP_TOGETHER)
         self.chunks_removed += len(chunks)
 
     async def _delete_incarnation(self, incarnation_id: str) -> None:
@@ -315,7 +325,6 @@ class Sweeper:
         kept = self._life.manifest.producers_objects()
         last = ""
         while objects := await self._life.store.list(keys.wal_prefix(incarnation_id), last):
-            for found in objects:
-                if not is_fence(found) and found.key not in kept:
-                    await self._life.store.delete(found.key)
+            unneeded = [found.key for found in objects if not is_fence(found) and found.key not in kept]
+            await in_parallel(self._life.store.delete, unneeded, UPKEEP_TOGETHER)
             last = objects[-1].key

@@ -32,6 +32,9 @@ logger = get_logger("checkpoint")
 RETRY_S = 1.0
 PUTS_TOGETHER = 16
 """Objects that are written or deleted at a time. A store that is far away answers each of them seconds later."""
+UPKEEP_TOGETHER = 8
+"""Objects that folds and sweeps read or delete at a time: half of the requests that a store on S3 makes at a time, so that a write
+that acks wait for finds a free connection."""
 YIELD_SECTIONS = 64
 """Index sections that are encoded before the task yields to the loop."""
 

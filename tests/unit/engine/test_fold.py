@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from headgate.broker.cluster.edits.incarnations import AddChunks, FoldChunks, OpenIncarnation
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Incarnation
+from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose, fold, sparse
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.store.wrappers import MeteredStore
@@ -195,9 +196,87 @@ async def test_a_chunk_is_read_at_once_however_many_partitions_stand_in_it(
     ((number, chunk),) = broker.engine.manifest.chunks[broker.engine.incarnation_id].items()
     assert len(chunk.extents) == 50
     store = MeteredStore(broker.store, machine.clock)
-    edit, _ = await fold(store, broker.engine.manifest, broker.engine.incarnation_id, [chunk], "me")
-    assert edit.numbers == [number]
+    folded = await fold(store, broker.engine.manifest, broker.engine.incarnation_id, [chunk], "me")
+    assert folded.edit.numbers == [number]
     assert store.counts["get_range"].calls + store.counts["get"].calls == reads
+
+
+async def unfolded(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str = "put") -> tuple[Machine, Broker]:
+    """A broker with 16 chunks or more, which the next pass folds."""
+    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 1000)
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    await fill(machine, broker, 20)
+    await broker.checkpointer.list_all()
+    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 16)
+    assert choose(broker.engine.manifest, broker.engine.incarnation_id) is not None
+    return machine, broker
+
+
+@pytest.mark.parametrize("medium", ["put", "memory"])
+async def test_a_fold_waits_for_a_far_store_a_few_times(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str
+) -> None:
+    """Its chunks are read side by side, and deleted side by side."""
+    machine, broker = await unfolded(make_machine, monkeypatch, medium)
+    calls = waits = under_way = 0
+
+    async def far(operation: str) -> None:
+        nonlocal calls, waits, under_way
+        calls, waits, under_way = calls + 1, waits + (not under_way), under_way + 1
+        try:
+            await asyncio.sleep(0.01)
+            broker.store.check(operation)
+        finally:
+            under_way -= 1
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.store, "passed", far)
+        await broker.sweeper.fold()
+    assert broker.sweeper.chunks_folded >= 16
+    assert calls >= 34
+    assert waits <= calls / 4
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize("operation", ["get_range", "put"])
+async def test_the_end_of_a_broker_waits_for_no_object_that_a_fold_reads(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Only for the one that the fold is writing, so that no later sweep misses it."""
+    machine, broker = await unfolded(make_machine, monkeypatch)
+    asked, answers = 0, asyncio.Event()
+    passed = broker.store.passed
+
+    async def held(called: str) -> None:
+        nonlocal asked
+        if called == operation and (called != "put" or not asked):
+            asked += 1
+            await answers.wait()
+        await passed(called)
+
+    monkeypatch.setattr(broker.store, "passed", held)
+    broker.sweeper.wake()
+    await eventually(lambda: asked > 0)
+    ending = asyncio.create_task(broker.engine.close())
+    if operation == "put":
+        await eventually(lambda: not broker.engine.ready)
+        await asyncio.wait((ending,), timeout=0.1)
+        assert not ending.done()
+        answers.set()
+    async with asyncio.timeout(60):
+        await ending
+    assert asked <= 16, "the reads under way, of chunks and of indexes"
+    assert broker.sweeper.chunks_removed == 0, "they are left over"
+    manifest = broker.engine.manifest
+    assert manifest.incarnations[broker.engine.incarnation_id].sealed
+    named = {keys.chunk_object(one, chunk) for one, chunks in manifest.chunks.items() for chunk in chunks.values()}
+    stored = {found.key for found in await broker.faults.list("wal/", limit=1000) if keys.made_in(found.key) is not None}
+    assert stored == named
+    await machine.forget(broker)
+    await machine.check(await machine.start(), exact=True)
 
 
 async def test_a_chunk_that_is_mostly_deleted_is_folded_by_itself(
