@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from headgate.broker.cluster.objects import Incarnation
+from headgate.broker.cluster.objects import LANE, Incarnation
 from headgate.broker.control.participant import Participant
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine
@@ -168,6 +168,7 @@ def assemble(
         rack=settings.rack,
         grpc_mtls_port=address.grpc_mtls_port,
         listeners=tuple(sorted(address.listeners.items())),
+        role=LANE if settings.role == LANE else "",
     )
     participant = Participant(engine, catalog, mine=mine, connect=network.connect, connections=network.connections)
     groups = Coordinator(engine, settings, clock)

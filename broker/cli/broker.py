@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headgate.broker.runtime.config import Settings, help_text
+from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.setting_texts import help_text
 from headgate.broker.server.main import run
 
 USAGE = """\

@@ -18,11 +18,12 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TextIO
 
+from headgate.broker.runtime.children import SUPERVISED
 from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.listeners import shifted
 from headgate.broker.runtime.modules import found_by
-from headgate.broker.server.main import DESIRED, KAFKA_SOCKET, SUPERVISED
+from headgate.broker.server.main import DESIRED, KAFKA_SOCKET
 from headgate.broker.server.net import ports
 from headgate.broker.store.open import PRIVATE_URLS
 

@@ -16,7 +16,7 @@ import typer.main
 
 from headgate.broker.cli.app import app
 from headgate.broker.cluster.topic_config import KEYS
-from headgate.broker.runtime import config
+from headgate.broker.runtime import config, setting_texts
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.turns import Turns
@@ -34,7 +34,7 @@ def tables() -> dict[str, str]:
         "commands": _commands(),
         "http": _paths(),
         "metrics": _metrics(),
-        "settings": config.markdown_table(),
+        "settings": setting_texts.markdown_table(),
         "topic-settings": _topic_settings(),
     }
 

@@ -441,14 +441,18 @@ class Detector:
             lost.append(Lost(incarnation_id, Evidence.SILENT, peer.gone))
         return Judgement(tuple(lost), tuple(waited_for))
 
-    def is_cut_off(self, now_s: float) -> bool:
-        """True if all brokers with a stream, two or more, fell silent together. Then this broker is cut off."""
+    def is_cut_off(self, now_s: float, but: Set[str] = frozenset()) -> bool:
+        """True if all brokers with a stream, two or more, fell silent together. Then this broker is cut off.
+
+        Args:
+            but: incarnations that do not count: lanes end together with the broker beside them.
+        """
         at_s = self._attention.at(now_s)
         parts = [
             peer.heard.silent_s(at_s)
             / (self._timeout_s + peer.way_s if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s))
-            for peer in self._peers.values()
-            if peer.is_connected
+            for incarnation_id, peer in self._peers.items()
+            if peer.is_connected and incarnation_id not in but
         ]
         return len(parts) > 1 and max(parts) > 1 and min(parts) > 0.5
 

@@ -179,6 +179,10 @@ class Manifest:
                 folded += self.files.within(gate.topic_id, window.partition, window.base_offset, window.end_offset)
         return sorted([*gate.extents, *folded], key=lambda one: (one.partition, one.base_offset)) if folded else list(gate.extents)
 
+    def has_files(self, topic_id: uuid.UUID) -> bool:
+        """True if a topic has records in files: of gates, or folded ones."""
+        return bool(self.files.by_topic.get(topic_id)) or any(gate.extents for gate in self.gates.of(topic_id).values())
+
     def named_files(self) -> set[str]:
         """The paths of all files of gates and of folds."""
         named = {extent.path for gate in self.gates.all() for extent in gate.extents}

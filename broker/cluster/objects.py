@@ -6,6 +6,8 @@ import uuid
 
 import msgspec
 
+LANE = "lane"
+"""The role of an incarnation that serves history and leads nothing."""
 ROOM = "history.room"
 """The topic setting with the number of offsets that are reserved for history in front."""
 
@@ -71,7 +73,7 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
 
     `next_chunk`: every chunk below this number was listed, also if it was removed since. The unsealed tail begins here. Other
     brokers and clients connect to `host` and the ports; "" and 0 if unknown. `listeners`: name and ``host:port`` of each
-    further Kafka port.
+    further Kafka port. `role` "lane": it serves history and leads nothing (`cluster/lanes.py`); "": a broker.
     """
 
     id: str
@@ -87,6 +89,12 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     grpc_mtls_port: int = 0
     listeners: tuple[tuple[str, str], ...] = ()
+    role: str = ""
+
+    @property
+    def is_lane(self) -> bool:
+        """True if it serves history and leads nothing."""
+        return self.role == LANE
 
     @property
     def peer_port(self) -> int:

@@ -345,7 +345,7 @@ class Term:
         """Begin the failover of lost members. If this broker is cut off, give the lease back instead."""
         if self._is_replacing:
             return []
-        if self._yields and self.detector.is_cut_off(now_s):
+        if self._yields and self.detector.is_cut_off(now_s, but=self._lanes()):
             self._yields, self._is_replacing = False, True
             return [GiveLeaseBack()]
         others = {one.id: one for one in self.others() if now_s >= self._damaged.get(one.id, 0.0)}
@@ -478,17 +478,24 @@ class Term:
     def takers(self) -> int:
         """The number of brokers that can take the segments of one that drains. A broker that has not joined yet counts: it may."""
         draining = {key for key, member in self.members.items() if member.load.draining} | self._drained | self.condemned
-        return (not self.is_draining) + sum(one.id not in draining for one in self.others())
+        return (not self.is_draining) + sum(one.id not in draining and not one.is_lane for one in self.others())
+
+    def lane_loads(self) -> list[BrokerLoad]:
+        """The last reports of the live lanes."""
+        return [self.members[key].load for key in self._live_members() if self.members[key].incarnation.is_lane]
+
+    def _live_members(self) -> list[str]:
+        incarnations = self.manifest.incarnations
+        return [key for key in self.members if key not in self.condemned and key in incarnations and not incarnations[key].sealed]
+
+    def _lanes(self) -> set[str]:
+        return {key for key, member in self.members.items() if member.incarnation.is_lane}
 
     def loads(self) -> list[BrokerLoad]:
-        """The last reports of the live members and of this broker. An incarnation that sealed itself is left out, because it can
-        lead nothing."""
+        """The last reports of the live brokers, this one included. Lanes, and an incarnation that sealed itself, are left out,
+        because they can lead nothing."""
         incarnations = self.manifest.incarnations
-        loads = [
-            member.load
-            for key, member in self.members.items()
-            if key not in self.condemned and key in incarnations and not incarnations[key].sealed
-        ]
+        loads = [self.members[key].load for key in self._live_members() if not self.members[key].incarnation.is_lane]
         mine = incarnations.get(self._mine.id)
         if self._own_load is not None and (mine is None or not mine.sealed):
             loads.insert(0, replace(self._own_load, draining=self.is_draining))

@@ -24,7 +24,7 @@ from headgate.broker.control.routed_catalog import ANSWER_S, RoutedCatalog
 from headgate.broker.control.stream import Connect, Stream, connected
 from headgate.broker.control.wire import error_of, member_message
 from headgate.broker.engine.engine import Engine
-from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from headgate.broker.wire.grpc.methods import methods
@@ -117,11 +117,17 @@ class Membership:
         await self._send(control_pb2.JoinRequest(hello=hello), CALL_TIMEOUT_S)
         welcome = (await self._welcomed()).welcome
         self.leader_broker_id = welcome.leader_broker_id
+        self._engine.heard_s = self._engine.clock.monotonic()
         self._take_time(welcome.clock_ms)
         if welcome.snapshot:
             self._catalog.manifest, self._catalog.version = decode_snapshot(welcome.snapshot), welcome.version
         elif welcome.version != self.version:
             raise RetryError(Reason.NOT_LEADER, f"the leader goes on from another version. address=`{self.address}`")
+        known = self._catalog.manifest.incarnations.get(self._mine.id)
+        if known is not None and known.role != self._mine.role:
+            raise InvalidError(
+                Reason.UNSUPPORTED, f"the leader runs an older version, which knows no lanes. address=`{self.address}`"
+            )
         self._catalog.use(self)
 
     async def _welcomed(self) -> control_pb2.JoinResponse:
@@ -160,6 +166,7 @@ class Membership:
                 message = await self._read(None)
                 now_s = clock.monotonic()
                 self._leader.spoke(self._attention.at(now_s), now_s)
+                self._engine.heard_s = now_s
                 kind = message.WhichOneof("message")
                 if kind == "edits":
                     self._apply(message.edits)

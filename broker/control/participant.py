@@ -235,6 +235,8 @@ class Participant:
         return found
 
     async def _may_take(self, version: int, lease: Lease | None) -> bool:
+        if self._mine.is_lane:
+            return False
         if self._has_run_out(version, lease):
             return True
         assert lease is not None

@@ -47,6 +47,7 @@ def member_message(incarnation: Incarnation) -> control_pb2.BrokerMember:
         rack=incarnation.rack,
         grpc_mtls_port=incarnation.grpc_mtls_port,
         listeners=dict(incarnation.listeners),
+        role=incarnation.role,
     )
 
 
@@ -65,4 +66,5 @@ def incarnation_of(hello: control_pb2.Hello, opened_ms: int) -> Incarnation:
         rack=member.rack,
         grpc_mtls_port=member.grpc_mtls_port,
         listeners=tuple(sorted(member.listeners.items())),
+        role=member.role,
     )

@@ -17,7 +17,7 @@ from headgate.broker.cluster.edits.incarnations import AddChunks, SealIncarnatio
 from headgate.broker.cluster.edits.quotas import AlterQuotas
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.meters import Meters
-from headgate.broker.cluster.objects import Follower
+from headgate.broker.cluster.objects import LANE, Follower
 from headgate.broker.engine.base.catalog import Catalog
 from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.base.proof import LeadProof
@@ -27,6 +27,7 @@ from headgate.broker.engine.identity import identify
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.read.history import HistoryReader
+from headgate.broker.engine.read.lane import LaneLogs
 from headgate.broker.engine.read.path import ReadPath
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.references import References
@@ -116,6 +117,18 @@ class Engine:
         None."""
         self.logs_by_id = self.leads.by_id
         """The same slots, by topic id."""
+        self.heard_s = float("-inf")
+        """The monotonic time, in seconds, of the last word of the cluster's leader, if this broker follows it."""
+        self.lane: LaneLogs | None = None
+        """What a lane reads; None on a broker."""
+        if settings.role == LANE:
+            self.lane = LaneLogs(self._life, self.tail_memory, lambda: clock.monotonic() - self.heard_s)
+        self.fetched: Leads = self.leads if self.lane is None else self.lane
+        """The partitions that fetches find here."""
+        self.sent_to_lanes = self.history_out_bytes = 0
+        """Readers that this broker has sent to lanes, and bytes of history that it has sent to clients, so far."""
+        self.lane_wanted: Callable[[], None] = lambda: None
+        """Called when a reader of history should go to a lane, and there is none."""
         self.references = References(store, settings.gate_allowed_prefixes, self.turns, pools)
         self.history = HistoryReader(
             self.references.locate,
@@ -124,7 +137,7 @@ class Engine:
             codec=Codec.named(settings.history_compression),
             encoders=encoders,
             pools=pools,
-            led=lambda extent: with_recipe(extent, self.manifest, self.logs_by_id),
+            led=lambda extent: with_recipe(extent, self.manifest, self.fetched.by_id),
         )
         self.tables = Tables(store)
         self._reader = StoreReader(store, incarnation_id, settings.read_cache_bytes, self.history)
@@ -143,7 +156,8 @@ class Engine:
         topics = Topics(self._life, self.leads, self.turns, lambda: self.running.sweeper.wake())
         self.topics, self.topic, self.topic_by_id = topics.topics, topics.topic, topics.topic_by_id
         self.partition, self.lead, self.is_on_its_way = topics.partition, topics.lead, topics.is_on_its_way
-        self.brokers, self.hold, self.drop_holds = topics.brokers, topics.hold, topics.drop_holds
+        self.brokers, self.lanes = topics.brokers, topics.lanes
+        self.hold, self.drop_holds = topics.hold, topics.drop_holds
         self.create_topic, self.create_topics = topics.create_topic, topics.create_topics
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
@@ -230,8 +244,8 @@ class Engine:
         self.running.start()
         self._life.begin()
         self.configs.follow()
-        self.leads.sync()
-        await self.leads.settled()
+        self._sync()
+        await self.fetched.settled()
         logger.info(
             "engine_open",
             cluster=self.cluster_id,
@@ -261,6 +275,13 @@ class Engine:
                 case SetBrokerConfig():
                     self.configs.follow()
         self.leads.applied(edits)
+        if self.lane is not None:
+            self.lane.applied(edits)
+
+    def _sync(self) -> None:
+        self.leads.sync()
+        if self.lane is not None:
+            self.lane.sync()
 
     def replaced(self) -> None:
         """Called when the catalog has loaded a newer manifest. The manifest may be newer by any number of edits."""
@@ -275,7 +296,7 @@ class Engine:
                 self.replicas.forget(lead)
         chunks = self.manifest.chunks[self.incarnation_id]
         self.running.checkpointer.follow([chunks[number] for number in sorted(chunks)])
-        self.leads.sync()
+        self._sync()
         self.meters.changed()
         self.configs.follow()
 

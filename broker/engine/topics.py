@@ -104,11 +104,16 @@ class Topics:
         """
         newest: dict[int, Incarnation] = {}
         for incarnation in self._life.manifest.incarnations.values():
-            if not incarnation.sealed:
+            if not incarnation.sealed and not incarnation.is_lane:
                 newest[incarnation.broker_id] = incarnation
         if not newest and (mine := self._life.manifest.incarnations.get(self._life.incarnation_id)) is not None:
             return [mine]
         return [newest[broker_id] for broker_id in sorted(newest)]
+
+    def lanes(self) -> list[Incarnation]:
+        """The live lanes, by id."""
+        found = [one for one in self._life.manifest.incarnations.values() if one.is_lane and not one.sealed]
+        return sorted(found, key=lambda one: one.broker_id)
 
     # -- gates
 

@@ -15,6 +15,11 @@ from headgate.broker.runtime.modules import found_by
 if TYPE_CHECKING:
     from subprocess import Popen
 
+SUPERVISED = "HEADGATE_SUPERVISED"
+"""Name of an environment variable. If it is set, the broker ends when its standard input ends. Its supervisor holds the other
+end, so the brokers of a killed supervisor end too. Such a broker also writes a line to its standard output every second while its
+event loop turns (`beat`)."""
+
 
 def start(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> tuple[Popen[bytes], socket.socket]:
     """Start a process that runs `module`. Returns it and our end of its socket. Raises OSError.

@@ -51,6 +51,8 @@ MISSPELT_RATIO = 0.92
 ADMIN_PASSWORD = ENVIRONMENT_PREFIX + "ADMIN_PASSWORD"
 """The password of the first administrator. It is no setting: settings are shown and passed on as arguments."""
 CONFIG_FILE_BYTES_MAX = MIB
+BROKER_IDS_WITH_LANES = 1_000_000
+"""The numbers of brokers beside which lanes may run are below it (`cluster/lanes.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,9 @@ class Settings:
         False, "create a new cluster in an empty store; otherwise the broker refuses an empty store; `headgate up` sets it"
     )
     broker_id: int = _count(1, 0, 2**31 - 1, "this broker's number, unique in the cluster")
+    role: str = _choice(
+        "broker", ("broker", "lane"), "lane = it leads no partitions, and serves history to consumers that leads send to it"
+    )
     host: str = _text("127.0.0.1", "address to listen on; 0.0.0.0 = every interface")
     advertised_host: str = _text(
         "", "host that the broker announces to clients; empty = `host`, or this machine's name if `host` is 0.0.0.0"
@@ -288,6 +293,22 @@ class Settings:
         "codec of history that is sent to Kafka clients; a codec other than `none` saves network and costs "
         "several times the processor time",
     )
+    history_lanes: int = _count(
+        0,
+        0,
+        16,
+        "lanes that this broker starts beside it when consumers read history; a lane is a process that serves history and nothing "
+        "else, with free ports of its own",
+    )
+    history_lane_bytes: int = _size(
+        64 * MIB,
+        1,
+        1024 * GIB,
+        "history that a consumer must have ahead of it to be sent to a lane; less is read sooner than it has changed the broker",
+    )
+    history_lane_idle_ms: int = _duration(
+        300 * SECOND_MS, 100, DAY_MS, "a lane beside a broker ends after this much time without a read"
+    )
     inflight_bytes_max: int = _size(
         256 * MIB,
         MIB,
@@ -439,35 +460,6 @@ def environment_name(name: str) -> str:
     return ENVIRONMENT_PREFIX + name.upper()
 
 
-def help_text() -> str:
-    """Every setting with its meaning, default and range: the list in ``headgate broker --help``."""
-    import textwrap
-
-    lines: list[str] = []
-    for item in fields(Settings):
-        lines.append(f"  {flag_name(item.name)}  [{environment_name(item.name)}]  default: {_default(item) or '(empty)'}")
-        text = f"{item.metadata['documentation']}."
-        if item.metadata["kind"] != "text":
-            text += f" {expected(item)}."
-        lines += textwrap.wrap(text, width=110, initial_indent="      ", subsequent_indent="      ")
-    return "\n".join(lines)
-
-
-def markdown_table() -> str:
-    """Every setting as a row of a Markdown table, for the README; a test compares the README with it."""
-    rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for item in fields(Settings):
-        default, text = _default(item), item.metadata["documentation"]
-        if item.metadata["kind"] == "choice" and "=" not in text:
-            text += f" ({', '.join(item.metadata['choices'])})"
-        rows.append(f"| `{item.name}` | {f'`{default}`' if default else 'empty'} | {text} |")
-    return "\n".join(rows)
-
-
-def _default(item: Field[Any]) -> str:
-    return shown(item, getattr(Settings, item.name))
-
-
 def _check_together(settings: Settings) -> None:
     """Check limits that depend on each other: one limit must be able to hold whatever another one admits."""
     for name in ("store", "host"):
@@ -490,6 +482,11 @@ def _check_together(settings: Settings) -> None:
                 f"setting must be at most `{high.name}`, which is {shown(high, getattr(settings, high.name))}. "
                 f"setting=`{low.name}` value=`{shown(low, getattr(settings, low.name))}`"
             )
+    if settings.history_lanes and settings.broker_id >= BROKER_IDS_WITH_LANES:
+        raise invalid(
+            f"a broker with lanes needs a lower number: theirs follow from it. setting=`broker_id` value=`{settings.broker_id}` "
+            f"max=`{BROKER_IDS_WITH_LANES - 1}`"
+        )
     names = ["kafka_port", "grpc_port", "http_port"] + (["grpc_mtls_port"] if settings.tls_certificate else [])
     ports = [port for name in names if (port := getattr(settings, name))]
     if len(set(ports)) != len(ports):

@@ -103,6 +103,11 @@ def listeners(settings: Settings) -> list[Listener]:
     return found
 
 
+def on_free_ports(text: str) -> str:
+    """`kafka_listeners`, or the addresses that they announce, of another process on the same machine, which takes free ports."""
+    return ",".join(f"{one.rpartition(':')[0]}:0" for one in _split(text))
+
+
 def asks_for_login(settings: Settings) -> bool:
     """Whether gRPC and HTTP serve only clients that prove who they are, whatever `authorization` is.
 

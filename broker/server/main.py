@@ -21,6 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime import descriptors, secret_files
+from headgate.broker.runtime.children import SUPERVISED
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.listeners import listeners
@@ -49,10 +50,6 @@ Python's 5 ms would be longer than the write itself. With a much shorter time, s
 WORK_THREADS = 4
 """Threads for calls that wait or compute beside the loop: imports, foreign files, the verification of references."""
 
-SUPERVISED = "HEADGATE_SUPERVISED"
-"""Name of an environment variable. If it is set, the broker ends when its standard input ends. Its supervisor holds the other
-end, so the brokers of a killed supervisor end too. Such a broker also writes a line to its standard output every second while its
-event loop turns (`beat`)."""
 KAFKA_SOCKET = "HEADGATE_KAFKA_SOCKET"
 """Name of an environment variable, set by a supervisor that listens for the broker: descriptor of the Kafka port's listening
 socket."""
@@ -69,6 +66,8 @@ def run(settings: Settings) -> int:
     gc.disable()  # objects made during the start stay; collecting garbage meanwhile is wasted time
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     without_pandas()
+    if _is_supervised() and settings.role == "lane":
+        os.nice(settings.offline_niceness)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)
     try:
@@ -114,7 +113,7 @@ async def _main(settings: Settings, kafka: list[socket.socket], http: socket.soc
     except HeadgateError as failure:
         return report(settings, failure)
     try:
-        process = Process(settings, kafka=kafka, http=http, out_of_memory=out_of_memory)
+        process = Process(settings, kafka=kafka, http=http, out_of_memory=out_of_memory, ends_idle=_is_supervised())
     except HeadgateError as failure:  # the certificates cannot be used
         watchdog.close()
         return report(settings, failure)
@@ -131,7 +130,7 @@ async def _main(settings: Settings, kafka: list[socket.socket], http: socket.soc
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    if os.environ.get(SUPERVISED) == "1":
+    if _is_supervised():
         loop.add_reader(0, on_input)
         os.set_blocking(1, False)
         _beat(loop, process)
@@ -187,8 +186,12 @@ def _needs_create(settings: Settings, error: HeadgateError) -> bool:
     return error.reason is Reason.STORE_MISSING and not settings.cluster_id
 
 
+def _is_supervised() -> bool:
+    return os.environ.get(SUPERVISED) == "1"
+
+
 def _name(settings: Settings) -> str:
-    return f"headgate broker {settings.broker_id}"
+    return f"headgate {settings.role} {settings.broker_id}"
 
 
 def _hint(settings: Settings, error: HeadgateError) -> str:

@@ -174,6 +174,12 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
         "row groups that were dropped during a read, and will be encoded again: raise history_cache_bytes",
         lambda: history.cache.dropped_in_use,
     )
+    counter("headgate_history_out_bytes", "bytes of history sent to Kafka clients", lambda: engine.history_out_bytes)
+    counter(
+        "headgate_lane_sent_readers",
+        "answers that sent a reader of history to a lane, for one partition each",
+        lambda: engine.sent_to_lanes,
+    )
     gauge("headgate_history_cache_bytes", "bytes of encoded row groups in memory", lambda: history.cache.size_bytes)
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_memory.held_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
@@ -205,6 +211,7 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
 def _register_cluster(metrics: Metrics, engine: Engine) -> None:
     """This broker's role in the cluster."""
     metrics.gauge("headgate_cluster_brokers", "live brokers known to this broker", lambda: len(engine.brokers()))
+    metrics.gauge("headgate_cluster_lanes", "live lanes known to this broker", lambda: len(engine.lanes()))
     metrics.gauge(
         "headgate_cluster_leader_bool",
         "1 while this broker leads the cluster",

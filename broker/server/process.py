@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
     from headgate.broker.server.http.app import Behind, HttpPort
+    from headgate.broker.server.lanes import LaneKeeper, LaneUpkeep
     from headgate.broker.server.net.tls import Certificates
 
 logger = get_logger(__name__)
@@ -63,14 +64,22 @@ class Process:
     Args:
         kafka: the listening sockets of the Kafka listeners, in the order of `runtime.listeners.listeners`.
         http: the listening socket of the HTTP port.
+        ends_idle: a lane ends when it has nothing to do.
         out_of_memory: ends the process when a part has no memory left.
     """
 
     def __init__(
-        self, settings: Settings, *, kafka: Sequence[socket.socket], http: socket.socket, out_of_memory: OutOfMemory
+        self,
+        settings: Settings,
+        *,
+        kafka: Sequence[socket.socket],
+        http: socket.socket,
+        out_of_memory: OutOfMemory,
+        ends_idle: bool = False,
     ) -> None:
         self.settings = settings
         self._out_of_memory = out_of_memory
+        self._ends_idle = ends_idle
         self.clock = SteadyClock(Clock(), settings.clock_difference_max_ms)
         self.phase: Literal["starting", "serving", "stopping", "ended"] = "starting"
         self.stuck = False
@@ -90,6 +99,8 @@ class Process:
         self._backend: Backend | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpPort | None = None
+        self._lanes: LaneKeeper | None = None
+        self._upkeep: LaneUpkeep | None = None
 
     @property
     def metrics(self) -> Metrics:
@@ -162,7 +173,8 @@ class Process:
         store = self.settings.store if self._node is None else self._node.engine.store.url
         cluster_id = "" if self._node is None else self._node.engine.cluster_id
         cluster = f" cluster={cluster_id}" if cluster_id else ""  # last, because it may contain spaces
-        return f"headgate broker {self.settings.broker_id} serves kafka={kafka} grpc={grpc} http={http} store={store}{cluster}"
+        who = f"headgate {self.settings.role} {self.settings.broker_id}"
+        return f"{who} serves kafka={kafka} grpc={grpc} http={http} store={store}{cluster}"
 
     def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
         """End the broker because a thread died of an unexpected error: the thread's work is no longer done."""
@@ -222,6 +234,18 @@ class Process:
         )
         self._grpc.register(observer.metrics)
         self._grpc_port = await self._grpc.start()
+        await self._open_lanes(node)
+
+    async def _open_lanes(self, node: Node) -> None:
+        """Do a lane's upkeep, or be able to start lanes."""
+        engine = node.engine
+        if engine.lane is not None:
+            _, upkeep = await load(_lanes)
+            self._upkeep = upkeep(engine, engine.lane, self.connect, self.stop if self._ends_idle else None)
+        elif self.settings.history_lanes:
+            keeper, _ = await load(_lanes)
+            self._lanes = keeper(self.settings, engine.cluster_id, self.stop)
+            engine.lane_wanted = self._lanes.want
 
     def _advertised(self) -> tuple[str, int]:
         settings = self.settings
@@ -295,6 +319,9 @@ class Process:
         node = self._node
         alone = node is None or node.alone
         await self._kafka.stop_accepting()
+        for lanes in (self._lanes, self._upkeep):
+            if lanes is not None:
+                await ending.close("lanes", lanes.close())
         if node is not None:
             await node.drain(ending)
         if alone:
@@ -347,6 +374,12 @@ def _grpc_server() -> type[GrpcServer]:
     from headgate.broker.server.grpc.server import GrpcServer
 
     return GrpcServer
+
+
+def _lanes() -> tuple[type[LaneKeeper], type[LaneUpkeep]]:
+    from headgate.broker.server.lanes import LaneKeeper, LaneUpkeep
+
+    return LaneKeeper, LaneUpkeep
 
 
 def _http_port() -> tuple[type[Behind], type[HttpPort]]:

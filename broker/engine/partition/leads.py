@@ -170,7 +170,7 @@ class Leads:
                     self._sync_cuts([log for log in self._logs_of(topic_id) if log.number == number])
                 case SealSegment(segment_id, _, _):
                     self._close(segment_id)
-                case OpenSegment(segment) if segment.incarnation_id == self._life.incarnation_id:
+                case OpenSegment(segment) if self._is_mine(segment):
                     opened.append(segment)
                 case FoldChunks(incarnation_id, _, chunk):
                     self._replace(chunk.extents, ChunkRef(incarnation_id, chunk))
@@ -213,15 +213,12 @@ class Leads:
             self._sync_log_starts(topic_id, range(len(self.by_id[topic_id])))
         for log in self.all():
             log.drop_holds(but_of_term=manifest.term_epoch)
-        mine = self._life.incarnation_id
-        self._open(
-            [
-                segment
-                for segment in manifest.segments.open.values()
-                if segment.incarnation_id == mine and segment.id not in self._mine
-            ]
-        )
+        open_segments = manifest.segments.open.values()
+        self._open([segment for segment in open_segments if self._is_mine(segment) and segment.id not in self._mine])
         self._note_change()
+
+    def _is_mine(self, segment: SegmentInfo) -> bool:
+        return segment.incarnation_id == self._life.incarnation_id
 
     def _sync_topic(self, topic_id: uuid.UUID) -> None:
         topic = self._life.manifest.topics_by_id.get(topic_id)

@@ -327,8 +327,15 @@ class PartitionLog:
             window.past.clear()
             self.waiters.wake()
 
-    def step(self) -> None:
-        """Move the end of the log past a window of the manifest, if the durable records end directly before the window."""
+    def step(self, listed_end: int | None = None) -> None:
+        """Move the end of the log past a window of the manifest, if the durable records end directly before the window.
+
+        Args:
+            listed_end: on a lane, the end of the records that the manifest lists, from which on only windows are known.
+        """
+        if listed_end is not None:
+            self.high_watermark = listed_end
+            self.next_offset = max(self.next_offset, listed_end)
         end = offset = self.high_watermark
         while offset < self.windows.end_of_all:
             window = self.windows.next(offset)

@@ -24,7 +24,7 @@ from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 
 RATE_WINDOW_MS_MAX = 10_000
-UNKNOWN_BOUND = Bound(-1, -1, -1)
+UNKNOWN_BOUND = Bound(-1, -1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +173,7 @@ class AdminService:
                 log_start=bound.log_start,
                 high_watermark=bound.high_watermark,
                 size_bytes=bound.size_bytes,
+                stable_end=bound.stable_end,
                 skipped=[
                     admin_pb2.Partition.Range(base_offset=low, end_offset=high)
                     for low, high in self._engine.manifest.readable.cuts_of(topic.id, number)

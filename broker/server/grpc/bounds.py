@@ -21,6 +21,8 @@ class Bound(NamedTuple):
     log_start: int
     high_watermark: int
     size_bytes: int
+    stable_end: int
+    """Readers of committed records read up to it."""
 
     def lag(self, offset: int) -> int:
         """Records from `offset` to the end."""
@@ -42,7 +44,7 @@ async def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
         return {}
     logs = (log for name in topics for log in list(engine.logs.get(name, ())) if log is not None)
     return {
-        (log.topic.name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes)
+        (log.topic.name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes, log.stable_end)
         async for log in engine.turns.begin().each(logs)
         if log.refusal is None
     }
@@ -74,5 +76,5 @@ async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bo
     async for name, part in engine.turns.begin().each(parts):
         # A broker says nothing of partitions that it does not lead (any more).
         if part.high_watermark >= 0:
-            found[name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes)
+            found[name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes, part.stable_end)
     return found

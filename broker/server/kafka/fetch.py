@@ -2,8 +2,10 @@
 files that hold them.
 
 Deviations: fetch sessions (KIP-227) are refused, in the same way as by a Kafka broker without room for them: the session id in
-the response is 0, so that clients send full requests. Replicas do not fetch through this API. There is no preferred replica and
-no diverging epoch (records that a consumer has read are never truncated).
+the response is 0, so that clients send full requests. Replicas do not fetch through this API. There is no diverging epoch (records
+that a consumer has read are never truncated). A preferred replica is a lane (`cluster/lanes.py`). A lane does not compare leader
+epochs: the records of its files are the same under every lead. What it cannot serve is NOT_LEADER_OR_FOLLOWER, after which all
+clients go on at the lead, from where they are.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
+from headgate.broker.cluster import lanes
 from headgate.broker.engine.read import view
 from headgate.broker.engine.read.committed import aborted_in, stable
 from headgate.broker.log.batch import Buffer
@@ -36,6 +39,7 @@ from headgate.broker.wire.kafka.primitives import STEP_ELEMENTS
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
+    from headgate.broker.engine.read.lane import LaneLogs
     from headgate.broker.engine.read.view import Reach
     from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.access.rights import Rights
@@ -56,7 +60,7 @@ HINTED = frozenset((NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH))
 
 def parse(engine: Engine, frame: memoryview, position: int, version: int) -> tuple[FetchRequest, Iterator[Portion]]:
     """Read the head of a request. The caller then reads the portions into the request. Both raise the errors of the encoding."""
-    return wire.parse(frame, position, version, engine.logs, engine.logs_by_id)
+    return wire.parse(frame, position, version, engine.fetched.logs, engine.fetched.by_id)
 
 
 def collect(
@@ -74,6 +78,8 @@ def collect(
     """
     failed = False
     cold: list[Cold] = []
+    if engine.lane is not None:
+        return total, *_collect_at_lane(engine.lane, request, portion)
     for _, _, _, partitions, _ in portion:
         for wanted in partitions:
             log = wanted.log
@@ -116,6 +122,59 @@ def collect(
     return total, failed, cold
 
 
+def _collect_at_lane(lane: LaneLogs, request: FetchRequest, portion: Portion) -> tuple[bool, list[Cold]]:
+    """(whether a partition has an error, partitions with records in files), on a lane, which has no others."""
+    failed = False
+    cold: list[Cold] = []
+    for wanted in wanted_of(portion):
+        log = wanted.log
+        wanted.code, wanted.slices, wanted.bytes = 0, [], 0
+        place = None if log is None or log.closed is not None else lane.place(log, wanted.offset)
+        if place is not None:
+            cold.append((wanted, place))
+            continue
+        wanted.code = NOT_LEADER_OR_FOLLOWER if log is not None and log.closed is None else _gone(wanted, request.version)
+        failed = True
+    return failed, cold
+
+
+def send_away(engine: Engine, request: FetchRequest, cold: list[Cold], guide: lanes.Guide) -> list[Cold]:
+    """Send readers of history to a lane. Returns the partitions whose records this broker reads.
+
+    Args:
+        guide: of the connection: which of its readers go now.
+    """
+    if engine.lane is not None or request.version < wire.RACKS:
+        return cold
+    there = engine.lanes()
+    if not there and not engine.settings.history_lanes:
+        return cold
+    left: list[Cold] = []
+    for wanted, reached in cold:
+        if reached is None or not _is_far(engine, wanted, reached):
+            left.append((wanted, reached))
+            continue
+        if engine.settings.history_lanes > len(lanes.beside(there, engine.broker_id)):
+            engine.lane_wanted()
+        assert wanted.log is not None and reached[2] is not None
+        if not there or not guide.may_send(wanted.log, wanted.offset, engine.clock.monotonic()):
+            left.append((wanted, reached))
+            continue
+        # The units of adopted files have rows of all partitions, so one lane reads them all.
+        spread = 0 if reached[2][0].adopted else wanted.log.number
+        wanted.preferred = lanes.choose(there, request.rack, engine.broker_id, spread)
+        engine.sent_to_lanes += 1
+    return left
+
+
+def _is_far(engine: Engine, wanted: Wanted, reached: Reach) -> bool:
+    """True if enough history lies ahead of a reader to send it to a lane."""
+    assert wanted.log is not None
+    sealed = wanted.log.sealed
+    ahead = (sealed.extents[row] for row in range(sealed.find(reached[0]), len(sealed)))
+    return lanes.is_far(ahead, reached[0], engine.settings.history_lane_bytes)
+
+
 async def collect_cold(
     engine: Engine, turn: Turn, cold: list[Cold], total: int, max_bytes: int, reader: int, committed: bool
 ) -> tuple[int, bool]:
@@ -131,7 +190,7 @@ async def collect_cold(
         at += len(group)
         reads = [_read_cold(engine, wanted, room, reader, reached) for wanted, room, reached in group]
         answers = await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]]
-        for (wanted, _, _), answer in zip(group, answers, strict=True):
+        for (wanted, _, reached), answer in zip(group, answers, strict=True):
             if isinstance(answer, HeadgateError):
                 wanted.code = _code(answer)
                 failed = True
@@ -143,6 +202,8 @@ async def collect_cold(
                 wanted.slices = answer
                 wanted.bytes = size
                 total += size
+                if reached is not None:
+                    engine.history_out_bytes += size
     return total, failed
 
 
@@ -258,10 +319,13 @@ def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict
                     log.traffic.fetched(wanted.bytes)
                     if request.committed:
                         wanted.aborted = aborted_in(log, wanted.offset, wanted.slices)
-                elif unproven or log.refusal is not None:
+                elif wanted.preferred == wire.NO_REPLICA and (unproven or log.refusal is not None):
                     # The next lead may have acked more already; this broker learns of it later.
                     wanted.code = NOT_LEADER_OR_FOLLOWER
-            if log is not None and wanted.code in (0, OFFSET_OUT_OF_RANGE):
+            if log is not None and engine.lane is not None and not wanted.code:
+                wanted.high_watermark, wanted.stable_end = engine.lane.shown_ends(log)
+                wanted.log_start = log.log_start
+            elif log is not None and wanted.code in (0, OFFSET_OUT_OF_RANGE):
                 wanted.high_watermark, wanted.log_start = log.high_watermark, log.log_start
                 wanted.stable_end = log.stable_end
             elif version >= HINTS and wanted.code in HINTED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
@@ -45,10 +45,12 @@ class Replicas:
 
     Args:
         broker_ids: the live brokers, in ascending order.
+        lanes: the ids of the live lanes.
     """
 
-    def __init__(self, broker_ids: Iterable[int]) -> None:
+    def __init__(self, broker_ids: Iterable[int], lanes: Sequence[int] = ()) -> None:
         self._live = list(broker_ids)
+        self.lanes = lanes
         self._known: dict[tuple[int, int], list[int]] = {}
 
     def shown(self, topic: Topic, number: int, lead: int) -> list[int]:

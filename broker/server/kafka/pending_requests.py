@@ -157,7 +157,8 @@ class PendingRequests:
         assert engine is not None
         began_s, kind = common.now(), STORE
         deadline = began_s + min(request.max_wait_ms, common.settings.fetch_wait_max_ms) / 1000
-        request.unproven = await _is_unproven(engine)
+        # A lane reports no end of its own, so it needs no proof.
+        request.unproven = engine.lane is None and await _is_unproven(engine)
         poll: fetch.Poll | None = None
         try:
             while True:
@@ -215,9 +216,10 @@ class PendingRequests:
             if portion is not request.portions[0]:
                 await turn.pause()
             total, bad, portion_cold = fetch.collect(engine, request, portion, total, max_bytes, session.reader)
-            failed = failed or bad
+            kept = fetch.send_away(engine, request, portion_cold, session.guide) if portion_cold else portion_cold
+            failed = failed or bad or len(kept) < len(portion_cold)
             early = early or fetch.ends_early(portion)
-            cold += portion_cold
+            cold += kept
         if cold:
             early = True
             slot.in_pieces = common.has_writers

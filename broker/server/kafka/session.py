@@ -37,6 +37,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.broker.cluster.lanes import Guide
 from headgate.broker.engine.partition.windows import new_reader
 from headgate.broker.log.batch import Buffer
 from headgate.broker.log.check import SenderTrust
@@ -149,6 +150,7 @@ class Session:
         "began_at",
         "entrance",
         "frames",
+        "guide",
         "held",
         "identity",
         "is_closing",
@@ -187,6 +189,7 @@ class Session:
         """What the client may use; None while no quota exists."""
         self.peer = ""
         self.reader = new_reader()
+        self.guide = Guide()
         self.frames = Frames(common.inbox, common.now, self.handle, self.resume, self._out_of_memory, self._check_large)
         self.slots: deque[Slot] = deque()
         self._produced: list[bytes] = []
@@ -443,8 +446,9 @@ class Session:
             try:
                 for portion in request.portions:
                     total, bad, cold = fetch.collect(engine, request, portion, total, max_bytes, self.reader)
-                    failed = failed or bad
-                    left = left or bool(cold)
+                    kept = fetch.send_away(engine, request, cold, self.guide) if cold else cold
+                    failed = failed or bad or len(kept) < len(cold)
+                    left = left or bool(kept)
             except MemoryError:
                 self.drop("out_of_memory", "there is no memory for an answer")
                 return

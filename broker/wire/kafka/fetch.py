@@ -25,6 +25,8 @@ from headgate.broker.wire.kafka.primitives import (
     ARRAY_ELEMENTS_MAX,
     STEP_ELEMENTS,
     DecodeError,
+    read_compact_string,
+    read_string,
     read_uvarint,
     skip_tags,
     write_uvarint,
@@ -39,6 +41,9 @@ ADDRESSES = 16
 """First version with the address of the lead in its response."""
 FETCH_SESSION_ID_NOT_FOUND = 70
 NO_LEADER_EPOCH = -1
+NO_REPLICA = -1
+RACKS = 11
+"""First version with the client's rack, and with a preferred replica in its response."""
 READ_COMMITTED = 1
 
 _I32 = struct.Struct(">i").unpack_from
@@ -68,7 +73,8 @@ class Wanted(Generic[Log]):
     `exists` is None if the client may not know. `high_watermark`, `stable_end` and `log_start` are -1 if they are not known.
     `aborted` has (producer id, first offset) of the aborted transactions with records in the answer, by their first offset; only
     readers of committed records get it. `lead` is
-    (broker id, leader epoch) of the current lead, for an error that a response explains with it.
+    (broker id, leader epoch) of the current lead, for an error that a response explains with it. `preferred` is the broker that has
+    the records for this client (KIP-392).
     """
 
     __slots__ = (
@@ -84,6 +90,7 @@ class Wanted(Generic[Log]):
         "max_bytes",
         "number",
         "offset",
+        "preferred",
         "slices",
         "stable_end",
     )
@@ -98,6 +105,7 @@ class Wanted(Generic[Log]):
         self.slices: list[memoryview] = []
         self.bytes = 0
         self.code = 0
+        self.preferred = NO_REPLICA
         self.high_watermark = self.stable_end = self.log_start = -1
         self.aborted: Sequence[tuple[int, int]] = ()
         self.lead: tuple[int, int] | None = None
@@ -114,7 +122,7 @@ portion. A small request has one portion."""
 class FetchRequest(Generic[Log]):
     """A request as it was read. Times in ms, sizes in bytes. `topics` is the number of topics."""
 
-    __slots__ = ("committed", "error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "topics", "unproven", "version")
+    __slots__ = ("committed", "error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "rack", "topics", "unproven", "version")
 
     def __init__(self, version: int, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
         self.version = version
@@ -124,6 +132,8 @@ class FetchRequest(Generic[Log]):
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.portions: list[Portion[Log]] = []
+        self.rack = ""
+        """Location of the client; known once the last portion was read."""
         self.topics = 0
         self.error = 0
         self.unproven = False
@@ -152,18 +162,18 @@ def parse(
             request.error = FETCH_SESSION_ID_NOT_FOUND
             return request, iter(([],))
     request.topics, position = _count(frame, position, version >= FLEXIBLE)
-    return request, _portions(frame, position, version, request.topics, logs, logs_by_id)
+    return request, _portions(frame, position, request, logs, logs_by_id)
 
 
 def _portions(
     frame: memoryview,
     position: int,
-    version: int,
-    topics: int,
+    request: FetchRequest[Log],
     logs: Mapping[str, Logs[Log]],
     logs_by_id: Mapping[uuid.UUID, Logs[Log]],
 ) -> Iterator[Portion[Log]]:
-    """The topics of a request, as at least one portion."""
+    """The topics of a request, as at least one portion. The last one is read together with the client's rack."""
+    version, topics = request.version, request.topics
     flexible = version >= FLEXIBLE
     layout = _P12 if version >= 12 else _P9 if version >= 9 else _P5 if version >= 5 else _P4
     portion: Portion[Log] = []
@@ -202,7 +212,18 @@ def _portions(
         if read >= due:
             yield portion
             portion, due = [], read + STEP_ELEMENTS
+    if version >= RACKS:
+        request.rack = _read_rack(frame, position, flexible)
     yield portion
+
+
+def _read_rack(frame: memoryview, position: int, flexible: bool) -> str:
+    """The client's rack, behind the topics that a session forgets. Without sessions no client forgets topics; one that does has no
+    rack here."""
+    forgotten, position = _count(frame, position, flexible)
+    if forgotten:
+        return ""
+    return (read_compact_string if flexible else read_string)(frame, position)[0]
 
 
 def _count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
@@ -247,9 +268,9 @@ class Response:
                 if wanted.aborted:
                     _write_aborted(head, version, wanted)
                 elif flexible:
-                    head += _ROW_12.pack(wanted.number, wanted.code, end, stable, start, 1, -1)
+                    head += _ROW_12.pack(wanted.number, wanted.code, end, stable, start, 1, wanted.preferred)
                 elif version >= 11:
-                    head += _ROW_11.pack(wanted.number, wanted.code, end, stable, start, 0, -1)
+                    head += _ROW_11.pack(wanted.number, wanted.code, end, stable, start, 0, wanted.preferred)
                 elif version >= 5:
                     head += _ROW_5.pack(wanted.number, wanted.code, end, stable, start, 0)
                 else:

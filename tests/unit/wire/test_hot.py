@@ -143,10 +143,12 @@ def test_a_fetch_request_and_its_response(version: int) -> None:
                 **topic,
             )
         ],
+        **({"rack_id": "east"} if version >= fetch.RACKS else {}),
     ).encode(version)
     logs: list[SimpleNamespace | None] = [SimpleNamespace(), None]
     request, portions = fetch.parse(memoryview(frame), 0, version, {"topic": logs}, {TOPIC_ID: logs})
     (portion,) = portions
+    assert request.rack == ("east" if version >= fetch.RACKS else "")
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.topics) == (10, 20, 30, 1)
     ((key, is_first, count, wanted, is_last),) = portion
     assert (key, is_first, count, is_last) == (key_of(version), True, 3, True)
@@ -163,7 +165,7 @@ def test_a_fetch_request_and_its_response(version: int) -> None:
         1,
     )
     wanted[0].stable_end, wanted[0].aborted = 8, [(77, 2), (78, 5)]
-    wanted[1].code, wanted[2].code = 6, 3
+    wanted[1].code, wanted[2].code, wanted[2].preferred = 6, 3, 5
     if version >= fetch.HINTS:
         wanted[1].lead = (3, 9)
     response = fetch.Response(version, 0, request.topics, 77)
@@ -186,6 +188,7 @@ def test_a_fetch_request_and_its_response(version: int) -> None:
                             for producer_id, first_offset in (((77, 2), (78, 5)) if number == 0 else ())
                         ],
                         records=(b"res", b"", b"")[number],
+                        **({"preferred_read_replica": (-1, -1, 5)[number]} if version >= fetch.RACKS else {}),
                         **(
                             {"current_leader": fetch_messages.LeaderIdAndEpoch(leader_id=3, leader_epoch=9)}
                             if version >= fetch.HINTS and number == 1

@@ -44,7 +44,7 @@ async def handle(request: DescribeClusterRequest, context: Context) -> DescribeC
     response = DescribeClusterResponse(
         cluster_id=engine.cluster_id,
         controller_id=engine.controller_id,
-        brokers=[_broker(broker, context) for broker in engine.brokers()],
+        brokers=[_broker(broker, context) for broker in [*engine.brokers(), *engine.lanes()]],
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS

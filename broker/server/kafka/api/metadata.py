@@ -5,9 +5,10 @@
   It is answered at once with its partitions; Kafka first answers with an error.
 - Topics may be asked for by id from version 12. An id never creates a topic.
 
-Deviations: the store makes the copies, so all replicas that a partition shows are in sync (see `Replicas`). The answer names the
-cluster's leader as the controller, but every broker accepts every request for a controller. All operations are authorized, as in
-a Kafka without an authorizer.
+Deviations: the store makes the copies, so all replicas that a partition shows are in sync (see `Replicas`). Behind them stand the
+lanes, if the topic has history, because clients go only to brokers among the replicas. DescribeTopicPartitions, which tools ask,
+does not show lanes there. The answer names the cluster's leader as the controller, but every broker accepts every request for a
+controller. All operations are authorized, as in a Kafka without an authorizer.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ IDS_VERSION_MIN = 12
 async def handle(request: MetadataRequest, context: Context) -> MetadataResponse:
     engine = context.engine
     brokers = engine.brokers()
-    replicas = Replicas(broker.broker_id for broker in brokers)
+    lanes = engine.lanes()
+    replicas = Replicas((broker.broker_id for broker in brokers), [lane.broker_id for lane in lanes])
     response = MetadataResponse(
-        brokers=[_broker(broker, context) for broker in brokers],
+        brokers=[_broker(broker, context) for broker in [*brokers, *lanes]],
         cluster_id=engine.cluster_id,
         controller_id=engine.controller_id,
     )
@@ -107,18 +109,24 @@ def _code(name: str, error: HeadgateError | None) -> ErrorCode:
 
 
 async def _describe(topic: Topic, replicas: Replicas, context: Context, operations: int) -> MetadataResponseTopic:
+    has_history = bool(replicas.lanes) and context.engine.manifest.has_files(topic.id)
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=is_internal(topic.name),
-        partitions=[_partition(topic, number, replicas, context) async for number in context.turn.each(range(topic.partitions))],
+        partitions=[
+            _partition(topic, number, replicas, context, has_history=has_history)
+            async for number in context.turn.each(range(topic.partitions))
+        ],
         topic_authorized_operations=operations,
     )
 
 
-def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) -> MetadataResponsePartition:
+def _partition(topic: Topic, number: int, replicas: Replicas, context: Context, *, has_history: bool) -> MetadataResponsePartition:
     code, broker_id, epoch = lead_of(topic, number, context)
     shown = [] if code else replicas.shown(topic, number, broker_id)
+    if shown and has_history:
+        shown = [*shown, *replicas.lanes]
     return MetadataResponsePartition(
         error_code=code,
         partition_index=number,

@@ -31,7 +31,7 @@ class Hello(_message.Message):
     def __init__(self, incarnation_id: _Optional[str] = ..., member: _Optional[BrokerMember] = ..., version: _Optional[int] = ..., cluster_id: _Optional[str] = ..., round_trip_ms: _Optional[int] = ...) -> None: ...
 
 class BrokerMember(_message.Message):
-    __slots__ = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack", "grpc_mtls_port", "listeners")
+    __slots__ = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack", "grpc_mtls_port", "listeners", "role")
     class ListenersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class BrokerMember(_message.Message):
     RACK_FIELD_NUMBER: _ClassVar[int]
     GRPC_MTLS_PORT_FIELD_NUMBER: _ClassVar[int]
     LISTENERS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     host: str
     kafka_port: int
@@ -55,7 +56,8 @@ class BrokerMember(_message.Message):
     rack: str
     grpc_mtls_port: int
     listeners: _containers.ScalarMap[str, str]
-    def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ..., grpc_mtls_port: _Optional[int] = ..., listeners: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    role: str
+    def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ..., grpc_mtls_port: _Optional[int] = ..., listeners: _Optional[_Mapping[str, str]] = ..., role: _Optional[str] = ...) -> None: ...
 
 class LoadReport(_message.Message):
     __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms", "number", "quotas", "round_trip_ms")

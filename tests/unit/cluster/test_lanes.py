@@ -1,0 +1,77 @@
+"""Which readers of history a lead sends to which lane.
+
+Runs: the rules of `cluster/lanes.py` on a time that the test moves. Compared: who is sent away, and when again. A mismatch means
+that a client is sent away in a loop, or that a lane is not used.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.lanes import PAUSES_S, SENT_S_MIN, Guide, beside, choose, is_far, lane_id
+from headgate.broker.cluster.objects import LANE, Incarnation
+
+
+def lane(broker_id: int, rack: str = "") -> Incarnation:
+    return Incarnation(id=str(broker_id), broker_id=broker_id, leader_epoch=0, opened_ms=0, rack=rack, role=LANE)
+
+
+def file(base: int, end: int, size_bytes: int) -> ParquetExtent:
+    return ParquetExtent(0, base, end, 0, "file", size_bytes, 0, 0, 0)
+
+
+def test_a_client_that_follows_is_sent_once_each_time() -> None:
+    guide = Guide()
+    assert guide.may_send("p", 0, 0.0)
+    # It comes back from the lane further on, and meets history again.
+    assert guide.may_send("p", 100, SENT_S_MIN)
+    assert not guide.may_send("p", 200, SENT_S_MIN + 1), "two hand-overs are never close to each other"
+    assert guide.may_send("p", 300, 2 * SENT_S_MIN)
+
+
+def test_a_client_that_does_not_follow_is_served_for_growing_times() -> None:
+    guide, now_s, sent = Guide(), 0.0, []
+    for offset in range(10_000):  # it asks once a second, and goes on when it was served
+        while guide.may_send("p", offset, now_s):
+            sent.append(now_s)
+            now_s += 0.001
+        now_s += 1.0
+    pauses = [round(after - before) for before, after in pairwise(sent)]
+    assert pauses[: len(PAUSES_S)] == [pytest.approx(pause, abs=1.1) for pause in PAUSES_S]
+    assert set(pauses[len(PAUSES_S) :]) <= {round(PAUSES_S[-1]), round(PAUSES_S[-1]) + 1}
+
+
+def test_partitions_are_judged_apart() -> None:
+    guide = Guide()
+    assert guide.may_send("p", 0, 0.0) and guide.may_send("q", 0, 0.0)
+    assert not guide.may_send("p", 0, 0.1) and not guide.may_send("q", 0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("extents", "offset", "far"),
+    [
+        ([file(0, 100, 1000)], 0, True),
+        ([file(0, 100, 1000)], 1, False),
+        ([file(0, 100, 600), file(100, 200, 400)], 0, True),
+        ([file(0, 100, 600), object(), file(100, 200, 400)], 0, False),
+        ([file(0, 100, 2000)], 50, True),
+        ([], 0, False),
+    ],
+    ids=["enough", "a row less", "two files", "records in batches between", "half of a file", "none"],
+)
+def test_history_ahead(extents: list[object], offset: int, far: bool) -> None:
+    assert is_far(extents, offset, 1000) is far
+
+
+def test_the_lane_is_near() -> None:
+    own, other, racked = lane(lane_id(7, 0)), lane(lane_id(8, 0)), lane(12, "east")
+    there = [racked, own, other]
+    assert beside(there, 7) == [own] and not beside(there, 12)
+    assert choose(there, "east", 7, 0) == 12
+    assert choose(there, "", 7, 3) == own.broker_id
+    assert choose(there, "west", 9, 0) == 12, "any, if there is none in the rack and none beside the lead"
+    two = [lane(lane_id(7, 0)), lane(lane_id(7, 1))]
+    assert {choose(two, "", 7, number) for number in range(4)} == {one.broker_id for one in two}

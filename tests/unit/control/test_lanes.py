@@ -1,0 +1,213 @@
+"""A lane in a cluster: it leads nothing, sees what leads see, and sends readers back where it has nothing.
+
+Runs: brokers and a lane in one process, and fetches at the lead and at the lane, without sockets. Compared: the answers of both for
+the same offsets, while gates are opened, filled and released, records and topics are deleted, and leads change. A mismatch means
+that a lane leads something, shows what the lead does not show, skips or hides a record, or keeps a reader that it cannot serve.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from headgate.broker.testing.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+from headgate.broker.cluster.lanes import Guide
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.read import lane as lane_module
+from headgate.broker.log.records import iter_records
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka import fetch
+from headgate.broker.server.kafka.produce import NOT_LEADER_OR_FOLLOWER as NOT_LEADER
+from headgate.broker.server.kafka.produce import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN_TOPIC
+from headgate.broker.wire.kafka.fetch import NO_REPLICA
+from tests.support.batches import batch
+from tests.unit.control.conftest import MakeWorld
+from tests.unit.control.test_one_cluster import create
+from tests.unit.control.world import Broker, World, until
+from tests.unit.engine.gate_world import files_for, value_of
+
+VERSION = 12
+LANE_ID = 1_000_001
+HOUR_MS = 3_600_000
+
+
+class Got(NamedTuple):
+    """A partition of an answer."""
+
+    code: int
+    preferred: int
+    values: list[bytes | None]
+
+
+async def ask(engine: Engine, offset: int, *, partition: int = 0, guide: Guide | None = None, epoch: int = -1) -> Got:
+    """Fetch from one partition of the topic `t`."""
+    row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=epoch)
+    asked = FetchRequest(max_bytes=1 << 20, session_epoch=-1, topics=[FetchTopic(topic="t", partitions=[row])])
+    request, portions = fetch.parse(engine, memoryview(asked.encode(VERSION)), 0, VERSION)
+    request.portions += portions
+    total, _, cold = fetch.collect(engine, request, request.portions[0], 0, 1 << 20, 1)
+    if guide is not None:
+        cold = fetch.send_away(engine, request, cold, guide)
+    await fetch.collect_cold(engine, engine.turns.begin(), cold, total, 1 << 20, 1, committed=False)
+    (wanted,) = fetch.wanted_of(request.portions[0])
+    values = [one.value for part in wanted.slices for one in iter_records(part) if one.offset >= offset]
+    return Got(wanted.code, wanted.preferred, [None if one is None else bytes(one) for one in values])
+
+
+async def with_lane(make_world: MakeWorld, brokers: int = 1, **values: Any) -> tuple[World, Broker]:
+    world = await make_world(brokers, history_lane_bytes=1, **values)
+    lane = Broker(world.objects, LANE_ID, {"history_lane_bytes": 1, **values, "role": "lane"})
+    await lane.start()
+    world.brokers.append(lane)
+    await until(lambda: all(one.engine.lanes() for one in world.brokers))
+    return world, lane
+
+
+async def flood(world: World, gate_id: str, rows: list[int], *, missing: int = 0) -> None:
+    """Open a gate and fill it."""
+    leader = world.leader.participant.leader
+    assert leader is not None
+    gate = await leader.gates.open("t", gate_id, "now", rows, HOUR_MS)
+    await leader.gates.fill("t", gate_id, await files_for(world.leader.engine, gate, missing=missing))
+
+
+async def append(world: World, *values: bytes, partition: int = 0) -> None:
+    engine = world.lead("t", partition).engine
+    log = engine.partition(engine.topic("t"), partition)
+    engine.append(log, batch(list(values), timestamp_ms=engine.clock.now_ms()))
+    await engine.durable()
+
+
+async def followed(world: World, lane: Broker) -> None:
+    """The lane has the leader's manifest."""
+    await until(lambda: lane.engine.journal_version == world.leader.engine.journal_version)
+
+
+async def test_a_lane_leads_nothing_and_is_no_broker(make_world: MakeWorld) -> None:
+    world, lane = await with_lane(make_world, 2)
+    await world.brokers[0].engine.create_topic("t", 8, {})
+    await until(lambda: sum(len(one.leads().get("t", ())) for one in world.brokers) == 8)
+    assert not lane.leads().get("t") and all(one.leads().get("t") for one in world.brokers[:2])
+    leader = world.leader.participant.leader
+    assert leader is not None
+    for one in world.brokers:
+        assert [broker.broker_id for broker in one.engine.brokers()] == [1, 2]
+        assert [broker.broker_id for broker in one.engine.lanes()] == [LANE_ID]
+    assert {load.broker_id for load in leader.term.loads()} == {1, 2} and leader.term.takers() == 2
+    assert leader.capacity.live_brokers() == 2
+    with pytest.raises(HeadgateError, match="does not lead"):
+        lane.engine.partition(lane.engine.topic("t"), 0)
+    await lane.stop()
+    await until(lambda: not world.leader.engine.lanes())
+
+
+async def test_history_is_at_the_lane_and_the_rest_at_the_lead(make_world: MakeWorld) -> None:
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    await append(world, b"before")
+    await flood(world, "g", [3])
+    await append(world, b"after")
+    await followed(world, lane)
+    lead, guide = world.leader.engine, Guide()
+    assert await ask(lead, 0, guide=guide) == Got(0, NO_REPLICA, [b"before"]), "records in memory are no history"
+    assert await ask(lead, 1, guide=guide) == Got(0, LANE_ID, [])
+    history = [value_of("g", 0, row) for row in range(3)]
+    assert await ask(lane.engine, 1) == Got(0, NO_REPLICA, history)
+    assert await ask(lane.engine, 2, epoch=77) == Got(0, NO_REPLICA, history[1:]), "files are the same under every lead"
+    assert await ask(lane.engine, 4) == Got(NOT_LEADER, NO_REPLICA, [])
+    assert await ask(lead, 4, guide=guide) == Got(0, NO_REPLICA, [b"after"])
+    for offset in (0, 5, 99):  # not listed, the end, beyond it
+        assert await ask(lane.engine, offset) == Got(NOT_LEADER, NO_REPLICA, [])
+    assert await ask(lane.engine, 0, partition=7) == Got(UNKNOWN_TOPIC, NO_REPLICA, [])
+
+
+async def test_who_asks_again_is_served_by_the_lead(make_world: MakeWorld) -> None:
+    world, _ = await with_lane(make_world)
+    await create(world, "t", 1)
+    await flood(world, "g", [3])
+    lead, guide = world.leader.engine, Guide()
+    history = [value_of("g", 0, row) for row in range(3)]
+    assert (await ask(lead, 0, guide=guide)).preferred == LANE_ID
+    assert await ask(lead, 0, guide=guide) == Got(0, NO_REPLICA, history)
+    assert await ask(lead, 1, guide=guide) == Got(0, NO_REPLICA, history[1:])
+
+
+async def test_gates_and_deletions(make_world: MakeWorld) -> None:
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    lead, leader = world.leader.engine, world.leader.participant.leader
+    assert leader is not None
+    await flood(world, "a", [4], missing=1)
+    await leader.gates.open("t", "b", "now", [4], HOUR_MS)
+    await flood(world, "c", [4])
+    await followed(world, lane)
+    assert (await ask(lane.engine, 0)).values == [value_of("a", 0, row) for row in range(3)]
+    for offset in (3, 4, 7):  # the gap and the open gate behind it
+        assert (await ask(lane.engine, offset)).code == NOT_LEADER
+    await leader.gates.release("t", "b")
+    await followed(world, lane)
+    assert (await ask(lane.engine, 3)).values == [value_of("c", 0, row) for row in range(4)], "the gap and the released gate"
+    await lead.delete_records(lead.partition(lead.topic("t"), 0), 10)
+    await followed(world, lane)
+    assert (await ask(lane.engine, 9)).code == NOT_LEADER, "the lead says that the offset is out of range"
+    assert (await ask(lane.engine, 10)).values == [value_of("c", 0, row) for row in range(2, 4)]
+    await lead.delete_topic(lead.topic("t"))
+    await followed(world, lane)
+    assert (await ask(lane.engine, 10)).code == UNKNOWN_TOPIC
+
+
+async def test_records_that_are_not_listed_yet_are_never_skipped(make_world: MakeWorld) -> None:
+    """A lane knows a filled gate before it knows the live records in front of it. One that starts now must not pass them either."""
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    await flood(world, "a", [2])
+    await append(world, b"live")
+    await flood(world, "b", [2])
+    for _ in range(2):
+        await followed(world, lane)
+        assert (await ask(lane.engine, 1)).values == [value_of("a", 0, 1)]
+        assert (await ask(lane.engine, 2)).code == NOT_LEADER
+        assert (await ask(lane.engine, 3)).values == [value_of("b", 0, row) for row in range(2)]
+        await lane.stop()
+        await lane.start()
+
+
+async def test_a_failover_of_the_lead(make_world: MakeWorld) -> None:
+    world, lane = await with_lane(make_world, 2)
+    await world.brokers[0].engine.create_topic("t", 2, {})
+    await until(lambda: sum(len(one.leads().get("t", ())) for one in world.brokers) == 2)
+    await flood(world, "g", [3, 3])
+    await append(world, b"live")
+    await append(world, b"live", partition=1)
+    victim = next(one for one in world.brokers if one is not world.leader and one is not lane)
+    partition = victim.leads()["t"][0]
+    await victim.crash()
+    await until(lambda: partition in world.leader.leads()["t"])
+    await followed(world, lane)
+    for number in range(2):
+        history = [value_of("g", number, row) for row in range(3)]
+        assert (await ask(lane.engine, 0, partition=number)).values == history
+        assert (await ask(lane.engine, 3, partition=number)).code == NOT_LEADER
+
+
+async def test_a_lane_that_hears_no_leader_sends_readers_back(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    await flood(world, "g", [3])
+    await followed(world, lane)
+    assert (await ask(lane.engine, 0)).values
+    monkeypatch.setattr(lane_module, "STALE_S", -1.0)
+    assert (await ask(lane.engine, 0)).code == NOT_LEADER
+
+
+async def test_a_lane_that_was_lost_is_replaced(make_world: MakeWorld) -> None:
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    await flood(world, "g", [3])
+    await lane.crash()
+    await until(lambda: not world.leader.engine.lanes())
+    assert (await ask(world.leader.engine, 0, guide=Guide())).values, "without a lane the lead serves"
+    await lane.start()
+    await followed(world, lane)
+    assert (await ask(lane.engine, 0)).values
