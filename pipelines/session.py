@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headgate.broker.runtime.children import keeping
 from headgate.broker.runtime.errors import FatalError, Reason
 from headgate.broker.runtime.extras import install_command
 from headgate.pipelines.launch import launch
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
+MEMORY_BYTES = 1 << 30
+"""Freed memory that a Python worker keeps for its next task."""
 TASK_TRIES = 3
 TASKS = "headgate.pipelines.columns.writing"
 """The module that a flood's tasks import, with all that it needs."""
@@ -52,11 +55,7 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    # Python workers keep memory for the next step, instead of giving it back and touching new pages: half of a task's time in the
-    # kernel. glibc's allocator takes no larger threshold for mappings; mimalloc is Arrow's.
-    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "spark.executorEnv.MIMALLOC_PURGE_DELAY": "-1",
+    **{f"spark.executorEnv.{name}": value for name, value in keeping(MEMORY_BYTES).items()},
     # Interval after which the progress display sees the rows of a running task.
     "spark.executor.heartbeatInterval": "4s",
 }

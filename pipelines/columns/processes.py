@@ -42,12 +42,8 @@ if TYPE_CHECKING:
 
 NICENESS = 5
 """Nice value of a process: a broker beside it gets three times its share of a CPU."""
-_ENVIRONMENT = {
-    # Memory that a task has given back is used by the next one: touching new pages is half of a task's time in the kernel.
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MIMALLOC_PURGE_DELAY": "-1",
-}
+MEMORY_BYTES = 1 << 30
+"""Freed memory that a process keeps for its next task."""
 _SIZE = struct.Struct("<Q")
 _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
@@ -209,7 +205,7 @@ class _Process:
 
     def _start(self) -> None:
         try:
-            self._child, ours = children.start("headgate.pipelines.columns.processes", environment={**_ENVIRONMENT, **os.environ})
+            self._child, ours = children.start("headgate.pipelines.columns.processes", environment=children.keeping(MEMORY_BYTES))
         except OSError as error:
             raise RetryError(Reason.OVERLOADED, f"no process for a flood's tasks could be begun: {error}") from error
         self._socket = ours

@@ -50,6 +50,8 @@ NICENESS = 10
 and history still makes progress."""
 SILENCE_S = 300
 """Seconds without an answer after which a process is killed. The largest row group takes seconds, also with a tenth of a CPU."""
+MEMORY_BYTES = 128 << 20
+"""Freed memory that a process keeps for its next row group. It keeps four times what the largest ones of our own writers take."""
 FILES_KEPT = 4
 """Parsed footers that a process keeps. Readers read several partitions in turns."""
 READ_BYTES = 128 << 10
@@ -269,7 +271,7 @@ class _EncoderProcess:
 
     def __init__(self) -> None:
         try:
-            process, ours = children.start("headgate.broker.engine.read.encoding")
+            process, ours = children.start("headgate.broker.engine.read.encoding", environment=children.keeping(MEMORY_BYTES))
         except OSError as error:
             raise RetryError(Reason.OVERLOADED, f"no process to encode history could be begun: {error}") from error
         self._process: Popen[bytes] = process

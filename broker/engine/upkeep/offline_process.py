@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 logger = get_logger("offline")
 
+MEMORY_BYTES = 128 << 20
+"""Freed memory that the process keeps for its next file; it ends when there is nothing to fold."""
 MESSAGE_BYTES_MAX = 64 << 20
 _LENGTH = struct.Struct("<I")
 
@@ -123,7 +125,9 @@ class ProcessWorker:
 
     def _begin(self) -> None:
         try:
-            self._process, ours = children.start(__spec__.name, self._store_url, str(self._niceness))
+            self._process, ours = children.start(
+                __spec__.name, self._store_url, str(self._niceness), environment=children.keeping(MEMORY_BYTES)
+            )
         except OSError as error:
             raise RetryError(Reason.OVERLOADED, f"no process to fold records could be begun: {error}") from error
         ours.setblocking(False)
