@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.broker.log.adopted_columns import GIVEN, bad, content, part_of_row, ranges_of, times
-from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, encode_batches
+from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, DividedRows, encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.json_rows import json_bytes_max, json_rows
@@ -31,6 +31,9 @@ format, and so is `JSON_BYTES`."""
 JSON_BYTES = 256 << 20
 """Bytes of JSON that are made at once, at most: rows that may have more are halved until they have not, or one row is left."""
 
+DIVIDED_BYTES_MIN = 256
+"""Bytes of a row, on average, from which batches are made of the rows where they lie. Smaller ones are copied in the order of their
+partition first: to find each of them in memory takes longer than to copy it."""
 JSON_BYTES_MAX = 6 * UNIT_JSON_BYTES_MAX
 """Bytes of a unit as JSON if each byte of a text had the longest escape."""
 
@@ -88,16 +91,20 @@ class UnitRows:
             raise bad("the rows of a unit are too large as JSON")
         self._places = {one: (int(bounds[place]), int(bounds[place + 1])) for place, one in enumerate(wanted)}
 
-    def count(self, partition: int) -> int:
-        """The number of rows of a wanted partition."""
+    def rows(self, partition: int) -> npt.NDArray[np.int64]:
+        """The numbers of the rows of a wanted partition, in the order of their offsets."""
         begin, end = self._places[partition]
-        return end - begin
+        return self._rows[begin:end]
+
+    def divided(self) -> DividedRows | None:
+        """All rows, to be encoded without a copy of each partition's. None: a copy is cheaper, or they become JSON."""
+        small = self._table.nbytes < DIVIDED_BYTES_MIN * self._table.num_rows
+        return None if self._row or small else DividedRows(self._table)
 
     def records(self, partition: int) -> Iterator[pa.Table]:
         """The rows of a wanted partition in their order: `timestamp` (microseconds), `key`, `value`. They have memory of their own,
         so a caller may keep a few rows for long. A row as JSON is made when it is asked for, `JSON_ROWS` at a time."""
-        begin, end = self._places[partition]
-        yield from self._made(self._table.take(pa.array(self._rows[begin:end], pa.int64())))
+        yield from self._made(self._table.take(pa.array(self.rows(partition), pa.int64())))
 
     def _made(self, rows: pa.Table) -> Iterator[pa.Table]:
         if not self._row:
@@ -176,8 +183,13 @@ def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[mem
     """
     decoded = decode_unit(unit, data)
     del data
+    divided = decoded.divided()
     for one in unit.wanted:
         offset, most = one.base_offset, min(max(-(-one.rows // unit.batches), 1), BATCH_ROWS_MAX)
+        if divided is not None:
+            mine = decoded.rows(one.partition)
+            yield from divided.encode(mine, offset, leader_epoch=one.leader_epoch, codec=Codec(unit.codec), batch_rows_max=most)
+            continue
         for rows in decoded.records(one.partition):
             yield from encode_batches(
                 rows, offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec), batch_rows_max=most
@@ -196,8 +208,8 @@ def decode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> UnitRows:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise bad(str(error)) from error
     for one in unit.wanted:
-        if rows.count(one.partition) != one.rows:
-            raise bad(f"partition {one.partition} has {rows.count(one.partition)} rows instead of {one.rows}")
+        if len(rows.rows(one.partition)) != one.rows:
+            raise bad(f"partition {one.partition} has {len(rows.rows(one.partition))} rows instead of {one.rows}")
     return rows
 
 

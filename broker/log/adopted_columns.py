@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headgate.broker.log.column_schema import whole
 from headgate.broker.log.json_rows import is_writable
 from headgate.broker.log.parquet import MAGIC, column_ranges, metadata_of, name_of
 from headgate.broker.log.recipe import UNIT_BYTES_MAX, Shape
@@ -124,7 +125,7 @@ def nanoseconds(metadata: Any) -> set[str]:
 def times(column: Any, missing_us: int | None = None) -> Any:
     """Times in microseconds, in one piece, whatever they are in the file. Raises InvalidError if a row has none, and no time is
     given for such rows."""
-    column = _in_one_piece(column)
+    column = whole(column)
     if column.null_count and missing_us is None:
         raise bad("a row has no time")
     _check_time(column.type)
@@ -142,14 +143,14 @@ def content(column: Any) -> Any:
         column, kind = column.cast(pa.string()), pa.string()
     if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         column = column.cast(pa.binary())
-    column = _in_one_piece(column)
+    column = whole(column)
     return column.view(pa.binary()) if pa.types.is_string(kind) else column
 
 
 def part_of_row(column: Any, kind: Any) -> Any:
     """A column of the row, in one piece, of a type that is written as JSON. `kind`: its type in the file's schema."""
     kind = row_kind(kind)
-    return _in_one_piece(column if column.type == kind else column.cast(kind))
+    return whole(column if column.type == kind else column.cast(kind))
 
 
 def row_kind(kind: Any) -> Any:
@@ -179,11 +180,6 @@ def _row_kind(kind: Any) -> Any:
     if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
         return pa.binary()
     return kind
-
-
-def _in_one_piece(column: Any) -> Any:
-    column = column.combine_chunks()
-    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
 def _check_time(kind: Any) -> None:

@@ -9,6 +9,7 @@ with room for their 61-byte headers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TypeAlias
@@ -90,13 +91,45 @@ def encode_batches(
         _check_order(columns.offsets, base_offset, end_offset)
     elif columns.offsets is not None:
         _check_offsets(columns.offsets, base_offset)
-    record = _Records(columns)
-    bytes_max, rows_max = batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(columns))
-    bounds = [0]
-    for start, end in pairwise(_same_time(columns)):
-        bounds += [start + bound for bound in _split(record.bytes_max()[start:end], bytes_max, rows_max)[1:]]
-    places = _Places(bounds, base_offset, end_offset, columns.offsets)
-    return chain.from_iterable(_encode_group(record, group, places, leader_epoch, codec) for group in _groups(bounds))
+    records = _Records(columns)
+    bounds = _bounds(records, batch_bytes_max, batch_rows_max)
+    return _encoded(records, bounds, _Places(bounds, base_offset, end_offset, columns.offsets), leader_epoch, codec)
+
+
+class DividedRows:
+    """Rows that become batches in parts, each in an order of its own: what all parts need is found once, and no row is copied
+    before it stands in its batch.
+
+    Args:
+        rows: the columns `timestamp`, `key` and `value`.
+
+    Raises: as `encode_batches`.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._records = _Records(take_apart(rows))
+
+    def encode(
+        self, rows: Int64s, base_offset: int, *, leader_epoch: int, codec: Codec, batch_rows_max: int
+    ) -> Iterator[memoryview]:
+        """Some rows as batches, as `encode_batches` would encode them. `rows`: their numbers, in the order of their offsets."""
+        records = self._records.chosen(rows)
+        bounds = _bounds(records, BATCH_BYTES_MAX, batch_rows_max)
+        return _encoded(records, bounds, _Places(bounds, base_offset, None, None), leader_epoch, codec)
+
+
+def _bounds(records: _Records, batch_bytes_max: int, batch_rows_max: int) -> list[int]:
+    """The first rows of the batches, and the end."""
+    sizes, bounds = records.bytes_max(), [0]
+    for start, end in pairwise(_same_time(records)):
+        bounds += [
+            start + bound for bound in _split(sizes[start:end], batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(sizes)))[1:]
+        ]
+    return bounds
+
+
+def _encoded(records: _Records, bounds: list[int], places: _Places, leader_epoch: int, codec: Codec) -> Iterator[memoryview]:
+    return chain.from_iterable(_encode_group(records, group, places, leader_epoch, codec) for group in _groups(bounds))
 
 
 class _Places:
@@ -126,13 +159,13 @@ class _Places:
         return None if np.array_equal(deltas, numbers) else deltas
 
 
-def _same_time(columns: Columns) -> list[int]:
+def _same_time(records: _Records) -> list[int]:
     """The first rows of the runs that may share a batch, and the end."""
-    types = columns.types
+    types, timestamps = records.types, records.timestamps
     if types is None or not types.any():
-        return [0, len(columns)]
-    apart = (types[1:] != types[:-1]) | ((types[1:] == 1) & (columns.timestamps[1:] != columns.timestamps[:-1]))
-    return [0, *(np.flatnonzero(apart) + 1).tolist(), len(columns)]
+        return [0, len(timestamps)]
+    apart = (types[1:] != types[:-1]) | ((types[1:] == 1) & (timestamps[1:] != timestamps[:-1]))
+    return [0, *(np.flatnonzero(apart) + 1).tolist(), len(timestamps)]
 
 
 def _check_order(offsets: Int64s | None, base_offset: int, end_offset: int) -> None:
@@ -215,10 +248,20 @@ class _Field:
 
     __slots__ = ("lengths", "longest", "shortest", "views")
 
-    def __init__(self, array: ArrowArray, sources: Sources) -> None:
-        self.lengths = lengths(array)
-        self.shortest, self.longest = int(self.lengths.min()), int(self.lengths.max())
-        self.views = sources.views(array, self.lengths) if self.longest > 0 else None
+    def __init__(self, sizes: Int64s, views: Views | None) -> None:
+        self.lengths = sizes
+        self.shortest, self.longest = int(sizes.min()), int(sizes.max())
+        self.views = views if self.longest > 0 else None
+
+    @classmethod
+    def of(cls, array: ArrowArray, sources: Sources) -> _Field:
+        sizes = lengths(array)
+        return cls(sizes, sources.views(array, sizes) if sizes.max() > 0 else None)
+
+    def chosen(self, rows: Int64s) -> _Field:
+        # As numbers of 16 bytes: numpy moves these faster than pairs.
+        views = None if self.views is None else self.views.view(np.complex128)[rows, 0].view(np.uint64).reshape(-1, 2)
+        return _Field(self.lengths[rows], views)
 
     @property
     def bytes(self) -> Int64s:
@@ -241,8 +284,8 @@ class _Records:
         """Upper bound of the distance of an offset from that of its batch."""
         self.sources = Sources()
         # The views of the first one are used unchanged.
-        self.value = _Field(columns.value, self.sources)
-        self.key = _Field(columns.key, self.sources)
+        self.value = _Field.of(columns.value, self.sources)
+        self.key = _Field.of(columns.key, self.sources)
         self.payload = self.key.bytes + self.value.bytes
         self.header_counts: Int64s | None = None
         self.header_lengths: Int64s | None = None
@@ -257,6 +300,14 @@ class _Records:
         largest = int(self.payload.max())
         if largest > RECORD_BYTES_MAX:
             raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"a record is too large. bytes=`{largest}` max=`{RECORD_BYTES_MAX}`")
+
+    def chosen(self, rows: Int64s) -> _Records:
+        """Some of the rows, in the order of their numbers in `rows`."""
+        assert self.types is None and self.header_counts is None, "adopted rows have neither"
+        made = copy(self)
+        made.timestamps, made.span = self.timestamps[rows], len(rows)
+        made.value, made.key, made.payload = self.value.chosen(rows), self.key.chosen(rows), self.payload[rows]
+        return made
 
     def bytes_max(self) -> Int64s:
         """Upper bound of each row's bytes in an uncompressed batch."""

@@ -97,21 +97,21 @@ def take_apart(rows: pa.RecordBatch | pa.Table) -> Columns:
     names = rows.schema.names
     offsets: Int64s | None = None
     if "offset" in names:
-        column = _whole(rows.column("offset"))
+        column = whole(rows.column("offset"))
         if column.null_count:
             raise InvalidError(Reason.INVALID_RECORD, f"an offset is null. rows=`{column.null_count}`")
         offsets = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     headers = None
     if "headers" in names:
-        headers = _headers(_whole(rows.column("headers")))
+        headers = _headers(whole(rows.column("headers")))
     types: npt.NDArray[np.int32] | None = None
     if has_timestamp_types(rows.schema):
-        given = _whole(rows.column("timestamp_type")).fill_null(0).to_numpy(zero_copy_only=False)
+        given = whole(rows.column("timestamp_type")).fill_null(0).to_numpy(zero_copy_only=False)
         types = (given == 1).astype(np.int32)
     return Columns(
         timestamps=timestamps_ms(rows.column("timestamp")),
-        key=_binary(_whole(rows.column("key"))),
-        value=_binary(_whole(rows.column("value"))),
+        key=_binary(whole(rows.column("key"))),
+        value=_binary(whole(rows.column("value"))),
         headers=headers,
         offsets=offsets,
         types=types,
@@ -152,7 +152,7 @@ def lengths(array: ArrowArray) -> Int64s:
 
 def timestamps_ms(column: ArrowArray) -> Int64s:
     """A column `timestamp` in ms. Raises InvalidError(INVALID_RECORD | INVALID_TIMESTAMP)."""
-    column = _whole(column)
+    column = whole(column)
     if column.null_count:
         raise InvalidError(Reason.INVALID_RECORD, f"a timestamp is null: every record has a time. rows=`{column.null_count}`")
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
@@ -192,7 +192,8 @@ def _binary(column: ArrowArray) -> ArrowArray:
         raise InvalidError(Reason.INVALID_RECORD, f"a column cannot be read as bytes: {error}") from error
 
 
-def _whole(column: ArrowArray) -> ArrowArray:
+def whole(column: ArrowArray) -> ArrowArray:
+    """A column in one piece. Without a copy if it is in one already: Arrow's `combine_chunks` copies that one too."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute
 
+from headgate.broker.log.column_schema import whole
 from headgate.broker.log.java_numbers import java_text
 from headgate.broker.log.json_rows import UnlikeJavaError, dates, is_writable, json_rows
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -95,7 +96,7 @@ def array_of(node: Node, columns: Mapping[str, Value], rows: int) -> Any:
     value = node.of(columns)
     if isinstance(value, pa.Scalar):
         return arrow.repeat(value, rows)
-    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+    return whole(value)
 
 
 @dataclass(frozen=True, slots=True)

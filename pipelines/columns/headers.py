@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from headgate.broker.log.column_schema import whole
 from headgate.pipelines.columns.kinds import fields_of, shape_of
 
 arrow: Any = pa
@@ -39,15 +40,11 @@ def of_column(pairs: Any) -> tuple[Any, Any, Any]:
 def of_values(values: Sequence[Any]) -> tuple[Any, Any, Any]:
     """The same of names and contents by turns: each row has all of them."""
     rows = next(len(one) for one in values if not isinstance(one, pa.Scalar))
-    whole = [arrow.repeat(one, rows) if isinstance(one, pa.Scalar) else one for one in values]
-    count = len(whole) // 2
+    filled = [arrow.repeat(one, rows) if isinstance(one, pa.Scalar) else one for one in values]
+    count = len(filled) // 2
     by_row = arrow.array(np.arange(count * rows).reshape(count, rows).T.ravel())
-    names, contents = (arrow.concat_arrays(_whole(some)).take(by_row) for some in (whole[::2], whole[1::2]))
+    names, contents = (arrow.concat_arrays([whole(one) for one in some]).take(by_row) for some in (filled[::2], filled[1::2]))
     return arrow.array(np.full(rows, count, np.int64)), names, contents
-
-
-def _whole(columns: Sequence[Any]) -> list[Any]:
-    return [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns]
 
 
 def headers(counts: Any, names: Any, contents: Any) -> Any:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
+from headgate.broker.log.column_schema import whole
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.texts import TYPES, typed
 
@@ -100,7 +101,7 @@ class Lines:
             ),
         )
         made = {
-            name: _whole(table.column(name)) if kind == "string" else typed(_whole(table.column(name)), kind, to)
+            name: whole(table.column(name)) if kind == "string" else typed(whole(table.column(name)), kind, to)
             for name, (kind, to) in columns.items()
         }
         return _table(made)
@@ -118,7 +119,7 @@ def _json(data: bytes, columns: dict[str, tuple[str, Any]]) -> pa.Table:
         raise UnlikeError("a line has several JSON objects")
     made = {}
     for name, (kind, to) in columns.items():
-        values = _whole(table.column(name))
+        values = whole(table.column(name))
         if kind == "double":
             _check_doubles(values)
         made[name] = typed(values, kind, to) if kind in _JSON_TEXTS else values
@@ -140,10 +141,6 @@ def _objects(data: bytes) -> int:
 def _table(columns: dict[str, Any]) -> pa.Table:
     table: pa.Table = arrow.table(columns)
     return table
-
-
-def _whole(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _lines(handle: Any, begin: int, end: int, header: bool) -> bytes:

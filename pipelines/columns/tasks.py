@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.broker.log.column_partitioner import partitions_for_keys, runs
+from headgate.broker.log.column_schema import whole
 from headgate.broker.log.recipe import Shape
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
@@ -166,7 +167,7 @@ def _of_lines(handle: Any, spec: Spec, piece: Piece, columns: list[str], size: i
     # Without a column the lines could not be counted.
     read = {name: (kind, arrow_type(kind)) for name in inside or known[:1] for kind in (spec.query.source[name],)}
     table = lines.read(handle, piece.file.path, begin, begin + size, read)
-    arrays = {name: table.column(name).combine_chunks() for name in inside}
+    arrays = {name: whole(table.column(name)) for name in inside}
     return _with_given(piece, columns, arrays, piece.first_row, table.num_rows)
 
 

@@ -141,6 +141,23 @@ def test_batches_have_the_rows(
     assert as_records(decode_batches(batches, start=low, end=high)) == expected[low - base_offset : high - base_offset]
 
 
+@given(
+    rows=st.lists(st.builds(Row, st.integers(0, Y2200), contents, contents, st.just([])), min_size=1, max_size=30),
+    chosen=st.lists(st.integers(0, 29), min_size=1, max_size=40),
+    codec=st.sampled_from(CODECS),
+    most=st.integers(1, 50),
+)
+@settings(max_examples=60)
+def test_rows_that_are_divided_have_the_bytes_of_rows_that_were_taken(
+    rows: list[Row], chosen: list[int], codec: Codec, most: int
+) -> None:
+    source = pa.Table.from_batches([table(rows, with_headers=False)])
+    mine = np.array([number % len(rows) for number in chosen], np.int64)
+    how = {"leader_epoch": 3, "batch_rows_max": most}
+    made = list(column_encoder.DividedRows(source).encode(mine, 7, codec=codec, **how))
+    assert made == encoded(source.take(pa.array(mine)), 7, compression=codec, **how)
+
+
 @given(rows=st.lists(st.builds(Row, st.integers(0, Y2200), contents, contents, header_lists), min_size=1, max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_an_uncompressed_batch_is_what_a_producer_sends(rows: list[Row]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
 from msgspec.structs import replace
-from pyarrow import array, int64
 
 from headgate.broker.engine.upkeep.offline import choose
 from headgate.broker.groups.shard import Shard
@@ -221,13 +220,13 @@ def _early_pins() -> Mapping[str, object]:
 def _foreign_rows() -> Mapping[str, object]:
     """A reader of adopted files counts the rows of other partitions."""
 
-    def from_the_end(self: UnitRows, partition: int) -> Iterator[Any]:
+    def from_the_end(self: UnitRows, partition: int) -> Any:
         begin, end = self._places[partition]
-        yield self._table.take(array(self._rows[::-1][begin:end].copy(), int64()))
+        return self._rows[::-1][begin:end].copy()
 
     # Without folds: these would write the wrong rows down.
     always = {**ALWAYS_ADOPTED, "headgate.broker.testing.simulation.scenario.FOLDING_RATE": 0.0}
-    return {**always, "headgate.broker.log.adopted.UnitRows.records": from_the_end}
+    return {**always, "headgate.broker.log.adopted.UnitRows.rows": from_the_end}
 
 
 ALWAYS_ADOPTED = {
