@@ -315,7 +315,8 @@ class PendingRequests:
             await turn.run(response.encoding(out, version))
             out[:4] = (len(out) - 4).to_bytes(4, "big")
             session.fill_counted(slot, [bytes(out)])
-            session.end_failed_login()
+            if session.sasl is not None and session.sasl.failed:
+                session.drop("login_failed", session.sasl.failed)
             if key == LIST_OFFSETS:
                 session.looked_up(elsewhere=await is_led_elsewhere(cast("ListOffsetsResponse", response), turn))
             await turn.run(dispose(message))

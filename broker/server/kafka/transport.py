@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import left_half_done
+from headgate.broker.server.kafka.answers import WRITE_BUFFER_BYTES
 from headgate.broker.server.kafka.pending_requests import PendingRequests
-from headgate.broker.server.kafka.session import PIECE_BYTES, WRITE_BUFFER_BYTES, Session
+from headgate.broker.server.kafka.session import PIECE_BYTES, Session
 from headgate.broker.server.kafka.slot import Slot
 from headgate.broker.server.net.tls_handshake import peer_of
 

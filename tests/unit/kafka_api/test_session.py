@@ -16,16 +16,10 @@ from hypothesis import strategies as st
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.config import MIB, Settings
 from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.kafka.answers import JOINED_BYTES_MAX, WRITE_BUFFER_BYTES
 from headgate.broker.server.kafka.common import ROOM_BYTES_MIN, Common, Entrance
 from headgate.broker.server.kafka.pending_requests import PendingRequests
-from headgate.broker.server.kafka.session import (
-    ASTRAY_MAX,
-    JOINED_BYTES_MAX,
-    PIECE_BYTES,
-    SLOTS_MAX,
-    WRITE_BUFFER_BYTES,
-    Session,
-)
+from headgate.broker.server.kafka.session import ASTRAY_MAX, PIECE_BYTES, SLOTS_MAX, Session
 from headgate.broker.server.kafka.slot import Slot
 
 METADATA, PRODUCE = 3, 0
