@@ -245,7 +245,7 @@ class Engine:
         self._life.begin()
         self.configs.follow()
         self._sync()
-        await self.fetched.settled()
+        await self.fetched.openings.settled()
         logger.info(
             "engine_open",
             cluster=self.cluster_id,
@@ -321,14 +321,14 @@ class Engine:
         nothing to recover."""
         if not self._life.ready:
             return
-        await self.leads.settled()
+        await self.leads.openings.settled()
         self._life.end()
         await self.proof.close()
         await self._reader.close()
         await self.history.close()
         await self.references.close()
         await self.running.close()
-        self.leads.stop()
+        self.leads.openings.stop()
         self.running.handover.stop()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: other brokers have already cleaned up after this one
         logger.info("engine_closed", incarnation=self.incarnation_id, sealed=mine is None or mine.sealed)

@@ -23,8 +23,9 @@ from headgate.broker.cluster.topics import (
 )
 from headgate.broker.engine.base.catalog import change
 from headgate.broker.engine.base.life import Life
-from headgate.broker.engine.partition.leads import INSTALL_PARTITIONS_MAX, Leads
+from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.partition.openings import INSTALL_PARTITIONS_MAX
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.turns import Turns
 
@@ -204,7 +205,7 @@ class Topics:
                 any(isinstance(result, Topic) and result.partitions > INSTALL_PARTITIONS_MAX for result in results)
                 and not validate_only
             ):
-                await self._leads.opened()
+                await self._leads.openings.opened()
             return results
 
     async def _commit_each(self, edits: Sequence[Edit]) -> list[HeadgateError | None]:

@@ -26,7 +26,7 @@ async def test_counters_of_topics_never_fall() -> None:
         assert in_bytes > 0 and counts.read(2) == {("t",): 1}
         for number in range(3):
             await engine.resign([segment.id for segment in engine.leads.segments()])
-            await engine.leads.settled()
+            await engine.leads.openings.settled()
             assert counts.read(0)["t",] > 0 and counts.read(2) == {("t",): 1 + number}
             await machine.send(broker, [b"%d" % number])
         assert counts.read(0)["t",] > in_bytes and counts.read(2) == {("t",): 4}
@@ -49,7 +49,7 @@ async def test_topics_that_are_gone_are_forgotten_wherever_they_were_led_last() 
         for number in range(20):
             topic = await engine.create_topic(f"u{number}", 1, {})
             await engine.resign([segment.id for segment in engine.leads.segments() if segment.topic_id == topic.id])
-            await engine.leads.settled()
+            await engine.leads.openings.settled()
             engine.leads._watchers.clear()  # as if another broker led it now
             await engine.delete_topic(topic)
             engine.leads.watch(counts._watch)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk, Extent
 
 
@@ -135,3 +137,38 @@ class SealedExtents:
 def is_live(extent: AnyExtent) -> bool:
     """True if the records came from producers, not with a gate."""
     return isinstance(extent, Extent) or (extent.folded and not extent.history)
+
+
+def find_extents(
+    manifest: Manifest, wanted: Iterable[tuple[uuid.UUID, int]]
+) -> dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]]:
+    """The extents that the manifest lists for some partitions, by offset."""
+    found: dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]] = {key: [] for key in wanted}
+    if not found:
+        return found
+    for topic_id in {topic_id for topic_id, _ in found}:
+        for gate in manifest.gates.of(topic_id).values():
+            file_ref = FileRef(gate.id, gate.filled_ms)
+            for file in gate.extents:
+                rows = found.get((topic_id, file.partition))
+                if rows is not None:
+                    rows.append((file, file_ref))
+    for topic_id, number in found:
+        found[topic_id, number] += [(file, FileRef("", file.appended_ms)) for file in manifest.files.of(topic_id, number)]
+    for incarnation_id, chunks in manifest.chunks.items():
+        for chunk in chunks.values():
+            ref: ChunkRef | None = None
+            for extent in chunk.extents:
+                rows = found.get((extent.topic_id, extent.partition))
+                if rows is not None:
+                    ref = ref or ChunkRef(incarnation_id, chunk)
+                    rows.append((extent, ref))
+    for (topic_id, number), rows in found.items():
+        if topic_id in manifest.readable.cuts:
+            rows[:] = [row for row in rows if manifest.readable.has(topic_id, number, row[0].base_offset, row[0].end_offset)]
+        rows.sort(key=_base_offset)
+    return found
+
+
+def _base_offset(row: tuple[AnyExtent, AnyRef]) -> int:
+    return row[0].base_offset

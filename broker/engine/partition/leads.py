@@ -20,29 +20,22 @@ from headgate.broker.cluster.edits.gates import FillGate, OpenGate, ReleaseGate
 from headgate.broker.cluster.edits.incarnations import FoldChunks
 from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
 from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, SetLogStart, SetPartitions, SetTopicConfig, SkipRecords
-from headgate.broker.cluster.gates import Gate, ParquetExtent
 from headgate.broker.cluster.objects import Extent, Topic
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig, broker_defaults
 from headgate.broker.engine.base.life import Life
 from headgate.broker.engine.base.live_settings import topic_defaults
-from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, ChunkRef, FileRef
+from headgate.broker.engine.partition.extents import ChunkRef, find_extents
+from headgate.broker.engine.partition.gated_logs import GatedLogs
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.partition.producers import Producers, load_producers
+from headgate.broker.engine.partition.openings import Openings
+from headgate.broker.engine.partition.producers import Producers
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.tail import TailMemory
-from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.tasks import watch
 
 logger = get_logger("leads")
-
-INSTALL_PARTITIONS_MAX = 250
-"""Partitions that are opened in one turn of the loop. They take some three milliseconds."""
-DAMAGED_RETRY_S = 10.0
-"""Pause before a damaged or lost checkpoint of producers is read again. An operator may restore it."""
-RETRY_S = 0.2
-"""Pause, in seconds, before a checkpoint of producers is read again after the store did not answer."""
 
 
 class Leads:
@@ -64,22 +57,13 @@ class Leads:
         self._life = life
         self._tail_memory = tail_memory
         self._copies_wanted = copies_wanted
-        self._windows_opened = windows_opened
+        self._gated = GatedLogs(life, self._logs_of, windows_opened)
         self.logs: dict[str, list[PartitionLog | None]] = {}
         """A slot for every partition of every live topic, by topic name."""
         self.by_id: dict[uuid.UUID, list[PartitionLog | None]] = {}
         """The same slots, by topic id."""
         self._names: dict[uuid.UUID, str] = {}
-        self._mine: dict[int, SegmentInfo] = {}
-        """Open segments of this incarnation, including those with producer state that is still being read."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """They open segments."""
-        self._opening: set[asyncio.Future[None]] = set()
-        """One for each task, until its segments are open, or wait for an operator."""
-        self.damaged: dict[int, str] = {}
-        """Segments that are not open, because the store lost the state of their producers: by id, the reported error."""
-        self._abandoned: set[int] = set()
-        """Damaged segments that stay closed here: they are being sealed."""
+        self.openings = Openings(life, self._install)
         self._watchers: list[Callable[[PartitionLog], None]] = []
         self._changed = asyncio.Event()
 
@@ -105,7 +89,7 @@ class Leads:
 
     def segments(self) -> list[SegmentInfo]:
         """The segments that this broker leads, including those that are still being opened."""
-        return list(self._mine.values())
+        return list(self.openings.mine.values())
 
     def of_segment(self, segment: SegmentInfo) -> list[PartitionLog]:
         """The logs of a segment; [] while the segment is being opened."""
@@ -113,23 +97,9 @@ class Leads:
         logs = [log for log in slots[segment.first_partition : segment.end_partition] if log is not None]
         return [log for log in logs if log.segment_id == segment.id]
 
-    async def settled(self) -> None:
-        """Wait until no segment is being opened. Damaged segments do not count."""
-        while self._opening:
-            await asyncio.wait(self._opening)
-
     def _note_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-    def stop(self) -> None:
-        """Stop the opening of segments."""
-        for task in self._tasks:
-            task.cancel()
-
-    def abandon(self, segment: SegmentInfo) -> None:
-        """Never open a damaged segment here: it is about to be sealed as it was opened."""
-        self._abandoned.add(segment.id)
 
     def parse_config(self, topic: Topic) -> TopicConfig:
         """A topic's settings, with the defaults that this broker's own settings give."""
@@ -167,7 +137,7 @@ class Leads:
                 case SetLogStart(topic_id, offsets, _):
                     self._sync_log_starts(topic_id, offsets)
                 case SkipRecords(topic_id, number, _, _):
-                    self._sync_cuts([log for log in self._logs_of(topic_id) if log.number == number])
+                    self._gated.sync_cuts([log for log in self._logs_of(topic_id) if log.number == number])
                 case SealSegment(segment_id, _, _):
                     self._close(segment_id)
                 case OpenSegment(segment) if self._is_mine(segment):
@@ -179,14 +149,14 @@ class Leads:
                         if log.number == number:
                             parts = edit.parts
                             pieces = edit.pieces
-                            refs = [self._file_ref(topic_id, edit, one) for one in pieces]
+                            refs = [self._gated.file_ref(topic_id, edit, one) for one in pieces]
                             log.folded(parts[0].base_offset, parts[-1].end_offset, pieces, refs)
                             if not files:
-                                self._sync_cuts([log])
+                                self._gated.sync_cuts([log])
                 case OpenGate(gate, _):
-                    self._open_gate(gate)
+                    self._gated.opened(gate)
                 case FillGate(topic_id, gate_id, _, _, _):
-                    self._fill_gate(self._life.manifest.gates.by_topic[topic_id][gate_id])
+                    self._gated.filled(self._life.manifest.gates.by_topic[topic_id][gate_id])
                 case ReleaseGate(topic_id, gate_id, _):
                     for log in self._logs_of(topic_id):
                         log.release_window(gate_id)
@@ -204,18 +174,21 @@ class Leads:
         manifest = self._life.manifest
         for topic_id in [*self.by_id, *(manifest.topics_by_id.keys() - self.by_id.keys())]:
             self._sync_topic(topic_id)
-        for segment_id in list(self._mine):
+        for segment_id in list(self.openings.mine):
             if segment_id not in manifest.segments.open:
                 self._close(segment_id)
         self._rebuild_extents()
         for topic_id in self.by_id:
-            self._sync_windows(topic_id)
+            self._gated.sync(topic_id)
             self._sync_log_starts(topic_id, range(len(self.by_id[topic_id])))
         for log in self.all():
             log.drop_holds(but_of_term=manifest.term_epoch)
-        open_segments = manifest.segments.open.values()
-        self._open([segment for segment in open_segments if self._is_mine(segment) and segment.id not in self._mine])
+        found = [one for one in manifest.segments.open.values() if self._is_mine(one) and one.id not in self.openings.mine]
+        self._open(found)
         self._note_change()
+
+    def _open(self, segments: list[SegmentInfo]) -> None:
+        self.openings.open(segments)
 
     def _is_mine(self, segment: SegmentInfo) -> bool:
         return segment.incarnation_id == self._life.incarnation_id
@@ -240,7 +213,9 @@ class Leads:
         del self.by_id[topic_id]
         if self.logs[name] is slots:
             del self.logs[name]
-        self._mine = {key: segment for key, segment in self._mine.items() if segment.topic_id != topic_id}
+        for segment in self.segments():
+            if segment.topic_id == topic_id:
+                del self.openings.mine[segment.id]
         self._closed(
             [log for log in slots if log is not None],
             InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{name}`"),
@@ -254,9 +229,7 @@ class Leads:
                 log.set_log_start(self._life.manifest.readable.log_start(topic_id, number))
 
     def _close(self, segment_id: int) -> None:
-        segment = self._mine.pop(segment_id, None)
-        self.damaged.pop(segment_id, None)
-        self._abandoned.discard(segment_id)
+        segment = self.openings.forget(segment_id)
         if segment is None:
             return
         logs = self.of_segment(segment)
@@ -290,68 +263,6 @@ class Leads:
     def _logs_of(self, topic_id: uuid.UUID) -> list[PartitionLog]:
         return [log for log in self.by_id.get(topic_id, []) if log is not None]
 
-    def _open_gate(self, gate: Gate) -> None:
-        """Called when the manifest has a new gate. The gate may replace a released one."""
-        renamed = [one for one in self._life.manifest.gates.of(gate.topic_id).values() if one.id.startswith(f"{gate.id}~")]
-        now_s = self._life.clock.monotonic()
-        logs = self._logs_of(gate.topic_id)
-        opened: list[PartitionLog] = []
-        for log in logs:
-            for one in renamed:
-                if log.number < len(one.windows) and one.windows[log.number].rows:
-                    log.windows.rename(one.windows[log.number].base_offset, one.id)
-            if log.number >= len(gate.windows) or not gate.windows[log.number].rows:
-                continue
-            window = gate.windows[log.number]
-            if gate.place == "front":
-                self._lower_start(log)
-            log.open_window(window, gate, now_s)
-            opened.append(log)
-        self._windows_opened(opened)
-        if gate.state == "filled":
-            self._fill_gate(gate)
-
-    def _file_ref(self, topic_id: uuid.UUID, edit: FoldToFiles, one: ParquetExtent) -> FileRef:
-        """The reference of a file after a fold: of a folded one, or of a piece that stays in its gate."""
-        gate = None if one.folded else self._life.manifest.gates.of(topic_id).get(edit.merged[0].gate_id)
-        return FileRef("", one.appended_ms) if gate is None else FileRef(gate.id, gate.filled_ms)
-
-    def _fill_gate(self, gate: Gate) -> None:
-        logs = {log.number: log for log in self._logs_of(gate.topic_id)}
-        ref = FileRef(gate.id, gate.filled_ms)
-        by_partition: dict[int, list[ParquetExtent]] = {number: [] for number in logs}
-        for extent in gate.extents:
-            if extent.partition in by_partition:
-                by_partition[extent.partition].append(extent)
-        for number, log in logs.items():
-            if number < len(gate.windows) and gate.windows[number].rows:
-                log.fill_window(gate.id, by_partition[number], ref)
-
-    def _sync_windows(self, topic_id: uuid.UUID) -> None:
-        """Update the windows of existing logs: gates may have been opened, filled, or released."""
-        manifest = self._life.manifest
-        now_s = self._life.clock.monotonic()
-        for log in self._logs_of(topic_id):
-            self._lower_start(log)
-            for window, gate in manifest.gates.windows(topic_id, log.number):
-                log.sync_window(window, gate, now_s)
-            log.waiters.wake()
-        self._windows_opened(self._logs_of(topic_id))
-
-    def _lower_start(self, log: PartitionLog) -> None:
-        """Update the start of a log: a gate may have been opened in front of it."""
-        manifest = self._life.manifest
-        log.lower_log_start(manifest.readable.log_start(log.topic.id, log.number), self._cuts(log))
-
-    def _sync_cuts(self, logs: Iterable[PartitionLog]) -> None:
-        """Update the ranges that readers pass."""
-        for log in logs:
-            log.set_cuts(self._cuts(log))
-            log.waiters.wake()
-
-    def _cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
-        return self._life.manifest.readable.cuts_of(log.topic.id, log.number)
-
     # -- extents
 
     def _replace(self, extents: Iterable[Extent], ref: ChunkRef) -> None:
@@ -364,113 +275,8 @@ class Leads:
     def _rebuild_extents(self) -> None:
         """Update the extents of existing logs: chunks may have been folded."""
         logs = {(log.topic.id, log.number): log for log in self.all()}
-        for key, rows in self._find_extents(logs).items():
+        for key, rows in find_extents(self._life.manifest, logs).items():
             logs[key].relist(rows)
-
-    def _find_extents(self, wanted: Iterable[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]]:
-        """The extents that the manifest lists for some partitions, by offset."""
-        found: dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]] = {key: [] for key in wanted}
-        if not found:
-            return found
-        manifest = self._life.manifest
-        for topic_id in {topic_id for topic_id, _ in found}:
-            for gate in manifest.gates.of(topic_id).values():
-                file_ref = FileRef(gate.id, gate.filled_ms)
-                for file in gate.extents:
-                    rows = found.get((topic_id, file.partition))
-                    if rows is not None:
-                        rows.append((file, file_ref))
-        for topic_id, number in found:
-            found[topic_id, number] += [(file, FileRef("", file.appended_ms)) for file in manifest.files.of(topic_id, number)]
-        for incarnation_id, chunks in manifest.chunks.items():
-            for chunk in chunks.values():
-                ref: ChunkRef | None = None
-                for extent in chunk.extents:
-                    rows = found.get((extent.topic_id, extent.partition))
-                    if rows is not None:
-                        ref = ref or ChunkRef(incarnation_id, chunk)
-                        rows.append((extent, ref))
-        for (topic_id, number), rows in found.items():
-            if topic_id in manifest.readable.cuts:
-                rows[:] = [row for row in rows if manifest.readable.has(topic_id, number, row[0].base_offset, row[0].end_offset)]
-            rows.sort(key=_base_offset)
-        return found
-
-    # -- opening
-
-    def _open(self, segments: list[SegmentInfo]) -> None:
-        if not segments:
-            return
-        self._mine.update((segment.id, segment) for segment in segments)
-        origins = sorted({origin for segment in segments for origin in segment.origins})
-        if origins or sum(len(segment.partitions) for segment in segments) > INSTALL_PARTITIONS_MAX:
-            opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
-            task = asyncio.create_task(self._open_soon(segments, origins, opening), name="open-segments")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda _: _complete(opening))
-            watch(task, "opening of segments", self._life.fail)
-        else:
-            self._install([(segment, segment.partitions) for segment in segments], {})
-
-    async def opened(self) -> None:
-        """Wait until every segment that this broker got before the call is open, or belongs to another broker again."""
-        if self._opening:
-            await asyncio.wait(set(self._opening))
-
-    async def _open_soon(self, segments: list[SegmentInfo], origins: list[str], opening: asyncio.Future[None]) -> None:
-        """Open segments.
-
-        Args:
-            opening: completed once no caller needs to wait for these segments any more.
-        """
-        while True:
-            try:
-                producers = await load_producers(self._life.store, origins)
-            except RetryError as error:
-                logger.warning("segments_wait", segments=len(segments), error=error.message)
-                await asyncio.sleep(RETRY_S)
-                continue
-            except CorruptError as error:
-                if len(segments) > 1:
-                    for segment in segments:
-                        self._open(self._wanted([segment]))  # only those that need the damaged object wait for it
-                    return
-                await self._wait_damaged(segments[0], error, opening)
-                self._open(self._wanted(segments))
-                return
-            break
-        segments = self._wanted(segments)
-        for segment in segments:
-            self.damaged.pop(segment.id, None)
-        # Many partitions take long to install, so other work gets turns of the loop between the lots.
-        for lot in _lots_of(segments):
-            self._install([(segment, numbers) for segment, numbers in lot if segment.id in self._mine], producers)
-            await asyncio.sleep(0)
-
-    async def _wait_damaged(self, segment: SegmentInfo, error: CorruptError, opening: asyncio.Future[None]) -> None:
-        """Wait for an operator. Without the state of its producers, the retry of an acked batch would be appended again."""
-        if self.damaged.get(segment.id) != error.message:
-            logger.error("partitions_damaged", **self._named(segment), error=error.message)
-        self.damaged[segment.id] = error.message
-        _complete(opening)
-        await asyncio.sleep(DAMAGED_RETRY_S)
-        if segment.id not in self._mine:
-            self.damaged.pop(segment.id, None)
-
-    def _wanted(self, segments: list[SegmentInfo]) -> list[SegmentInfo]:
-        """The segments that this broker still leads, and may open."""
-        return [segment for segment in segments if segment.id in self._mine and segment.id not in self._abandoned]
-
-    def _named(self, segment: SegmentInfo) -> dict[str, object]:
-        """A segment in the terms of operators, for the log."""
-        return {
-            "topic": self._names.get(segment.topic_id, ""),
-            "first_partition": segment.first_partition,
-            "last_partition": segment.end_partition - 1,
-        }
 
     def _install(self, parts: list[tuple[SegmentInfo, range]], producers: Producers) -> None:
         """Open partitions of segments."""
@@ -487,36 +293,11 @@ class Leads:
                 made.append(
                     PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._tail_memory, end_offset, states)
                 )
-        extents = self._find_extents((log.topic.id, log.number) for log in made if log.high_watermark > 0)
+        extents = find_extents(manifest, [(log.topic.id, log.number) for log in made if log.high_watermark > 0])
         for log in made:
             key = log.topic.id, log.number
             if key in extents:
-                log.restore(extents[key], manifest.gates.windows(*key), self._cuts(log), manifest.readable.log_start(*key))
+                log.restore(extents[key], manifest.gates.windows(*key), self._gated.cuts(log), manifest.readable.log_start(*key))
             self.by_id[log.topic.id][log.number] = log
         self._tell(made)
         self._note_change()
-
-
-def _complete(opening: asyncio.Future[None]) -> None:
-    if not opening.done():
-        opening.set_result(None)
-
-
-def _lots_of(segments: list[SegmentInfo]) -> Iterator[list[tuple[SegmentInfo, range]]]:
-    """Split the partitions of segments into lots of INSTALL_PARTITIONS_MAX."""
-    lot: list[tuple[SegmentInfo, range]] = []
-    room = INSTALL_PARTITIONS_MAX
-    for segment in segments:
-        left = segment.partitions
-        while left:
-            lot.append((segment, left[:room]))
-            left, room = left[room:], room - len(left[:room])
-            if room == 0:
-                yield lot
-                lot, room = [], INSTALL_PARTITIONS_MAX
-    if lot:
-        yield lot
-
-
-def _base_offset(row: tuple[AnyExtent, AnyRef]) -> int:
-    return row[0].base_offset

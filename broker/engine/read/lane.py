@@ -19,7 +19,7 @@ from headgate.broker.cluster.edits.incarnations import AddChunks
 from headgate.broker.cluster.objects import Chunk
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine.base.life import Life
-from headgate.broker.engine.partition.extents import ChunkRef, is_live
+from headgate.broker.engine.partition.extents import ChunkRef, find_extents, is_live
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import Producers
@@ -78,7 +78,7 @@ class LaneLogs(Leads):
 
     def sync(self) -> None:
         # The chunks that were listed meanwhile are not in the edits, so all logs are made anew.
-        for segment_id in list(self._mine):
+        for segment_id in list(self.openings.mine):
             self._close(segment_id)
         super().sync()
 
@@ -102,7 +102,7 @@ class LaneLogs(Leads):
     def _install(self, parts: list[tuple[SegmentInfo, range]], producers: Producers) -> None:
         manifest = self._life.manifest
         places = [(segment, number) for segment, numbers in parts for number in numbers]
-        extents = self._find_extents((segment.topic_id, number) for segment, number in places)
+        extents = find_extents(manifest, [(segment.topic_id, number) for segment, number in places])
         for segment, number in places:
             topic, rows = manifest.topics_by_id[segment.topic_id], extents[segment.topic_id, number]
             listed_end = known_end = segment.base_offsets[number - segment.first_partition]
@@ -114,7 +114,7 @@ class LaneLogs(Leads):
             config = self.parse_config(topic)
             log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._tail_memory, known_end)
             key = topic.id, number
-            log.restore(rows, manifest.gates.windows(*key), self._cuts(log), manifest.readable.log_start(*key))
+            log.restore(rows, manifest.gates.windows(*key), self._gated.cuts(log), manifest.readable.log_start(*key))
             log.step(listed_end)
             self.by_id[topic.id][number] = log
         self._note_change()

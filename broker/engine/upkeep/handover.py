@@ -78,7 +78,7 @@ class Handover:
 
     async def _resign(self, wanted: set[int]) -> None:
         async with self._turn:
-            await self._leads.settled()
+            await self._leads.openings.settled()
             self._next = None
             await self._hand_over(wanted)
 
@@ -107,11 +107,11 @@ class Handover:
         for segment in segments:
             if segment.id not in self._life.manifest.segments.open:
                 continue  # the topic was deleted, or an earlier attempt succeeded
-            if segment.id in self._leads.damaged:
+            if segment.id in self._leads.openings.damaged:
                 # It has no record of its own, and the state of its producers is still the damaged object. The next lead waits for
                 # it, too. One edit names one object: a segment with several stays open, and a recovery seals it.
                 if len(segment.origins) == 1:
-                    self._leads.abandon(segment)
+                    self._leads.openings.abandon(segment)
                     seals.append(SealSegment(segment.id, list(segment.base_offsets), segment.origins[0]))
                 continue
             logs = self._leads.of_segment(segment)
@@ -132,10 +132,10 @@ class Handover:
     async def seal_all(self) -> None:
         """Seal all segments and this incarnation. The WAL must be closed."""
         for attempt in range(SEAL_TRIES):
-            await self._leads.settled()
+            await self._leads.openings.settled()
             try:
                 segments = self._leads.segments()
-                is_whole = not any(segment.id in self._leads.damaged and len(segment.origins) > 1 for segment in segments)
+                is_whole = not any(segment.id in self._leads.openings.damaged and len(segment.origins) > 1 for segment in segments)
                 await self._seal(segments, *([SealIncarnation(self._life.incarnation_id)] if is_whole else []))
                 return
             except FencedError as error:

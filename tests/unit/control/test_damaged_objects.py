@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from headgate.broker.engine.partition import leads
+from headgate.broker.engine.partition import openings
 from headgate.broker.engine.partition.producers import Producers, load_producers
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.store.interface import Store
@@ -33,7 +33,7 @@ async def damage(store: Store, key: str, how: str) -> None:
 async def test_a_damaged_checkpoint_stops_its_partition_only(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(leads, "DAMAGED_RETRY_S", 0.05)
+    monkeypatch.setattr(openings, "DAMAGED_RETRY_S", 0.05)
     world = await make_world(3)
     await create(world, "t", 6)
     await fill(world, "t", 0, 2)
@@ -49,7 +49,7 @@ async def test_a_damaged_checkpoint_stops_its_partition_only(
                 await damage(store, key, how)
         return await load_producers(of, origins)
 
-    monkeypatch.setattr(leads, "load_producers", load_damaged)
+    monkeypatch.setattr(openings, "load_producers", load_damaged)
     lead = world.lead("t", 0)
     segment = next(one for one in lead.engine.leads.segments() if 0 in one.partitions)
     target, third = (broker for broker in world.brokers if broker is not lead)
@@ -61,7 +61,7 @@ async def test_a_damaged_checkpoint_stops_its_partition_only(
         term.orders.begin(term.term.planner.order_move(term.manifest.segments.open, term.term.loads(), ids[0], to))
 
     move(target.number)
-    await until(lambda: target.engine.leads.damaged)
+    await until(lambda: target.engine.leads.openings.damaged)
     for broker in world.brokers:
         for number in broker.leads().get("t", ()):
             await fill(world, "t", number, 1)
@@ -72,10 +72,10 @@ async def test_a_damaged_checkpoint_stops_its_partition_only(
     assert len(told) == 1, "it is said once, however often it is tried"
     # It may move on, and waits there, too.
     move(third.number)
-    await until(lambda: third.engine.leads.damaged)
-    assert not target.engine.leads.damaged and not any(broker.failures for broker in world.brokers)
+    await until(lambda: third.engine.leads.openings.damaged)
+    assert not target.engine.leads.openings.damaged and not any(broker.failures for broker in world.brokers)
     for key, data in kept.items():
         await store.put(key, data)
     await until(lambda: 0 in third.leads().get("t", ()))
-    assert not third.engine.leads.damaged
+    assert not third.engine.leads.openings.damaged
     await fill(world, "t", 0, 1)

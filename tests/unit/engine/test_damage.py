@@ -11,7 +11,7 @@ import pytest
 
 from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.partition import leads
+from headgate.broker.engine.partition import openings
 from headgate.broker.log.batch import crc_matches, parse_header, split
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, Reason
@@ -151,7 +151,7 @@ async def test_a_damaged_batch_is_not_served_and_can_be_skipped(
 
 
 async def test_a_start_over_a_damaged_state_of_producers(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leads, "DAMAGED_RETRY_S", 0.05)
+    monkeypatch.setattr(openings, "DAMAGED_RETRY_S", 0.05)
     machine = make_machine("local")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -166,13 +166,13 @@ async def test_a_start_over_a_damaged_state_of_producers(make_machine: MakeMachi
     for _ in range(2):
         broker = await machine.start()
         await machine.send(broker, [b"more"], "u")
-        assert list(broker.engine.leads.damaged) and broker.engine.leads.by_id[broker.engine.topic("t").id] == [None]
+        assert list(broker.engine.leads.openings.damaged) and broker.engine.leads.by_id[broker.engine.topic("t").id] == [None]
         await machine.stop(broker)
         machine.sent["u", 0].clear()
         machine.acked.pop(("u", 0))
     broker = await machine.start()
     await broker.faults.put(key, data)
-    await eventually(lambda: not broker.engine.leads.damaged)
+    await eventually(lambda: not broker.engine.leads.openings.damaged)
     with pytest.raises(HeadgateError) as caught:
         await machine.send(broker, [b"0"], "t", producer=(7, 0, 5))
     assert caught.value.reason is Reason.OUT_OF_ORDER_SEQUENCE

@@ -50,7 +50,7 @@ async def test_of_the_opening_of_segments(machine: Machine, monkeypatch: pytest.
     async def unforeseen(*arguments: object) -> None:
         raise UNFORESEEN
 
-    monkeypatch.setattr("headgate.broker.engine.partition.leads.load_producers", unforeseen)
+    monkeypatch.setattr("headgate.broker.engine.partition.openings.load_producers", unforeseen)
     await ends(await machine.start(), "opening of segments")
 
 

@@ -305,7 +305,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
         manifest.apply(edits)
         catalog.manifest = manifest
         engine.leads.sync()
-        await engine.leads.settled()
+        await engine.leads.openings.settled()
         if held and not edits:
             for gate in (first, second):
                 rows = {window.partition: window.rows for window in gate.windows}
