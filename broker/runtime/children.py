@@ -21,6 +21,8 @@ end, so the brokers of a killed supervisor end too. Such a broker also writes a 
 event loop turns (`beat`)."""
 
 
+KILLED_S = 2.0
+"""Seconds that a process that was killed has to end. It needs a turn on the processor for that."""
 MMAP_BYTES = 32 << 20
 """The most that glibc lets one set: larger pieces of memory come from the system, and go back to it."""
 
@@ -54,6 +56,17 @@ def start(module: str, *arguments: str, environment: Mapping[str, str] | None = 
         theirs.close()
         undo.pop_all()
     return process, ours
+
+
+def kill(process: Popen[bytes]) -> str:
+    """Kill a process if it still runs. Returns how it ended: one that gets no processor time ends later."""
+    from subprocess import TimeoutExpired
+
+    process.kill()
+    try:
+        return how_ended(process.wait(KILLED_S))
+    except TimeoutExpired:
+        return "it was killed, and has not ended yet"
 
 
 def how_ended(code: int) -> str:

@@ -1,9 +1,13 @@
-"""Short time slices on the processor, for threads that other threads wait for.
+"""Who gets the processor first: short time slices for threads that others wait for, and none beside others for work that waits.
 
 A thread that wakes up gets the processor at once only if its slice would end before the slice of the running thread. With equal
 slices, 3 ms by default, an event loop waits for every process that computes on its core. From 6.12 on, Linux lets a thread have
 shorter slices (sched_setattr(2), `sched_runtime` of SCHED_OTHER): the thread gets no more processor time, but gets it sooner. On
 other systems nothing changes.
+
+A process of the policy SCHED_IDLE gives its core up at once when any other thread wakes up on it; a nice one first ends its slice.
+But beside processes that compute without a pause it gets next to nothing, and an ordinary user cannot take that policy back. So
+whoever waits for such a process asks whether it starves (`Turns`).
 """
 
 from __future__ import annotations
@@ -35,3 +39,32 @@ def take_short_turns() -> bool:
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, TURN_NS, 0, 0)
     syscall = ctypes.CDLL(None).syscall
     return bool(syscall(ctypes.c_long(number), 0, attributes, 0) == 0)
+
+
+def give_way() -> bool:
+    """Let every other thread have the processor first. False: the system refuses that."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+class Turns:
+    """The time that a process waits for its turn on a processor."""
+
+    def __init__(self, pid: int, now_s: float) -> None:
+        self._pid = pid
+        self._began_s = now_s
+        self._waited_s = self._waited()
+
+    def starves(self, now_s: float) -> bool:
+        """True if the process waited for more than half of the time since the start."""
+        return self._waited() - self._waited_s > (now_s - self._began_s) / 2
+
+    def _waited(self) -> float:
+        try:
+            with open(f"/proc/{self._pid}/schedstat", encoding="ascii") as file:
+                return int(file.read().split()[1]) / 1e9
+        except OSError:
+            return 0.0  # the system does not tell, or the process has ended

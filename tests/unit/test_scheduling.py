@@ -1,20 +1,22 @@
-"""The kernel's own report about a thread that was given short turns."""
+"""What the kernel says of a thread that was given short turns, and of a process that gives way."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import struct
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
-from headgate.broker.runtime.scheduling import TURN_NS, take_short_turns
+from headgate.broker.runtime.scheduling import TURN_NS, Turns, take_short_turns
 
 GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}
 
-pytestmark = pytest.mark.skipif(
+short_turns = pytest.mark.skipif(
     sys.platform != "linux"
     or os.uname().machine not in GET_ATTRIBUTES
     or tuple(int(part) for part in os.uname().release.split(".")[:2]) < (6, 12),
@@ -52,6 +54,7 @@ def in_a_thread(more_nice: int = 0, policy: int = os.SCHED_OTHER) -> tuple[bool,
     return taken[0], found
 
 
+@short_turns
 @pytest.mark.parametrize("more_nice", [0, 3])
 def test_only_the_thread_that_asks_has_short_turns_and_stays_as_nice_as_it_was(more_nice: int) -> None:
     taken, (before, after, child) = in_a_thread(more_nice)
@@ -61,7 +64,48 @@ def test_only_the_thread_that_asks_has_short_turns_and_stays_as_nice_as_it_was(m
     assert child == before
 
 
+@short_turns
 def test_another_policy_is_left_alone() -> None:
     taken, (before, after, _) = in_a_thread(policy=os.SCHED_BATCH)
     assert not taken
     assert after == before
+
+
+BUSY = """
+import os, sys
+from headgate.broker.runtime.scheduling import give_way
+os.sched_setaffinity(0, [int(sys.argv[1])])
+if sys.argv[2:]:
+    assert give_way()
+print(flush=True)
+while True:
+    pass
+"""
+
+
+def test_a_process_that_gives_way_to_a_busy_one_starves() -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    with subprocess.Popen([sys.executable, "-c", BUSY, core, "gives way"], stdout=subprocess.PIPE) as gives_way:
+        assert gives_way.stdout is not None
+        gives_way.stdout.readline()
+        with subprocess.Popen([sys.executable, "-c", BUSY, core], stdout=subprocess.PIPE) as busy:
+            assert busy.stdout is not None
+            busy.stdout.readline()
+            turns = Turns(gives_way.pid, time.monotonic())
+            end_s = time.monotonic() + 60
+            time.sleep(0.2)
+            while not turns.starves(time.monotonic()):
+                assert time.monotonic() < end_s, "it gets its turn"
+                time.sleep(0.1)
+            busy.kill()
+        gives_way.kill()
+
+
+def test_a_process_that_waits_for_something_else_does_not_starve() -> None:
+    with subprocess.Popen(["sleep", "100"]) as sleeps:
+        time.sleep(0.2)
+        turns = Turns(sleeps.pid, time.monotonic())
+        time.sleep(0.2)
+        assert not turns.starves(time.monotonic())
+        sleeps.kill()
+    assert not turns.starves(time.monotonic()), "the system tells nothing of a process that has ended"

@@ -1,8 +1,9 @@
 """Encodes row groups of Parquet files to batches, in separate processes with low priority.
 
 Arrow and numpy hold the interpreter's lock for a third of this work. In a thread, the work would delay the event loop; a thread
-with a higher nice value would delay it even longer. A separate process can have a nice value: any other process gets the CPU
-first. A broken file may crash a library; then only that process ends, not the broker.
+with a higher nice value would delay it even longer. A separate process can give way to all others (`runtime/scheduling.py`); if it
+starves for that, one with a nice value does its work. A broken file may crash a library; then only that process ends, not the
+broker.
 
 Both ends of the socket between broker and process are here. A request is a header, the regions of shared memory that are free
 again, the file's footer, and either the bytes of one row group or a descriptor of the file; or a unit of adopted files, with the
@@ -14,11 +15,13 @@ broker, also after a crash of the broker.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +38,7 @@ from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.modules import without_pandas
+from headgate.broker.runtime.scheduling import Turns, give_way
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -46,8 +50,11 @@ logger = get_logger("history")
 BATCH_BYTES_MAX = 1 << 20
 """Largest encoded batch, in bytes before compression: the default of consumers for one partition (`max.partition.fetch.bytes`)."""
 NICENESS = 10
-"""Nice value of an encoder process: it gets a tenth of a CPU beside a process that uses all of it. Live records are not delayed,
-and history still makes progress."""
+"""Nice value of an encoder process that does not give way: it gets a tenth of a CPU beside a process that uses all of it."""
+STARVED_S = 2.0
+"""Seconds after which a broker looks whether a process that gives way starves. The work takes less than a tenth of that."""
+HURRIED_S = 60.0
+"""Seconds after such a case in which no process gives way."""
 SILENCE_S = 300
 """Seconds without an answer after which a process is killed. The largest row group takes seconds, also with a tenth of a CPU."""
 MEMORY_BYTES = 128 << 20
@@ -57,6 +64,9 @@ FILES_KEPT = 4
 READ_BYTES = 128 << 10
 """Bytes of a file that are read at a time. Many kernels complete a read before they let another process run: a read of 3 MB took
 most of a millisecond."""
+
+GIVES_WAY, NICE = "gives-way", "nice"
+"""Kinds of processes."""
 
 _REQUEST = struct.Struct("<?III")
 """True for a unit, false for a row group; bytes of the free regions' numbers, of the description, and of the columns (0: the
@@ -193,6 +203,7 @@ class Encoders:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._hurried_until_s = -HURRIED_S
         self._idle: list[_EncoderProcess] = []
         self._busy: set[_EncoderProcess] = set()
         self._closed = False
@@ -210,6 +221,15 @@ class Encoders:
         return self._ask(lambda process: process.encode_unit(unit, source))
 
     def _ask(self, question: Callable[[_EncoderProcess], list[memoryview]]) -> list[memoryview]:
+        try:
+            return self._try(question)
+        except _StarvedError:
+            logger.info("encoder_starved", seconds=STARVED_S, hint="history is encoded beside other work for a minute")
+            with self._lock:
+                self._hurried_until_s = time.monotonic() + HURRIED_S
+            return self._try(question)
+
+    def _try(self, question: Callable[[_EncoderProcess], list[memoryview]]) -> list[memoryview]:
         process = self._take()
         # After an incomplete answer, the socket may still contain bytes. So only a process that gave a complete answer is used
         # again.
@@ -228,11 +248,12 @@ class Encoders:
         with self._lock:
             if self._closed:
                 raise ClosedError(Reason.CLOSED, "the encoders were closed")
-            process = self._idle.pop() if self._idle else _EncoderProcess()
-            if not process.lives():
-                # The process ended while it was idle.
+            gives_way = time.monotonic() >= self._hurried_until_s
+            process = self._idle.pop() if self._idle else _EncoderProcess(gives_way)
+            if not process.lives() or process.gives_way != gives_way:
+                # The process ended while it was idle, or is of the other kind.
                 process.end()
-                process = _EncoderProcess()
+                process = _EncoderProcess(gives_way)
             self._busy.add(process)
             return process
 
@@ -266,12 +287,21 @@ class Encoders:
             return [process.pid for process in (*self._idle, *self._busy)]
 
 
-class _EncoderProcess:
-    """The broker's end of one process."""
+class _StarvedError(Exception):
+    """A process that gives way gets no processor."""
 
-    def __init__(self) -> None:
+
+class _EncoderProcess:
+    """The broker's end of one process.
+
+    Args:
+        gives_way: all other processes get the processor first.
+    """
+
+    def __init__(self, gives_way: bool) -> None:
+        kind = GIVES_WAY if gives_way else NICE
         try:
-            process, ours = children.start("headgate.broker.engine.read.encoding", environment=children.keeping(MEMORY_BYTES))
+            process, ours = children.start("headgate.broker.engine.read.encoding", kind, environment=children.keeping(MEMORY_BYTES))
         except OSError as error:
             raise RetryError(Reason.OVERLOADED, f"no process to encode history could be begun: {error}") from error
         self._process: Popen[bytes] = process
@@ -279,6 +309,7 @@ class _EncoderProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
         self._socket = ours
         self._memory = Reader()
+        self.gives_way = gives_way
         self._interrupted = False
         self.pid = self._process.pid
 
@@ -300,6 +331,8 @@ class _EncoderProcess:
             socket.send_fds(self._socket, [_REQUEST.pack(is_unit, len(freed), len(description), len(data))], descriptors)
             self._socket.sendall(freed + description)
             self._socket.sendall(data)
+            if self.gives_way:
+                self._wait()
             head, regions, _, _ = socket.recv_fds(self._socket, _ANSWER.size, REGIONS_MAX, socket.MSG_WAITALL)
             if not head:
                 raise ConnectionResetError("the other end was closed")
@@ -316,6 +349,17 @@ class _EncoderProcess:
             logger.error("encoder_ended", pid=self.pid, reason=what)
             raise RetryError(Reason.STORE_UNAVAILABLE, f"a process that encoded history {what}") from error
 
+    def _wait(self) -> None:
+        """Wait for the answer. Raises _StarvedError."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        began_s = now_s = time.monotonic()
+        turns = Turns(self.pid, began_s)
+        while now_s - began_s < SILENCE_S and not poll.poll(STARVED_S * 1000):
+            now_s = time.monotonic()
+            if turns.starves(now_s):
+                raise _StarvedError
+
     def lives(self) -> bool:
         return self._process.poll() is None
 
@@ -326,8 +370,7 @@ class _EncoderProcess:
 
     def kill(self) -> str:
         """Kill the process if it still runs. Returns how it ended. A thread that waits for its answer gets an error."""
-        self._process.kill()
-        return children.how_ended(self._process.wait())
+        return children.kill(self._process)
 
     def end(self) -> None:
         self._socket.close()
@@ -400,15 +443,17 @@ def _group_of(description: bytes, source: memoryview | int, parse: Callable[[byt
 
 
 def main() -> None:
-    """Encode for the broker at the other end of a socket. The argument is the socket's descriptor."""
+    """Encode for the broker at the other end of a socket. Arguments: the socket's descriptor, and GIVES_WAY or NICE."""
     # A terminal and a supervisor signal whole process groups. The broker may still need this process for its last answers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     without_pandas()
-    # Import before `nice`: a reader waits for the first process, possibly while another process uses all of the CPU.
+    # Import first: a reader waits for the first process, possibly while another process uses all of the CPU.
     for name in ("headgate.broker.log.column_encoder", "headgate.broker.log.adopted"):
         import_module(name)
     os.nice(NICENESS)
+    if sys.argv[2] == GIVES_WAY:
+        give_way()
     serve(socket.socket(fileno=int(sys.argv[1])))
 
 

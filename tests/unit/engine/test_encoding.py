@@ -28,6 +28,7 @@ from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import footer_size, read_footer, write_extent_file
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.scheduling import Turns
 
 PATIENCE_S = 60.0
 NICENESS_MAX = 19
@@ -133,6 +134,32 @@ def test_it_gives_way(encoders: Encoders) -> None:
     (pid,) = encoders.pids
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, pid) == min(own + NICENESS, NICENESS_MAX)
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+
+
+def test_one_that_starves_is_replaced_by_one_that_does_not_give_way(encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of(parquet(3000))
+    encoders.encode(group)
+    (pid,) = encoders.pids
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(encoding, "STARVED_S", 0.05)
+    asked: list[float] = []
+
+    def starves(self: Turns, now_s: float) -> bool:
+        asked.append(now_s)
+        return len(asked) > 2  # it waits for something else first
+
+    monkeypatch.setattr(Turns, "starves", starves)
+    assert encoders.encode(group) == encode_here(group)
+    assert len(asked) == 3
+    until(lambda: not alive(pid))
+    (other,) = encoders.pids
+    assert os.sched_getscheduler(other) == os.SCHED_OTHER
+    assert os.getpriority(os.PRIO_PROCESS, other) >= NICENESS
+    monkeypatch.undo()
+    encoders._hurried_until_s = 0.0
+    assert encoders.encode(group) == encode_here(group)
+    assert [os.sched_getscheduler(pid) for pid in encoders.pids] == [os.SCHED_IDLE], "a minute later it gives way again"
 
 
 def test_a_process_that_died_while_it_rested(encoders: Encoders) -> None:
