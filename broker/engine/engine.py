@@ -25,6 +25,7 @@ from headgate.broker.engine.base.topic_tables import Tables
 from headgate.broker.engine.broker_configs import BrokerConfigs
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.partition.leads import Leads
+from headgate.broker.engine.read.disk_cache import DiskCache
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.lane import LaneLogs
@@ -138,6 +139,7 @@ class Engine:
             encoders=encoders,
             pools=pools,
             led=lambda extent: with_recipe(extent, self.manifest, self.fetched.by_id),
+            disk=DiskCache(settings.history_cache_dir, settings.history_cache_dir_bytes) if settings.history_cache_dir else None,
         )
         self.tables = Tables(store)
         self._reader = StoreReader(store, incarnation_id, settings.read_cache_bytes, self.history)

@@ -181,6 +181,15 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
         lambda: engine.sent_to_lanes,
     )
     gauge("headgate_history_cache_bytes", "bytes of encoded row groups in memory", lambda: history.cache.size_bytes)
+    disk = history.disk
+    counter(
+        "headgate_history_disk_hits", "row groups that were read from history_cache_dir", lambda: 0 if disk is None else disk.hits
+    )
+    gauge(
+        "headgate_history_disk_bytes",
+        "bytes of encoded row groups in history_cache_dir",
+        lambda: 0 if disk is None else disk.size_bytes,
+    )
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_memory.held_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.engine.read.disk_cache import DiskCache, Place
 from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
 from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
@@ -44,6 +45,8 @@ their memory."""
 PART_BYTES_MIN = 16 << 20
 """Lower limit, in bytes, for the size of a part. Row groups of our own uploader are smaller, so they are never encoded in parts,
 even with a small cache."""
+UNWRITTEN_MAX = 8
+"""Row groups that wait for the disk cache, whose memory is outside of the cache's bound: about 8 MiB each."""
 PARTS_MAX = 1000
 """Parts of one row group that the reader remembers."""
 BROKEN_MAX = 1000
@@ -80,6 +83,7 @@ class HistoryReader:
         encoders: encode the row groups; closed with the reader. None: threads of this process encode them.
         pools: makes the reader's threads.
         led: the extents with the same recipe as an extent of adopted rows, of all partitions that are read here.
+        disk: keeps encoded row groups for longer than memory has room for them.
     """
 
     def __init__(
@@ -92,12 +96,17 @@ class HistoryReader:
         encoders: Encoders | None = None,
         pools: Pools = Pool,
         led: Led = lambda extent: (),
+        disk: DiskCache | None = None,
     ) -> None:
         self._codec = codec
         self._encoders = encoders
         self._encoder: Encode = encode if encoders is None else encoders.encode
         self._small_work = pools(1, "footers")
         self._encode_work = pools(parallel, "history")
+        self.disk = disk
+        self._disk_work = None if disk is None else pools(1, "history-disk")
+        self._unwritten = 0
+        """Groups that wait for the disk."""
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
         self._files = HistoryFiles(locate, self._run, self._shared)
@@ -219,6 +228,8 @@ class HistoryReader:
             self._encoders.close()
         self._small_work.shutdown()
         self._encode_work.shutdown()
+        if self._disk_work is not None:
+            self._disk_work.shutdown()
 
     # -- bytes
 
@@ -276,13 +287,20 @@ class HistoryReader:
         return task
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: OpenFile) -> EncodedGroup:
+        from_disk = await self._from_disk(key)
         if extent.adopted:
+            if from_disk is not None:
+                self._keep(key, from_disk)
+                return from_disk
             encoded = await self._units.encode(extent, file, key.number, self._keep_unit)
             self._rest_later()
             return encoded
-        async with self._room:
-            encoded = await self._encode_part(extent, file.footer, key)
-        self._rest_later()
+        if from_disk is not None:
+            encoded = from_disk
+        else:
+            async with self._room:
+                encoded = await self._encode_part(extent, file.footer, key)
+            self._rest_later()
         group = file.footer.groups[key.number]
         end_row = group.rows if extent.folded else encoded.end - extent.base_offset - group.first_row
         if key.first_row or end_row < group.rows:
@@ -290,11 +308,12 @@ class HistoryReader:
             if len(known) == PARTS_MAX:
                 known.clear()
             known[key.first_row] = end_row
-        self.encoded_rows += end_row - key.first_row
-        self.encoded_bytes += encoded.size_bytes
         self._growth = encoded.size_bytes / max(group.data_bytes, 1)
-        if not self._closed:
-            self._keep(key, encoded)
+        if from_disk is None:
+            self.encoded_rows += end_row - key.first_row
+            self.encoded_bytes += encoded.size_bytes
+            self._to_disk(key, encoded)
+        self._keep(key, encoded)
         return encoded
 
     def _keep_unit(self, extent: ParquetExtent, file: OpenFile, index: int, encoded: EncodedGroup) -> None:
@@ -302,11 +321,46 @@ class HistoryReader:
         self.encoded_rows += file.footer.groups[index].rows
         self.encoded_bytes += encoded.size_bytes
         key = self._key(extent, file, encoded.bases[0])
-        if not self._closed and key not in self.cache:
+        self._to_disk(key, encoded)
+        if key not in self.cache:
             self._keep(key, encoded)
 
     def _has_unit(self, extent: ParquetExtent, file: OpenFile, index: int) -> bool:
-        return self._key(extent, file, extent.base_offset + file.footer.groups[index].first_row) in self.cache
+        key = self._key(extent, file, extent.base_offset + file.footer.groups[index].first_row)
+        return key in self.cache or (self.disk is not None and key in self.disk)
+
+    async def _from_disk(self, key: _GroupKey) -> EncodedGroup | None:
+        """A row group that was encoded before."""
+        if self.disk is None or (place := self.disk.find(key)) is None:
+            return None
+        async with self._room:
+            batches = await outlast(self._run(partial(self.disk.read, place)))
+        if batches is None:
+            self.disk.damaged(key)
+            return None
+        self.disk.hits += 1
+        return group_of(batches)
+
+    def _to_disk(self, key: _GroupKey, encoded: EncodedGroup) -> None:
+        """Write a row group behind the reader's back. Those that come faster than the disk takes them are not written."""
+        disk, now_s = self.disk, self._now_s()
+        if disk is None or self._closed or self._unwritten == UNWRITTEN_MAX:
+            return
+        if key in disk or not disk.takes(encoded.size_bytes, now_s):
+            return
+
+        def written(done: asyncio.Future[Place]) -> None:
+            self._unwritten -= 1
+            if done.cancelled():
+                return
+            error = done.exception()
+            if isinstance(error, OSError):
+                disk.failed(error, self._now_s())
+            else:
+                disk.keep(key, done.result())
+
+        self._unwritten += 1
+        self._run(partial(disk.write, encoded.batches), self._disk_work).add_done_callback(written)
 
     def _rest_later(self) -> None:
         """End the processes when they have had nothing to do for a time."""
@@ -316,6 +370,8 @@ class HistoryReader:
             self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
 
     def _keep(self, key: _GroupKey, encoded: EncodedGroup) -> None:
+        if self._closed:
+            return
         now_s, dropped = self._now_s(), self.cache.dropped_in_use
         self.cache.put(key, encoded, now_s)
         if self.cache.dropped_in_use > dropped and now_s - self._small_cache_told_s >= SMALL_CACHE_TOLD_S:

@@ -1,0 +1,167 @@
+"""Encoded row groups on the broker's own disk: what one reader of history has paid for serves late ones at the price of a log.
+
+Groups lie one behind the other in a few files, in the order in which they were made; the oldest file goes first. The files have no
+names: they end with the broker, whatever ends it, and nobody else can shorten one under a reader. No promise hangs on them. What
+cannot be written is not kept, and what is not as it was written is encoded again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.logging import get_logger
+
+logger = get_logger("history")
+
+FILES = 16
+"""Files of a full cache. One of them is dropped at a time."""
+FREE_MAX = 4
+"""Pieces of memory that are kept for the next reads, of about 8 MiB each."""
+PAUSE_S = 60.0
+"""Seconds without writes after one that failed."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _File:
+    """A file without a name, which is closed when nobody refers to it."""
+
+    def __init__(self, directory: str) -> None:
+        # Linux makes it without a name; elsewhere it has one for an instant.
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            self.descriptor = os.dup(file.fileno())
+        self.size_bytes = 0
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
+
+
+class Place(NamedTuple):
+    """Where the batches of a group are. `crc`: CRC-32C of all of them."""
+
+    file: _File
+    position: int
+    sizes: tuple[int, ...]
+    crc: int
+
+
+class DiskCache:
+    """Groups under any keys. `read` and `write` block, and run in threads, one `write` at a time; all else is for the loop.
+
+    Args:
+        directory: for the files; made if it does not exist.
+        bytes_max: bytes of all files together.
+
+    Raises:
+        InvalidError(INVALID_CONFIG): no file can be made there.
+    """
+
+    def __init__(self, directory: str, bytes_max: int) -> None:
+        self._directory = directory
+        self._file_bytes = bytes_max // FILES
+        self._places: OrderedDict[Hashable, Place] = OrderedDict()
+        self._files: list[_File] = []
+        self._free: deque[Any] = deque(maxlen=FREE_MAX)
+        self._paused_until_s = 0.0
+        self.hits = 0
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            _File(directory)
+        except OSError as error:
+            raise InvalidError(
+                Reason.INVALID_CONFIG,
+                f"no file can be written to the cache of history: {error.strerror}. history_cache_dir=`{directory}`",
+            ) from error
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self._files)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._places
+
+    def find(self, key: Hashable) -> Place | None:
+        return self._places.get(key)
+
+    def takes(self, size_bytes: int, now_s: float) -> bool:
+        """True if a group of this size can be written now."""
+        return size_bytes <= self._file_bytes and now_s >= self._paused_until_s
+
+    def write(self, batches: Sequence[memoryview]) -> Place:
+        """Write a group. Raises OSError."""
+        size = sum(map(len, batches))
+        if not self._files or self._files[-1].size_bytes + size > self._file_bytes:
+            self._files.append(_File(self._directory))
+        file = self._files[-1]
+        position, crc = file.size_bytes, 0
+        for batch in batches:
+            crc = crc32c(batch, crc)
+            at = 0
+            while at < len(batch):
+                at += os.pwrite(file.descriptor, batch[at:], file.size_bytes + at)
+            file.size_bytes += len(batch)
+        return Place(file, position, tuple(map(len, batches)), crc)
+
+    def keep(self, key: Hashable, place: Place) -> None:
+        """A group was written. Groups of files that are too many are dropped."""
+        self._places[key] = place
+        while len(self._files) > FILES:
+            oldest = self._files.pop(0)
+            # Groups stand in the order of their files.
+            while self._places and next(iter(self._places.values())).file is oldest:
+                self._places.popitem(last=False)
+
+    def failed(self, error: OSError, now_s: float) -> None:
+        """A write failed. Nothing is written for a time. A full disk gets its space back."""
+        self._paused_until_s = now_s + PAUSE_S
+        hint = "its files were dropped; set a lower history_cache_dir_bytes" if error.errno in _FULL else ""
+        logger.warning("history_cache_unwritten", directory=self._directory, error=error.strerror, hint=hint)
+        if error.errno in _FULL:
+            self._places.clear()
+            self._files.clear()
+
+    def read(self, place: Place) -> list[memoryview] | None:
+        """The batches of a group; None if they are not as they were written."""
+        data = self._memory_of(sum(place.sizes))
+        at = 0
+        try:
+            while at < len(data):
+                count = os.preadv(place.file.descriptor, [data[at:]], place.position + at)
+                if not count:
+                    return None
+                at += count
+        except OSError:
+            return None
+        if crc32c(data) != place.crc:
+            return None
+        found, at = [], 0
+        for size in place.sizes:
+            found.append(data[at : at + size].toreadonly())
+            at += size
+        return found
+
+    def _memory_of(self, size_bytes: int) -> memoryview:
+        """Memory of this size. What nobody reads any more is used again: new pages cost as much as what is read into them."""
+        import numpy as np
+
+        try:
+            # In one step: other threads give back.
+            memory = self._free.pop()
+        except IndexError:
+            memory = None
+        if memory is None or not size_bytes <= len(memory) < 2 * size_bytes:
+            memory = np.empty(size_bytes, np.uint8)
+        used = memory[:size_bytes]
+        # All views of it refer to this array.
+        weakref.finalize(used, self._free.append, memory).atexit = False
+        return used.data
+
+    def damaged(self, key: Hashable) -> None:
+        """What was read is not what was written."""
+        self._places.pop(key, None)
+        logger.warning("history_cache_damaged", directory=self._directory, hint="look at the disk; history is encoded again")
