@@ -18,23 +18,25 @@ LANE_IDS = 1_000_000
 """Lane n (from 1) beside broker b has the id n * LANE_IDS + b."""
 LOOK_AHEAD_EXTENTS = 1000
 """Extents that are added up at most. A reader of more files than that is far away in any case."""
+STAY_S = 5.0
+"""A reader that is back within this time, with history still ahead of it, does not stay where it is sent: the lane is gone, or its
+client forgets lanes at once (kafka-python 3.0)."""
 PAUSES_S = (2.0, 10.0, 60.0, 300.0)
-"""Seconds for which the lead serves a reader that asked it again for the same records: after the first time, the second ... A
-client that had not heard of the lane knows it after some hundred ms; 300 s is the time for which Kafka's clients keep a replica."""
-SENT_S_MIN = 5.0
-"""Shortest time, in seconds, between two answers that send a reader away, also if it has gone on meanwhile."""
+"""Seconds for which the lead serves a reader that did not go or did not stay: after the first time, the second ... A client that
+had not heard of the lane knows it after some hundred ms; 300 s is the time for which Kafka's clients keep a replica."""
 PARTITIONS_MAX = 10_000
 """Partitions of one connection that are remembered; beyond it the lead forgets them all and begins anew."""
 
 
 @dataclass(slots=True)
 class _Sent:
-    """The last time that a reader was sent away. `is_due`: it has not asked here since. `ignored`: how often in a row it asked here
-    for the same records again. `again_s`: not before this time it is sent away again."""
+    """The last time that a reader was sent away. `is_due`: it has not asked here since. `failed`: how often in a row it did not go,
+    or did not stay. `again_s`: before this time it is not sent away again."""
 
     offset: int
+    at_s: float
     is_due: bool = True
-    ignored: int = 0
+    failed: int = 0
     again_s: float = 0.0
 
 
@@ -62,18 +64,18 @@ class Guide:
         if sent is None:
             if len(self._sent) >= PARTITIONS_MAX:
                 self._sent.clear()
-            self._sent[partition] = _Sent(offset, again_s=now_s + SENT_S_MIN)
+            self._sent[partition] = _Sent(offset, now_s)
             return True
         if sent.is_due:
             sent.is_due = False
-            if offset == sent.offset:
-                sent.again_s = now_s + PAUSES_S[min(sent.ignored, len(PAUSES_S) - 1)]
-                sent.ignored += 1
+            if offset == sent.offset or now_s - sent.at_s < STAY_S:
+                sent.again_s = now_s + PAUSES_S[min(sent.failed, len(PAUSES_S) - 1)]
+                sent.failed += 1
             else:
-                sent.ignored = 0  # it has been there
+                sent.failed = 0
         if now_s < sent.again_s:
             return False
-        sent.offset, sent.is_due, sent.again_s = offset, True, now_s + SENT_S_MIN
+        sent.offset, sent.at_s, sent.is_due = offset, now_s, True
         return True
 
 

@@ -4,8 +4,8 @@ files that hold them.
 Deviations: fetch sessions (KIP-227) are refused, in the same way as by a Kafka broker without room for them: the session id in
 the response is 0, so that clients send full requests. Replicas do not fetch through this API. There is no diverging epoch (records
 that a consumer has read are never truncated). A preferred replica is a lane (`cluster/lanes.py`). A lane does not compare leader
-epochs: the records of its files are the same under every lead. What it cannot serve is NOT_LEADER_OR_FOLLOWER, after which all
-clients go on at the lead, from where they are.
+epochs: the records of its files are the same under every lead. For what it cannot serve it
+names the lead as the preferred replica: after an error some clients would stay, or begin anew (`README.md`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def collect(
     failed = False
     cold: list[Cold] = []
     if engine.lane is not None:
-        return total, *_collect_at_lane(engine.lane, request, portion)
+        return total, *_collect_at_lane(engine, engine.lane, request, portion)
     for _, _, _, partitions, _ in portion:
         for wanted in partitions:
             log = wanted.log
@@ -122,8 +122,8 @@ def collect(
     return total, failed, cold
 
 
-def _collect_at_lane(lane: LaneLogs, request: FetchRequest, portion: Portion) -> tuple[bool, list[Cold]]:
-    """(whether a partition has an error, partitions with records in files), on a lane, which has no others."""
+def _collect_at_lane(engine: Engine, lane: LaneLogs, request: FetchRequest, portion: Portion) -> tuple[bool, list[Cold]]:
+    """(whether a partition has an error or goes to its lead, partitions with records in files), on a lane, which has no others."""
     failed = False
     cold: list[Cold] = []
     for wanted in wanted_of(portion):
@@ -133,8 +133,15 @@ def _collect_at_lane(lane: LaneLogs, request: FetchRequest, portion: Portion) ->
         if place is not None:
             cold.append((wanted, place))
             continue
-        wanted.code = NOT_LEADER_OR_FOLLOWER if log is not None and log.closed is None else _gone(wanted, request.version)
         failed = True
+        if log is None or log.closed is not None:
+            wanted.code = _gone(wanted, request.version)
+            continue
+        lead = engine.lead(log.topic.id, log.number)
+        if lead is None or request.version < wire.RACKS:
+            wanted.code = NOT_LEADER_OR_FOLLOWER
+        else:
+            wanted.preferred = lead[0].broker_id
     return failed, cold
 
 

@@ -1,0 +1,120 @@
+"""Replays through a lane, while the lane and the leads are killed.
+
+Runs: two brokers and a lane over one directory, and a topic with history and live records behind it. In each round consumers of
+librdkafka and kafka-python read it from the beginning, while the lane or a broker is killed or stopped at a random moment.
+Compared: what each consumer got with the topic. A mismatch means that a hand-over to a lane, or back, skips, repeats or reorders
+records, or that a consumer lost its place. Neither client may reset its offset.
+
+HEADGATE_LANES_ROUNDS sets the number of rounds, HEADGATE_LANES_SEED replays a run's choices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from headgate.broker.client import Admin, GateAdmin
+from tests.conftest import BrokerFactory
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.cluster import Brokers, eventually
+from tests.support.history import Log, check_reader
+from tests.support.history_files import expected, upload
+from tests.support.places import ConfluentPlaced, PlacedReader, PythonPlaced
+from tests.support.records import Record
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
+
+SEED = int(os.environ.get("HEADGATE_LANES_SEED", time.time_ns() % 1_000_000))
+ROUNDS = int(os.environ.get("HEADGATE_LANES_ROUNDS", "2"))
+PARTITIONS, ROWS, LIVE = 3, 8000, 100
+LANE_ID = 1001
+SETTINGS = {"HEADGATE_HISTORY_LANE_BYTES": "100KiB", "HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "2000"}
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    with urlopen(f"http://{HOST}:{broker.http_port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+async def fill(brokers: Brokers) -> Log:
+    """A topic with history, and live records behind it."""
+    async with Admin(f"{HOST}:{brokers.all[0].grpc_port}") as admin, GateAdmin(f"{HOST}:{brokers.all[0].grpc_port}") as gates:
+        await admin.create_topic("t", PARTITIONS)
+        gate = await gates.open("t", [ROWS] * PARTITIONS, gate_id="history")
+        await gates.fill("t", "history", await asyncio.to_thread(upload, gate, files=3))
+    live = [Record(partition=number, key=None, value=b"live-%d" % at) for at in range(LIVE) for number in range(PARTITIONS)]
+    await asyncio.to_thread(CLIENTS["confluent"].produce, brokers.bootstrap, "t", live, codec="none", idempotent=True)
+    return {number: rows + [(ROWS + at, b"live-%d" % at) for at in range(LIVE)] for number, rows in expected(gate).items()}
+
+
+def hurt(brokers: Brokers, lane: BrokerProcess, draw: random.Random) -> str:
+    """Kill or stop the lane or a broker; afterwards all run."""
+    time.sleep(draw.uniform(0.0, 0.8))
+    how, victim = draw.choice([("kill", lane), ("stop", lane), ("kill", draw.choice(brokers.all)), ("end", lane)])
+    if how == "stop":
+        victim.signal(signal.SIGSTOP)
+        time.sleep(draw.uniform(0.5, 4.0))
+        victim.signal(signal.SIGCONT)
+    elif how == "kill":
+        victim.kill()
+    else:
+        victim.terminate(60)
+    time.sleep(draw.uniform(0.0, 1.0))
+    brokers.revive()
+    if not lane.running:
+        lane.spawn()
+    for one in (*brokers.all, lane):
+        one.wait_serving(60)
+    return f"{how} {'lane' if victim is lane else 'broker'}"
+
+
+def judge(readers: list[PlacedReader], log: Log) -> list[str]:
+    total = sum(len(rows) for rows in log.values())
+    for one in readers:
+        read = f"{type(one).__name__} reads all {total} records"
+        eventually(lambda one=one: one.check() or one.count >= total, read)
+        one.stop()
+        one.join(60)
+    return [line for one in readers for line in check_reader(type(one).__name__, one.seen, log)]
+
+
+@pytest.mark.timeout(900)
+async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]) -> None:
+    draw = random.Random(SEED)
+    report(f"replays through kills: HEADGATE_LANES_SEED={SEED}")
+    brokers = Brokers(make_broker, tmp_path / "store", env=SETTINGS, count=2)
+    await asyncio.to_thread(brokers.start)
+    log = await fill(brokers)
+    lane = make_broker(tmp_path / "store", env=SETTINGS, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
+    lane.spawn()
+    lane.wait_serving(60)
+    brokers.may_end = lambda broker: True
+
+    def read(*kinds: type[PlacedReader]) -> list[PlacedReader]:
+        readers = [kind(brokers.bootstrap, "t", PARTITIONS, "earliest") for kind in kinds]
+        for one in readers:
+            one.start()
+        return readers
+
+    # Without faults all history comes from the lane, and each partition is sent there once.
+    assert not await asyncio.to_thread(judge, read(ConfluentPlaced), log)
+    served = metric(lane, "headgate_history_out_bytes_total")
+    assert served >= sum(len(value) for rows in log.values() for _, value in rows[:ROWS])
+    assert sum(metric(one, "headgate_history_out_bytes_total") for one in brokers.all) == 0
+    assert sum(metric(one, "headgate_lane_sent_readers_total") for one in brokers.all) == PARTITIONS
+    wrong: list[str] = []
+    for number in range(ROUNDS):
+        readers = read(ConfluentPlaced, PythonPlaced)
+        did = await asyncio.to_thread(hurt, brokers, lane, draw)
+        wrong += [f"round {number}, {did}: {line}" for line in await asyncio.to_thread(judge, readers, log)]
+    assert not wrong, wrong
