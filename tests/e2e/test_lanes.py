@@ -16,6 +16,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -23,7 +24,7 @@ import pytest
 
 from headgate.broker.client import Admin, GateAdmin
 from tests.conftest import BrokerFactory
-from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.broker_process import HOST, BrokerDied, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.cluster import Brokers, eventually
 from tests.support.history import Log, check_reader
@@ -57,6 +58,15 @@ async def fill(brokers: Brokers) -> Log:
     return {number: rows + [(ROWS + at, b"live-%d" % at) for at in range(LIVE)] for number, rows in expected(gate).items()}
 
 
+def serve(one: BrokerProcess) -> None:
+    """Wait until a process serves. One that was replaced while it was stopped, or ended, is started again."""
+    while True:
+        if not one.running:
+            one.spawn()
+        with suppress(BrokerDied):
+            return one.wait_serving(60)
+
+
 def hurt(brokers: Brokers, lane: BrokerProcess, draw: random.Random) -> str:
     """Kill or stop the lane or a broker; afterwards all run."""
     time.sleep(draw.uniform(0.0, 0.8))
@@ -70,11 +80,8 @@ def hurt(brokers: Brokers, lane: BrokerProcess, draw: random.Random) -> str:
     else:
         victim.terminate(60)
     time.sleep(draw.uniform(0.0, 1.0))
-    brokers.revive()
-    if not lane.running:
-        lane.spawn()
     for one in (*brokers.all, lane):
-        one.wait_serving(60)
+        serve(one)
     return f"{how} {'lane' if victim is lane else 'broker'}"
 
 
@@ -98,7 +105,6 @@ async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path,
     lane = make_broker(tmp_path / "store", env=SETTINGS, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
     lane.spawn()
     lane.wait_serving(60)
-    brokers.may_end = lambda broker: True
 
     def read(*kinds: type[PlacedReader]) -> list[PlacedReader]:
         readers = [kind(brokers.bootstrap, "t", PARTITIONS, "earliest") for kind in kinds]

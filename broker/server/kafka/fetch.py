@@ -137,12 +137,18 @@ def _collect_at_lane(engine: Engine, lane: LaneLogs, request: FetchRequest, port
         if log is None or log.closed is not None:
             wanted.code = _gone(wanted, request.version)
             continue
-        lead = engine.lead(log.topic.id, log.number)
-        if lead is None or request.version < wire.RACKS:
-            wanted.code = NOT_LEADER_OR_FOLLOWER
-        else:
-            wanted.preferred = lead[0].broker_id
+        _to_lead(engine, wanted)
     return failed, cold
+
+
+def _to_lead(engine: Engine, wanted: Wanted) -> None:
+    """Send a reader back from a lane to the partition's lead."""
+    log = wanted.log
+    lead = None if log is None else engine.lead(log.topic.id, log.number)
+    if lead is None:
+        wanted.code = NOT_LEADER_OR_FOLLOWER
+    else:
+        wanted.preferred = lead[0].broker_id
 
 
 def send_away(engine: Engine, request: FetchRequest, cold: list[Cold], guide: lanes.Guide) -> list[Cold]:
@@ -199,8 +205,11 @@ async def collect_cold(
         answers = await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]]
         for (wanted, _, reached), answer in zip(group, answers, strict=True):
             if isinstance(answer, HeadgateError):
-                wanted.code = _code(answer)
                 failed = True
+                if engine.lane is not None:
+                    _to_lead(engine, wanted)  # the lead may reach the store, or else tells the error
+                else:
+                    wanted.code = _code(answer)
                 continue
             if committed and wanted.log is not None:
                 answer = stable(wanted.log, answer)
@@ -321,6 +330,8 @@ def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict
     for key, _, _, partitions, _ in portion:
         for wanted in partitions:
             log = wanted.log
+            if wanted.preferred != wire.NO_REPLICA and version < wire.RACKS:
+                wanted.code = NOT_LEADER_OR_FOLLOWER  # this client asked a lane without having been sent there
             if log is not None and not wanted.code:
                 if wanted.bytes:
                     log.traffic.fetched(wanted.bytes)

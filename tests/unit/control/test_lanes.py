@@ -204,6 +204,15 @@ async def test_a_lane_that_hears_no_leader_sends_readers_back(make_world: MakeWo
     assert await ask(lane.engine, 0) == BACK
 
 
+async def test_a_lane_that_cannot_read_sends_readers_back(make_world: MakeWorld) -> None:
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    await flood(world, "g", [3])
+    await followed(world, lane)
+    lane.store.kill()
+    assert await ask(lane.engine, 0) == BACK
+
+
 async def test_a_lane_that_was_lost_is_replaced(make_world: MakeWorld) -> None:
     world, lane = await with_lane(make_world)
     await create(world, "t", 1)

@@ -23,7 +23,7 @@ class Engine:
     """Answers a read with as many batches as fit, one at least. `rounds`: the room of the reads that began at the same time."""
 
     def __init__(self) -> None:
-        self.history_out_bytes = 0
+        self.history_out_bytes, self.lane = 0, None
         self.rounds: list[list[int]] = []
         self.damaged: set[Any] = set()
         self._under_way = 0
