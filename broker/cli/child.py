@@ -18,12 +18,12 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TextIO
 
-from headgate.broker.runtime.children import SUPERVISED
+from headgate.broker.runtime.children import KAFKA_SOCKETS, SUPERVISED
 from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.listeners import shifted
 from headgate.broker.runtime.modules import found_by
-from headgate.broker.server.main import DESIRED, KAFKA_SOCKET
+from headgate.broker.server.main import DESIRED
 from headgate.broker.server.net import ports
 from headgate.broker.store.open import PRIVATE_URLS
 
@@ -207,7 +207,7 @@ class Child:
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
         environment[SUPERVISED] = "1"
-        environment[KAFKA_SOCKET] = str(kafka.fileno())
+        environment[KAFKA_SOCKETS] = str(kafka.fileno())
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "headgate.broker.cli.main", "broker", *settings.arguments(),
             stdin=PIPE, stdout=PIPE, stderr=PIPE, env=found_by(environment), start_new_session=True, limit=LINE_BYTES_MAX,

@@ -92,6 +92,16 @@ def state(member: Member, segments: int, leader_broker_id: int) -> str:
     return word if member.follower_broker_id is None else f"{word}, copied to broker {member.follower_broker_id}"
 
 
+def lane_lines(view: ClusterView) -> list[str]:
+    """A line for each lane."""
+    return [
+        f"lane {one.broker_id} serves history at {one.host}:{one.kafka_port}: cpu {one.cpu_share:.0%}, "
+        f"{output.size(one.memory_bytes)}, {output.plural(one.connections, 'connection')}"
+        + (f"; {one.trouble}" if one.trouble else "")
+        for one in view.lanes
+    ]
+
+
 def starvation(view: ClusterView) -> str:
     """The warning about machines that give brokers too little processor time; empty without such a machine."""
     starved = [member for member in view.members if member.starved]

@@ -13,6 +13,7 @@ from headgate.broker.cli.cluster_tables import (
     SEGMENT_NUMERIC,
     decision_rows,
     headline,
+    lane_lines,
     look,
     segment_rows,
     starvation,
@@ -65,6 +66,8 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
         output.print_line(f"no leader answers: {trouble}")
     if found is not None:
         output.print_line(headline(found))
+        for line in lane_lines(found.view):
+            output.print_line(line)
         if starved := starvation(found.view):
             output.print_line(starved)
         for line in throttled_lines(found.view.quotas):

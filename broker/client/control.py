@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,7 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The leader's view. Members by id, segments by topic and partition, decisions newest first."""
+    """The leader's view. Members and lanes by id, segments by topic and partition, decisions newest first."""
 
     leader_broker_id: int
     version: int
@@ -123,6 +123,8 @@ class ClusterView:
     segments: tuple[Segment, ...]
     decisions: tuple[Decision, ...]
     quotas: tuple[QuotaUse, ...] = ()
+    lanes: tuple[Member, ...] = ()
+    """Processes that serve history, and are no brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,8 @@ class Control(ClusterClient):
         return ClusterView(
             leader_broker_id=response.leader_broker_id,
             version=response.version,
-            members=tuple(sorted((_member(row) for row in response.members), key=lambda one: one.broker_id)),
+            members=_members(row for row in response.members if not row.member.role),
+            lanes=_members(row for row in response.members if row.member.role),
             segments=tuple(sorted((_segment(row) for row in response.segments), key=lambda one: (one.topic, one.first_partition))),
             decisions=tuple(_decision(row) for row in response.decisions),
             quotas=tuple(_quota_use(row) for row in response.quotas),
@@ -351,6 +354,10 @@ class Control(ClusterClient):
             CAPACITY["GetDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest(), retry=True
         )
         return DesiredBrokers(brokers=response.brokers, reasons=tuple(response.reasons), live_brokers=response.live_brokers)
+
+
+def _members(rows: Iterable[control_pb2.MemberState]) -> tuple[Member, ...]:
+    return tuple(sorted(map(_member, rows), key=lambda one: one.broker_id))
 
 
 def _member(row: control_pb2.MemberState) -> Member:

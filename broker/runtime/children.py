@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 SUPERVISED = "HEADGATE_SUPERVISED"
 """Name of an environment variable. If it is set, the broker ends when its standard input ends. Its supervisor holds the other
 end, so the brokers of a killed supervisor end too. Such a broker also writes a line to its standard output every second while its
-event loop turns (`beat`)."""
+event loop turns (`server/main.py`, `beat`)."""
+KAFKA_SOCKETS = "HEADGATE_KAFKA_SOCKET"
+"""Name of an environment variable, set by a supervisor that listens for the broker: descriptors of the listening sockets of the
+first Kafka ports, separated by commas."""
 
 
 KILLED_S = 2.0

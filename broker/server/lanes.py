@@ -1,8 +1,9 @@
 """Lanes as processes: a broker starts those beside it, and a lane does its own upkeep.
 
 A lane beside a broker runs the same program with `role=lane`, on free ports, as a nice process. It is started when a reader of
-history should go to a lane and this broker has none. It holds the read end of a pipe and ends when that closes, so it ends with its
-broker, also with one that was killed. It ends by itself when it was not read for `history_lane_idle_ms`.
+history should go to a lane and this broker has none, and when a client connects to the address that it had. It holds the read end
+of a pipe and ends when that closes, so it ends with its broker, also with one that was killed. It ends by itself when it was not
+read for `history_lane_idle_ms`.
 """
 
 from __future__ import annotations
@@ -10,32 +11,39 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headgate.broker.cluster.lanes import lane_id
 from headgate.broker.cluster.objects import LANE
 from headgate.broker.control.stream import Connect
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.read.lane import LaneLogs
-from headgate.broker.runtime.children import SUPERVISED, how_ended
+from headgate.broker.runtime.children import KAFKA_SOCKETS, SUPERVISED, how_ended
 from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.broker.runtime.listeners import on_free_ports
+from headgate.broker.runtime.listeners import listeners, on_free_ports
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.modules import found_by
 from headgate.broker.runtime.tasks import watch
 from headgate.broker.server.grpc.bounds import find_bounds
 from headgate.broker.server.grpc.peers import Peers
+from headgate.broker.server.net import ports
 from headgate.broker.store.open import PRIVATE_URLS
 
 logger = get_logger("lanes")
 
-FAILED_PAUSE_S = 30.0
-"""Pause, in seconds, before a lane that ended with an error is started again."""
+SOON_S = 10.0
+"""A lane that ends with an error within this time, in seconds, twice in a row, would probably do so again."""
+REST_S = 30.0
+"""Pause, in seconds, before such a lane may be started again."""
 END_S = 5.0
 """Time, in seconds, that lanes get to end in order. Then they are killed, which loses nothing."""
+LEAVE_S = 2.0
+"""Time, in seconds, in which a lane that was told to end sends its readers back: their clients ask again within it, unless they are
+busy with what they have got."""
 UPKEEP_S = 1.0
 """Pause, in seconds, between two works of a lane's upkeep. It bounds the age of the ends of partitions that its clients see."""
 
@@ -61,54 +69,100 @@ def settings_of(settings: Settings, number: int, cluster_id: str) -> Settings:
 
 
 class LaneKeeper:
-    """The lanes beside one broker. Lives on the loop."""
+    """The lanes beside one broker. Lives on the loop.
+
+    It listens for its lanes as long as the broker lives. Some clients stay with the address of a lane that has left, franz-go for
+    half an hour: when one connects, the lane is started again, and serves it or names the lead.
+    """
 
     def __init__(self, settings: Settings, cluster_id: str, fail: Callable[[HeadgateError], None]) -> None:
         self._settings = settings
         self._cluster_id = cluster_id
         self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._sockets: dict[int, list[socket.socket]] = {}
+        """The listening sockets of each lane that has ever run, by its number."""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, Process] = {}
-        self._not_before_s: dict[int, float] = {}
+        self._soon: dict[int, int] = {}
+        """How often in a row a lane ended with an error soon after its start."""
+        self._rests: dict[int, asyncio.TimerHandle] = {}
+        """Lanes that would probably fail again, until they may start."""
+        self._closing = False
 
     def want(self) -> None:
         """Start the lanes that do not run."""
-        now_s = asyncio.get_running_loop().time()
         # A store in memory is its broker's own.
-        count = 0 if self._settings.store in PRIVATE_URLS else self._settings.history_lanes
-        for number in range(count):
-            if number not in self._running and now_s >= self._not_before_s.get(number, 0.0):
-                task = self._running[number] = asyncio.create_task(self._run(number), name=f"lane-{number}")
-                watch(task, "lane", self._fail)
+        for number in range(0 if self._settings.store in PRIVATE_URLS else self._settings.history_lanes):
+            self._start(number)
 
-    async def _run(self, number: int) -> None:
-        """Run one lane until it ends."""
+    def _start(self, number: int) -> None:
+        if number in self._running or number in self._rests or self._closing:
+            return
         settings = settings_of(self._settings, number, self._cluster_id)
+        try:
+            kept = self._sockets.get(number) or [ports.listen(one.host, 0, "kafka_port") for one in listeners(settings)]
+        except HeadgateError as error:
+            self._rest(number, error.message)
+            return
+        self._sockets[number] = kept
+        for one in kept:
+            self._loop.remove_reader(one)
+            ports.listen_again(one)
+        task = self._running[number] = asyncio.create_task(self._run(number, settings, kept), name=f"lane-{number}")
+        watch(task, "lane", self._fail)
+
+    async def _run(self, number: int, settings: Settings, kept: Sequence[socket.socket]) -> None:
+        """Run one lane until it ends."""
+        began_s = self._loop.time()
+        descriptors = [one.fileno() for one in kept]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
-        environment[SUPERVISED] = "1"
+        environment |= {SUPERVISED: "1", KAFKA_SOCKETS: ",".join(map(str, descriptors))}
         reason = ""
         try:
             process = self._processes[number] = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "headgate.broker.cli.main", "broker", *settings.arguments(),
-                stdin=PIPE, stdout=DEVNULL, env=found_by(environment),
+                stdin=PIPE, stdout=DEVNULL, env=found_by(environment), pass_fds=descriptors,
             )  # fmt: skip
             logger.info("lane_started", lane=settings.broker_id, pid=process.pid)
-            code = await process.wait()
-            if code:
+            if code := await process.wait():
                 reason = how_ended(code)
-            else:
-                logger.info("lane_ended", lane=settings.broker_id)
         except OSError as error:
             reason = f"it cannot be started: {error.strerror or error}"
         finally:
             self._processes.pop(number, None)
             del self._running[number]
         if reason:
-            self._not_before_s[number] = asyncio.get_running_loop().time() + FAILED_PAUSE_S
-            logger.warning("lane_failed", lane=settings.broker_id, reason=reason, effect="this broker serves history itself")
+            logger.warning("lane_failed", lane=settings.broker_id, reason=reason)
+        else:
+            logger.info("lane_ended", lane=settings.broker_id)
+        soon = bool(reason) and self._loop.time() - began_s < SOON_S
+        self._soon[number] = self._soon.get(number, 0) + 1 if soon else 0
+        if self._soon[number] > 1:
+            self._rest(number, reason)
+        else:
+            self._await_clients(number)
+
+    def _rest(self, number: int, reason: str) -> None:
+        logger.warning("lane_rests", number=number, seconds=REST_S, reason=reason, effect="this broker serves history itself")
+        self._rests[number] = self._loop.call_later(REST_S, self._rested, number)
+
+    def _rested(self, number: int) -> None:
+        del self._rests[number]
+        self._await_clients(number)
+
+    def _await_clients(self, number: int) -> None:
+        """Start a lane when a client connects to its address."""
+        if not self._closing:
+            for one in self._sockets.get(number, ()):
+                ports.listen_again(one)  # an ending lane refuses connections for all that hold its sockets
+                self._loop.add_reader(one, self._start, number)
 
     async def close(self) -> None:
         """End the lanes."""
+        self._closing = True
+        for rest in self._rests.values():
+            rest.cancel()
         running = list(self._running.values())
         for process in self._processes.values():
             if process.stdin is not None:
@@ -119,6 +173,9 @@ class LaneKeeper:
             process.kill()
         if running:
             await asyncio.wait(running, timeout=END_S)
+        for one in (one for kept in self._sockets.values() for one in kept):
+            self._loop.remove_reader(one)
+            one.close()
 
 
 class LaneUpkeep:
@@ -153,7 +210,10 @@ class LaneUpkeep:
             await asyncio.sleep(UPKEEP_S)
 
     async def close(self) -> None:
-        """Stop the work."""
+        """Stop the work, and send the readers back. Those of a lane beside a broker find it at the same address again."""
+        self._lane.is_leaving = True
+        if self._idle is None:
+            await asyncio.sleep(LEAVE_S)
         self._task.cancel()
         await asyncio.wait((self._task,))
         await self._peers.close()

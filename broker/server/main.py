@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime import descriptors, secret_files
-from headgate.broker.runtime.children import SUPERVISED
+from headgate.broker.runtime.children import KAFKA_SOCKETS, SUPERVISED
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.listeners import listeners
@@ -50,9 +50,6 @@ Python's 5 ms would be longer than the write itself. With a much shorter time, s
 WORK_THREADS = 4
 """Threads for calls that wait or compute beside the loop: imports, foreign files, the verification of references."""
 
-KAFKA_SOCKET = "HEADGATE_KAFKA_SOCKET"
-"""Name of an environment variable, set by a supervisor that listens for the broker: descriptor of the Kafka port's listening
-socket."""
 BEAT_S = 1.0
 """Pause between two lines to a supervisor."""
 BEAT_TEXT_MAX = 300
@@ -73,9 +70,10 @@ def run(settings: Settings) -> int:
     try:
         descriptors.allow(settings.connections_max)
         secret_files.leave_no_core()
-        kept = os.environ.get(KAFKA_SOCKET)
-        kafka = [ports.adopt(int(kept)) if kept else ports.listen(settings.host, settings.kafka_port, "kafka_port")]
-        kafka += [ports.listen(listener.host, listener.port, "kafka_listeners") for listener in listeners(settings)[1:]]
+        kept = os.environ.get(KAFKA_SOCKETS, "")
+        kafka = [ports.adopt(int(descriptor)) for descriptor in kept.split(",") if descriptor]
+        for listener in listeners(settings)[len(kafka) :]:
+            kafka.append(ports.listen(listener.host, listener.port, "kafka_listeners" if kafka else "kafka_port"))
         ports.check_free(settings.host, settings.grpc_port, "grpc_port")
         if settings.tls_certificate:
             ports.check_free(settings.host, settings.grpc_mtls_port, "grpc_mtls_port")

@@ -5,6 +5,8 @@ librdkafka and kafka-python read it from the beginning, while the lane or a brok
 Compared: what each consumer got with the topic. A mismatch means that a hand-over to a lane, or back, skips, repeats or reorders
 records, or that a consumer lost its place. Neither client may reset its offset.
 
+Also run: a broker that starts its lane itself. Compared: that it is there when it is needed, and gone with its broker.
+
 HEADGATE_LANES_ROUNDS sets the number of rounds, HEADGATE_LANES_SEED replays a run's choices.
 """
 
@@ -14,6 +16,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +26,7 @@ from urllib.request import urlopen
 import pytest
 
 from headgate.broker.client import Admin, GateAdmin
+from headgate.broker.client.control import Control
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerDied, BrokerProcess
 from tests.support.clients.all import CLIENTS
@@ -124,3 +128,40 @@ async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path,
         did = await asyncio.to_thread(hurt, brokers, lane, draw)
         wrong += [f"round {number}, {did}: {line}" for line in await asyncio.to_thread(judge, readers, log)]
     assert not wrong, wrong
+
+
+def lane_pid(broker: BrokerProcess) -> int:
+    """The process of the broker's lane; 0: it has none."""
+    children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text() for pid in children if Path(f"/proc/{pid}").exists()}
+    return next((pid for pid, command in commands.items() if "--role=lane" in command), 0)
+
+
+@pytest.mark.timeout(300)
+async def test_a_lane_beside_its_broker(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    brokers = Brokers(make_broker, tmp_path / "store", env={**SETTINGS, "HEADGATE_HISTORY_LANES": "1"}, count=1)
+    (broker,) = brokers.all
+    await asyncio.to_thread(brokers.start)
+    log = await fill(brokers)
+    assert not lane_pid(broker), "nobody has read history"
+
+    def read_until_a_lane_serves() -> None:
+        sent = 0.0
+        while not sent:
+            reader = ConfluentPlaced(broker.bootstrap, "t", PARTITIONS, "earliest")
+            reader.start()
+            assert not judge([reader], log)
+            sent = metric(broker, "headgate_lane_sent_readers_total")
+
+    await asyncio.to_thread(read_until_a_lane_serves)
+    async with Control(f"{HOST}:{broker.grpc_port}") as control:
+        view = await control.describe()
+    assert [one.broker_id for one in view.members] == [1] and [one.broker_id for one in view.lanes] == [1_000_001]
+    first = lane_pid(broker)
+    os.kill(first, signal.SIGKILL)
+    with socket.create_connection((view.lanes[0].host, view.lanes[0].kafka_port), 60):  # of a client that knows no other way
+        eventually(lambda: lane_pid(broker) not in (0, first), "another lane runs at the same address")
+    second = lane_pid(broker)
+    eventually(lambda: metric(broker, "headgate_cluster_lanes") == 1, "it has joined")
+    broker.kill()
+    eventually(lambda: not Path(f"/proc/{second}").exists(), "it ends with its broker")

@@ -45,12 +45,14 @@ class LaneLogs(Leads):
         """(high watermark, last stable offset) by topic and partition, as the lead told them last. Only clients are shown them."""
         self.asked: dict[str, None] = {}
         """Topics with a read since their ends were last asked for."""
+        self.is_leaving = False
+        """True while the lane ends: it sends all its readers back."""
         self.fetches = 0
         """Reads of partitions so far."""
 
     def place(self, log: PartitionLog, offset: int) -> Reach | None:
         """The place in a file at which a read from `offset` begins. None: the reader must go back to the partition's lead."""
-        if offset < log.log_start or self._silent_s() > STALE_S:
+        if self.is_leaving or offset < log.log_start or self._silent_s() > STALE_S:
             return None
         reached = begin, _, in_file = reach(log, offset)
         if in_file is None:

@@ -348,7 +348,7 @@ class ControlService:
         leader, engine = self._leader(), self._participant.engine
         now_s = leader.clock.monotonic()
         response = control_pb2.DescribeResponse(leader_broker_id=engine.broker_id, version=leader.journal.version)
-        loads = {load.incarnation_id: load for load in leader.term.loads()}
+        loads = {load.incarnation_id: load for load in (*leader.term.loads(), *leader.term.lane_loads())}
         followers = leader.manifest.followers
         for key, incarnation in leader.manifest.incarnations.items():
             if not incarnation.sealed:

@@ -74,7 +74,7 @@ class LeaderViews:
 
     async def _brokers(self, leader: Leader, turn: Turn) -> list[model.Broker]:
         counts, _ = await led(leader.manifest, turn)
-        loads = {load.incarnation_id: load for load in leader.term.loads()}
+        loads = {load.incarnation_id: load for load in (*leader.term.loads(), *leader.term.lane_loads())}
         live = sorted(
             (incarnation for incarnation in leader.manifest.incarnations.values() if not incarnation.sealed),
             key=lambda one: one.broker_id,
@@ -97,7 +97,9 @@ class LeaderViews:
             bytes_out += segment.bytes_out_per_s
         follower = leader.manifest.followers.get(broker.id)
         copied = None if follower is None else leader.manifest.incarnations.get(follower.incarnation_id)
-        plain = plain_broker(broker, counts, leader.clock.now_ms(), leads_cluster=mine, state=_state(trouble, load, counts, late_s))
+        state = _state(trouble, load, counts, late_s)
+        state = "lane" if broker.is_lane and state == "serves" else state
+        plain = plain_broker(broker, counts, leader.clock.now_ms(), leads_cluster=mine, state=state)
         plain = replace(plain, late_s=round(late_s, 3), copied_to=None if copied is None else copied.broker_id)
         if load is None:
             return plain

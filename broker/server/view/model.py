@@ -25,8 +25,8 @@ GROUPS_MAX = 100
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True):
-    """One live broker. `state`: serves, drains, drained, starved, silent, or the reason why it cannot store records. `copied_to`:
-    the broker that holds copies of its acked records."""
+    """One live broker. `state`: serves, lane (it serves history), drains, drained, starved, silent, or the reason why it cannot
+    store records. `copied_to`: the broker that holds copies of its acked records."""
 
     id: int
     host: str
