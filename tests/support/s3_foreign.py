@@ -1,6 +1,7 @@
-"""S3 servers beside moto: MinIO, and the RADOS gateway of Ceph. Tests use one of them if HEADGATE_TEST_S3 names it.
+"""S3 servers beside moto: MinIO, rclone's, and the RADOS gateway of Ceph. Tests use one of them if HEADGATE_TEST_S3 names it.
 
-MinIO: `go install github.com/minio/minio@latest`; it is found in PATH and in Go's own directory of programs.
+MinIO, rclone: `go install github.com/minio/minio@latest`, `github.com/rclone/rclone@latest`; they are found in PATH and in Go's own
+directory of programs. rclone's server has no conditional writes: it serves sources, and no store.
 RADOS gateway: `apt-get install radosgw ceph-mon ceph-osd` on Debian; one monitor and one OSD, which keeps everything in memory.
 """
 
@@ -18,6 +19,7 @@ from tests.support.ports import free_port
 from tests.support.s3_server import ENVIRONMENT, HOST, START_DEADLINE_S, S3Server
 
 ACCESS_KEY, SECRET_KEY = ENVIRONMENT["AWS_ACCESS_KEY_ID"], ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
+GO_MODULES = {"minio": "github.com/minio/minio", "rclone": "github.com/rclone/rclone"}
 CEPH_PROGRAMS = ("ceph", "ceph-authtool", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 OSD_BYTES = 4 << 30
 CEPH_CONF = """\
@@ -51,7 +53,7 @@ class MinioServer(S3Server):
     ready_path = "/minio/health/live"
 
     def start(self) -> None:
-        program = _minio()
+        program = _of_go("minio")
         assert program is not None
         data = self.directory / "data"
         addresses = ("--address", f"{HOST}:{self.port}", "--console-address", f"{HOST}:{free_port(HOST)}")
@@ -59,6 +61,16 @@ class MinioServer(S3Server):
         secret = f"tests:{base64.b64encode(bytes(32)).decode()}"
         keys = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY, "MINIO_KMS_SECRET_KEY": secret}
         self.spawn([program, "server", "--quiet", *addresses, str(data)], keys)
+
+
+class RcloneServer(S3Server):
+    def start(self) -> None:
+        program = _of_go("rclone")
+        assert program is not None
+        data = self.directory / "data"
+        data.mkdir()
+        address, keys = f"{HOST}:{self.port}", f"{ACCESS_KEY},{SECRET_KEY}"
+        self.spawn([program, "serve", "s3", "--addr", address, "--auth-key", keys, "--vfs-cache-mode", "off", str(data)])
 
 
 class RadosGateway(S3Server):
@@ -89,18 +101,18 @@ class RadosGateway(S3Server):
         assert done.returncode == 0, f"{' '.join(command)} failed. exit=`{done.returncode}`\n{done.stderr[-2000:]}{self.output()}"
 
 
-SERVERS: Mapping[str, Callable[[], S3Server]] = {"minio": MinioServer, "radosgw": RadosGateway}
+SERVERS: Mapping[str, Callable[[], S3Server]] = {"minio": MinioServer, "radosgw": RadosGateway, "rclone": RcloneServer}
 
 
 def missing(name: str) -> str | None:
     """The reason why a server cannot run here; None: it can."""
-    if name == "minio":
-        return None if _minio() else "minio is not installed: go install github.com/minio/minio@latest"
+    if name in GO_MODULES:
+        return None if _of_go(name) else f"{name} is not installed: go install {GO_MODULES[name]}@latest"
     if absent := [program for program in CEPH_PROGRAMS if shutil.which(program) is None]:
         return f"{absent[0]} is not installed: apt-get install radosgw ceph-mon ceph-osd"
     return None
 
 
-def _minio() -> str | None:
+def _of_go(program: str) -> str | None:
     places = [os.environ.get("PATH", ""), os.environ.get("GOBIN", ""), str(Path.home() / "go" / "bin")]
-    return shutil.which("minio", path=os.pathsep.join(place for place in places if place))
+    return shutil.which(program, path=os.pathsep.join(place for place in places if place))
