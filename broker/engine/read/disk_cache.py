@@ -159,7 +159,8 @@ class DiskCache:
         used = memory[:size_bytes]
         # All views of it refer to this array.
         weakref.finalize(used, self._free.append, memory).atexit = False
-        return used.data
+        view: memoryview = used.data
+        return view
 
     def damaged(self, key: Hashable) -> None:
         """What was read is not what was written."""

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from headgate.broker.engine.read import disk_cache
 from headgate.broker.engine.read.disk_cache import FILES, DiskCache
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -99,7 +98,7 @@ async def test_a_disk_that_is_full_gets_its_space_back_and_is_left_alone_for_a_t
         tries.append(position)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(disk_cache.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     records = rows()
     extent = await put(store, records)
     reader = make_reader(disk)
