@@ -20,6 +20,7 @@ from headgate.broker.client import Admin
 from headgate.broker.client.gate_admin import GateAdmin
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.room import ROOM_OFFSETS
+from headgate.pipelines.session import LazySession
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write
@@ -115,6 +116,26 @@ def test_a_batch_reads_history_and_what_is_live(broker: BrokerProcess, spark: Sp
         else:
             assert row.headers is None
     assert found == everything(mixed)
+
+
+def test_rows_that_lie_in_the_files_of_their_source(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    rows = events(3000, seed=9)
+    path = write(tmp_path / "events", sorted(rows, key=lambda row: row.at_us or 0), files=1)
+    flood = Backfill(
+        cluster=cluster(broker), topic="adopted", source=str(path), key="user", value="payload", event_time="at",
+        partitions=PARTITIONS, files="link",
+    )  # fmt: skip
+    assert run(flood, LazySession(lambda: spark, "local[2]", {})).adopted_rows == 3000
+    JUDGE.produce(broker.bootstrap, "adopted", LIVE)
+    found = [
+        (row.partition, row.offset, row.key and bytes(row.key), row.value and bytes(row.value))
+        for row in load(spark, broker, subscribe="adopted").collect()
+    ]
+    wanted = JUDGE.consume(broker.bootstrap, "adopted", range(PARTITIONS))
+    assert sorted(found) == sorted(
+        (number, record.offset, record.key, record.value) for number, records in wanted.items() for record in records
+    )
+    assert len(found) == 3000 + len(LIVE)
 
 
 def test_filters_and_columns_choose_what_is_read(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:
