@@ -1,7 +1,7 @@
 """Lanes: which readers of history a lead sends away, and to which lane (KIP-392). No I/O.
 
-A lead sends a reader away when enough history lies ahead of it (`bytes_ahead`), and a lane is there (`choose`). The answer has no
-records then, but the id of the lane. What clients do with it differs (`broker/server/kafka/README.md`): they go there, or they go
+A lead sends a reader away when enough history lies ahead of it (`is_far`), and a lane is there (`choose`). The answer has no
+records then, but the id of the lane. What clients do with it differs (`broker/server/README.md`): they go there, or they go
 there after they have looked at the metadata again, or they ask the lead again. A `Guide` tells them apart by what a connection asks
 next, so that no client is sent away again and again, and one that does not follow is served by the lead.
 """

@@ -489,10 +489,7 @@ def _check_together(settings: Settings) -> None:
                 f"setting=`{low.name}` value=`{shown(low, getattr(settings, low.name))}`"
             )
     if settings.history_lanes and settings.broker_id >= BROKER_IDS_WITH_LANES:
-        raise invalid(
-            f"a broker with lanes needs a lower number: theirs follow from it. setting=`broker_id` value=`{settings.broker_id}` "
-            f"max=`{BROKER_IDS_WITH_LANES - 1}`"
-        )
+        raise invalid(f"with lanes it must be below {BROKER_IDS_WITH_LANES}. setting=`broker_id` value=`{settings.broker_id}`")
     names = ["kafka_port", "grpc_port", "http_port"] + (["grpc_mtls_port"] if settings.tls_certificate else [])
     ports = [port for name in names if (port := getattr(settings, name))]
     if len(set(ports)) != len(ports):

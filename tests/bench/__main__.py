@@ -31,6 +31,7 @@ TITLES = {
     "memory": "Memory",
     "start": "Start",
     "history": "History by reference: encoding of memcpy, decoding, and reading of reading the tail",
+    "lanes": "Live producers while history is replayed, at the lead and through a lane: p50, of quiet",
     "folds": "Folds of live records to Parquet (local store, wal.fsync=never)",
     "tables": "Topics as tables: plans of queries and loads against the files that the topic has already",
     "flood": "Floods from Spark by reference (local store, wal.fsync=never)",

@@ -4,8 +4,8 @@ files that hold them.
 Deviations: fetch sessions (KIP-227) are refused, in the same way as by a Kafka broker without room for them: the session id in
 the response is 0, so that clients send full requests. Replicas do not fetch through this API. There is no diverging epoch (records
 that a consumer has read are never truncated). A preferred replica is a lane (`cluster/lanes.py`). A lane does not compare leader
-epochs: the records of its files are the same under every lead. For what it cannot serve it
-names the lead as the preferred replica: after an error some clients would stay, or begin anew (`README.md`).
+epochs: the records of its files are the same under every lead. For what it cannot serve it names the
+lead as the preferred replica: after an error some clients would stay, or begin anew (`broker/server/README.md`).
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iter
     )
 
 
-def _publish(broker: Broker, topic: str, rows: int, value_bytes: int) -> None:
+def publish(broker: Broker, topic: str, rows: int, value_bytes: int) -> None:
     """History with the same values as those of `rdkafka produce`."""
     import pyarrow as pa
 
@@ -218,7 +218,7 @@ def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterab
         port = broker.kafka_port
         sent = client("rdkafka", "produce", port, "tail", value_bytes, 1_000_000, "none", 0.4 if bench.quick else 1.0)
         rows = bench.pick(60, 200) * 1_000_000 // value_bytes
-        _publish(broker, "history", rows, value_bytes)
+        publish(broker, "history", rows, value_bytes)
         client("rdkafka", "consume", port, "history", rows)  # one-time loads are done now
         tail, history, cpu = [], [], []
         for _ in range(3 if bench.quick else 5):
@@ -251,7 +251,7 @@ def _latency(bench: Bench, name: str) -> Iterable[Row]:
             broker.create_topic(topic)
         port = broker.kafka_port
         rows = client("rdkafka", "produce", port, "tail", 1000, 1_000_000, "none", 0.4)["records"]
-        _publish(broker, "history", rows, 1000)
+        publish(broker, "history", rows, 1000)
         client("rdkafka", "consume", port, "history", rows)  # one-time loads are done now
         found: dict[str, list[float]] = {"quiet": [], "tail": [], "history": []}
         for _ in range(2 if bench.quick else 3):
