@@ -25,7 +25,7 @@ Result: TypeAlias = tuple[int, str, str | None, int]
 """(seed, digest, error, acked records)."""
 
 COLLECT_SEEDS = 10
-AHEAD_SEEDS = 2
+AHEAD_SEEDS = 1
 """Seeds that each process runs or has queued. More of them would run on after the end of `--seconds`."""
 
 

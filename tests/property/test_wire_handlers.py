@@ -98,7 +98,9 @@ def test_every_request_is_answered(broker: Broker, key: int) -> None:
     api = APIS[key]
     module = message_module(f"{api.name}Request")
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+    @settings(
+        max_examples=settings.default.max_examples // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    )
     @given(st.data())
     def check(data: st.DataObject) -> None:
         version = data.draw(st.integers(api.min_version, api.max_version))

@@ -9,6 +9,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 FOLDERS = ("broker", "pipelines", "assets", "headgate")
 FILE_LINES = 600
@@ -16,53 +17,74 @@ CLASS_METHODS = 25
 FUNCTION_LINES = 60
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+T = TypeVar("T", bound=ast.AST)
 
 
 def measure(root: Path) -> dict[str, list[str]]:
     """The findings of each count as ``path:name``, by the count's name."""
-    code = {path: ast.parse(path.read_text()) for folder in FOLDERS for path in sorted((root / folder).rglob("*.py")) if _own(path)}
-    tests = {path: ast.parse(path.read_text()) for path in sorted((root / "tests").rglob("*.py"))}
-    nodes = [(path, node) for path, tree in code.items() for node in ast.walk(tree)]  # once: a walk takes as long as the rest
-    slots = _slots(code)
+    texts = {path: path.read_text() for folder in FOLDERS for path in sorted((root / folder).rglob("*.py")) if _own(path)}
+    code = {path: list(_nodes(ast.parse(text))) for path, text in texts.items()}
+    slots = _slots([node for nodes in code.values() for node, _ in nodes])
 
-    def every(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> Iterator[tuple[Path, ast.AST]]:
-        return ((path, node) for path, node in nodes if isinstance(node, kind))
+    def every(kind: type[T]) -> Iterator[tuple[Path, T, str]]:
+        return ((path, node, within) for path, nodes in code.items() for node, within in nodes if isinstance(node, kind))
 
     def named(path: Path, name: str) -> str:
         return f"{path.relative_to(root)}:{name}"
 
+    functions = [
+        (path, node)
+        for path, nodes in code.items()
+        for node, _ in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     return {
         f"files > {FILE_LINES} lines": [
-            named(path, str(lines)) for path in code if (lines := len(path.read_text().splitlines())) > FILE_LINES
+            named(path, str(lines)) for path, text in texts.items() if (lines := len(text.splitlines())) > FILE_LINES
         ],
         f"classes > {CLASS_METHODS} methods": [
             named(path, node.name)
-            for path, node in every(ast.ClassDef)
-            if isinstance(node, ast.ClassDef) and sum(isinstance(one, Function) for one in node.body) > CLASS_METHODS
+            for path, node, _ in every(ast.ClassDef)
+            if sum(isinstance(one, Function) for one in node.body) > CLASS_METHODS
         ],
         f"functions > {FUNCTION_LINES} lines": [
-            named(path, node.name)
-            for path, node in every((ast.FunctionDef, ast.AsyncFunctionDef))
-            if isinstance(node, Function) and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES
+            named(path, node.name) for path, node in functions if (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES
         ],
         "import cycles": [" ".join(cycle) for cycle in _cycles(_imports(root, code))],
         "imports inside functions": [
-            named(path, f"{node.name}:{one.lineno}")
-            for path, node in every((ast.FunctionDef, ast.AsyncFunctionDef))
-            if isinstance(node, Function) and path.parent.name != "commands"  # a command imports its work when it runs
-            for one in _without_functions(node)
-            if isinstance(one, ast.Import | ast.ImportFrom)
+            named(path, f"{within}:{node.lineno}")
+            for path, nodes in code.items()
+            if path.parent.name != "commands"  # a command imports its work when it runs
+            for node, within in nodes
+            if within and isinstance(node, ast.Import | ast.ImportFrom)
         ],
         "modules that assign to a PartitionLog from outside": sorted(
-            {named(path, "") for path, node in every(ast.Attribute) if isinstance(node, ast.Attribute) and _assigns(node, slots)}
+            {named(path, "") for path, node, _ in every(ast.Attribute) if _assigns(node, slots)}
         ),
         "private names that tests reach into": [
             named(path, f"{node.attr}:{node.lineno}")
-            for path, tree in tests.items()
-            for node in ast.walk(tree)
+            for path in sorted((root / "tests").rglob("*.py"))
+            if "._" in (text := path.read_text())
+            for node, _ in _nodes(ast.parse(text))
             if isinstance(node, ast.Attribute) and _reaches(node)
         ],
     }
+
+
+def _nodes(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """All nodes, each with the name of the function that it stands in; "" outside of functions. `ast.walk` takes twice as long."""
+    todo = [(tree, "")]
+    while todo:
+        node, within = todo.pop()
+        yield node, within
+        if isinstance(node, Function):
+            within = node.name
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if type(value) is list:
+                todo += [(one, within) for one in reversed(value) if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                todo.append((value, within))
 
 
 def _own(path: Path) -> bool:
@@ -70,17 +92,9 @@ def _own(path: Path) -> bool:
     return "_pb2" not in path.name and path.parent.name != "messages" and not any(one.is_symlink() for one in path.parents)
 
 
-def _without_functions(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of functions inside it."""
-    for node in ast.iter_child_nodes(function):
-        if not isinstance(node, Function):
-            yield node
-            yield from _without_functions(node)
-
-
-def _slots(code: dict[Path, ast.Module]) -> set[str]:
+def _slots(nodes: list[ast.AST]) -> set[str]:
     """The attributes that `PartitionLog` sets on itself."""
-    found = [node for tree in code.values() for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "PartitionLog"]
+    found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == "PartitionLog"]
     assert len(found) == 1, "there is one class PartitionLog"
     return {
         node.attr
@@ -111,7 +125,7 @@ def _name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _imports(root: Path, code: dict[Path, ast.Module]) -> dict[str, set[str]]:
+def _imports(root: Path, code: dict[Path, list[tuple[ast.AST, str]]]) -> dict[str, set[str]]:
     """By module: the modules of the checkout that it imports, at any place. A package's own modules do not count."""
 
     def module(path: Path) -> str:
@@ -119,8 +133,8 @@ def _imports(root: Path, code: dict[Path, ast.Module]) -> dict[str, set[str]]:
 
     modules = {module(path) for path in code}
     edges: dict[str, set[str]] = {name: set() for name in modules}
-    for path, tree in code.items():
-        for node in ast.walk(tree):
+    for path, nodes in code.items():
+        for node, _ in nodes:
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [one.name for one in node.names]
