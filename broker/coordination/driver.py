@@ -20,18 +20,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 from headgate.broker.coordination.effects import Answer, Append, Budget, Now, Row, shard_of
+from headgate.broker.coordination.internal_topic import InternalTopic
 from headgate.broker.coordination.loading import Loading
-from headgate.broker.coordination.patient_clock import TICK_S, PatientClock
+from headgate.broker.coordination.patient_clock import TICK_S, Alarm, PatientClock
 from headgate.broker.coordination.shortening import Shortening
 from headgate.broker.coordination.slot import ShardT, Slot
-from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import (
     ClosedError,
     FencedError,
     HeadgateError,
-    InvalidError,
     Reason,
     RetryError,
 )
@@ -39,7 +38,6 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import watch
 
 if TYPE_CHECKING:
-    from headgate.broker.cluster.objects import Incarnation, Topic
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
 
@@ -68,7 +66,7 @@ class Driver(Generic[ShardT]):
         self._settings = settings
         self._clock = PatientClock(clock)
         self._loop = asyncio.get_running_loop()
-        self._partitions = partitions
+        self.topic = InternalTopic(engine, self.name, self.topic_name, partitions, self.topic_config)
         self._budget = Budget(ids_max)
         self._nothing = self.make_shard(Budget(0))
         """Used by the leader until the topic exists: knows no id, and creates none."""
@@ -76,14 +74,14 @@ class Driver(Generic[ShardT]):
         """The slots of the partitions that this broker leads, by number."""
         self._loaded = False
         self._closed = False
-        self._creating = asyncio.Lock()
         self._loader = Loading(engine, self.name, self.record_name, lambda: self.make_shard(self._budget), self._begin)
-        self._shortening = Shortening(engine, self.name, self._write, self._spawn)
+        self._shortening = Shortening(
+            engine, self.name, lambda log, rows: self.topic.append(log, rows, self._clock.now().wall_ms), self._spawn
+        )
         self._loading: asyncio.Task[None] | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._clean_at_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._wake_ms = 0
+        self._alarm = Alarm(self._loop, self._wake)
 
     @abstractmethod
     def make_shard(self, budget: Budget) -> ShardT:
@@ -107,8 +105,7 @@ class Driver(Generic[ShardT]):
     def stop(self) -> None:
         """Refuse all further requests and stop all time-outs. The engine is about to close, so no change could be stored."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
         for task in self._tasks():
             task.cancel()
 
@@ -142,10 +139,9 @@ class Driver(Generic[ShardT]):
     async def _load(self) -> None:
         started_s = self._loop.time()
         self._engine.leads.watch(self._on_lead)
-        topic = self._engine.manifest.topics.get(self.topic_name)
-        if topic is not None:
+        if self.topic.present is not None:
             try:
-                await self._protect(topic)
+                await self.topic.protect()
             except RetryError as error:
                 # The cluster's leader does not answer. `_clean` tries again.
                 logger.warning(f"{self.name}_topic_not_protected", error=error.message)
@@ -205,33 +201,17 @@ class Driver(Generic[ShardT]):
     async def _ask(self, key: str, act: Callable[[ShardT, Now], list[Any]], token: object, creates: bool = False) -> object:
         self._check()
         if creates and key:
-            await self._ensure_topic()
+            await self.topic.ensure()
             self._check()
         slot = self._slot(key)
         if slot is None:
             for effect in act(self._nothing, self._clock.now()):
                 assert isinstance(effect, Answer)
-                self._answer(effect)
+                _answer(effect)
         else:
             self._execute(slot, act(slot.shard, self._clock.now()))
             self._wake_for(slot)
         return await cast(Awaitable[object], token)
-
-    async def confirm(self) -> None:
-        """Make sure that no other broker had taken over this one's shards when the request arrived; see `Engine.confirm`.
-
-        Until the topic exists, this broker's own fence marker proves nothing, because the topic may exist under another
-        leader. Then only a promise counts.
-
-        Raises RetryError(NOT_COORDINATOR).
-        """
-        try:
-            await self._engine.confirm()
-        except RetryError as error:
-            raise RetryError(Reason.NOT_COORDINATOR, error.message) from error
-        proof = self._engine.proof
-        if self.topic_name not in self._engine.manifest.topics and proof.promised and not proof.holds:
-            raise RetryError(Reason.NOT_COORDINATOR, "this broker does not reach the leader, and knows none yet")
 
     def _check(self) -> None:
         if self._closed:
@@ -239,20 +219,10 @@ class Driver(Generic[ShardT]):
         if not self._loaded:
             raise RetryError(Reason.COORDINATOR_LOADING, f"{self.name} are being loaded")
 
-    def holder(self, key: str) -> Incarnation | None:
-        """The broker that is the coordinator of an id; None while its partition has no lead."""
-        manifest = self._engine.manifest
-        topic = manifest.topics.get(self.topic_name)
-        if topic is None:
-            return manifest.incarnations.get(manifest.leader)
-        lead = self._engine.lead(topic.id, shard_of(key, topic.partitions))
-        return None if lead is None else lead[0]
-
     def _slot(self, key: str) -> Slot[ShardT] | None:
         """The slot of an id; None if the topic does not exist yet and this broker is the leader. Raises RetryError if another
         broker is its coordinator, or while it is loaded."""
-        manifest = self._engine.manifest
-        topic = manifest.topics.get(self.topic_name)
+        manifest, topic = self._engine.manifest, self.topic.present
         if topic is None:
             # A promise of the leader proves nothing here: it concerns only the partitions that this broker leads.
             if manifest.leader != self._engine.incarnation_id:
@@ -277,36 +247,10 @@ class Driver(Generic[ShardT]):
             raise RetryError(Reason.NOT_COORDINATOR, f"another broker becomes the coordinator. id=`{key}`")
         return slot
 
-    async def _ensure_topic(self) -> None:
-        topic = self._engine.manifest.topics.get(self.topic_name)
-        if topic is not None:
-            await self._protect(topic)
-            return
-        async with self._creating:
-            if self.topic_name in self._engine.manifest.topics:
-                return
-            try:
-                await self._engine.create_topic(self.topic_name, self._partitions, self.topic_config)
-            except InvalidError as error:
-                if error.reason is not Reason.TOPIC_EXISTS:
-                    raise
-                topic = self._engine.manifest.topics.get(self.topic_name)
-                if topic is None:
-                    # The leader has just created it for another broker, and this broker hears of it in a moment.
-                    raise RetryError(Reason.NOT_COORDINATOR, "this broker does not know the coordinator yet") from error
-                await self._protect(topic)
-
-    async def _protect(self, topic: Topic) -> None:
-        """Make sure that retention by age deletes no state. A user may have created or changed the topic without that
-        setting."""
-        if topic.config.get("cleanup.policy") != self.topic_config["cleanup.policy"]:
-            await self._engine.alter_topic_config(topic, lambda now: {**now.config, **self.topic_config})
-            logger.warning(f"{self.name}_topic_protected", topic=topic.name, was=topic.config.get("cleanup.policy", "delete"))
-
     def _execute(self, slot: Slot[ShardT], effects: list[Any]) -> None:
         for effect in effects:
             if isinstance(effect, Answer):
-                self._answer(effect)
+                _answer(effect)
             elif isinstance(effect, Append):
                 self._append(slot, effect.ticket, effect.rows)
             else:
@@ -316,12 +260,6 @@ class Driver(Generic[ShardT]):
         """Execute an effect that only one kind of shard has."""
         raise AssertionError(f"unknown effect: {effect!r}")
 
-    def _answer(self, answer: Answer) -> None:
-        token = cast("asyncio.Future[object]", answer.token)
-        # A token is cancelled when the connection of its client is closed.
-        if token is not None and not token.done():
-            token.set_result(answer.response)
-
     def _append(self, slot: Slot[ShardT], ticket: int, rows: list[Row]) -> None:
         def stored(error: HeadgateError | None) -> None:
             reason = None if error is None else _reason(error)
@@ -329,31 +267,19 @@ class Driver(Generic[ShardT]):
             self._wake_for(slot)
 
         try:
-            self._write(slot.log, rows)
+            self.topic.append(slot.log, rows, self._clock.now().wall_ms)
         except HeadgateError as error:
             stored(error)
             return
         self._engine.on_durable(stored)
         self._shortening.consider(slot)
 
-    def _write(self, partition: PartitionLog, rows: list[Row]) -> None:
-        now_ms = self._clock.now().wall_ms
-        batch = encode_batch([Record(0, now_ms, key, value) for key, value in rows])
-        self._engine.append(partition, memoryview(bytearray(batch)))
-
     # -- time
 
     def _wake_for(self, slot: Slot[ShardT]) -> None:
         deadline_ms = slot.shard.next_deadline_ms
-        if deadline_ms is not None and deadline_ms < self._wake_ms and not self._closed:
-            self._wake_at(deadline_ms, self._clock.now().timer_ms)
-
-    def _wake_at(self, at_ms: int, now_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._wake_ms = at_ms
-        # One ms later, because a timer that fires a fraction of a millisecond early would find no deadline reached.
-        self._timer = self._loop.call_later(max(at_ms - now_ms + 1, 0) / 1000, self._wake)
+        if deadline_ms is not None and deadline_ms < self._alarm.at_ms and not self._closed:
+            self._alarm.set(deadline_ms, self._clock.now().timer_ms)
 
     def _wake(self) -> None:
         now = self._clock.now()
@@ -370,7 +296,14 @@ class Driver(Generic[ShardT]):
         if at_s >= self._clean_at_s and self._cleaning is None:
             self._clean_at_s = at_s + self._settings.offsets_retention_check_interval_ms / 1000
             self._cleaning = self._spawn(self._clean(), f"{self.name}-clean")
-        self._wake_at(next_ms, now.timer_ms)
+        self._alarm.set(next_ms, now.timer_ms)
+
+
+def _answer(answer: Answer) -> None:
+    token = cast("asyncio.Future[object]", answer.token)
+    # A token is cancelled when the connection of its client is closed.
+    if token is not None and not token.done():
+        token.set_result(answer.response)
 
 
 def _reason(error: HeadgateError) -> Reason:

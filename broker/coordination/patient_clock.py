@@ -1,6 +1,9 @@
-"""The clock of a coordinator's deadlines."""
+"""The clock of a coordinator's deadlines, and the alarm for the next one."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
 
 from headgate.broker.coordination.effects import Now
 from headgate.broker.runtime.clock import Clock
@@ -37,3 +40,25 @@ class PatientClock:
             logger.warning("coordinator_stalled", seconds=round(gap_s, 3))
         self._seen_s = at_s
         return Now(int((at_s - self.stalled_s) * 1000), self._clock.now_ms())
+
+
+class Alarm:
+    """Calls back at one time, in ms of the patient clock; a new time replaces the one before."""
+
+    __slots__ = ("_loop", "_ring", "_timer", "at_ms")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self.at_ms = 0
+
+    def set(self, at_ms: int, now_ms: int) -> None:
+        self.stop()
+        self.at_ms = at_ms
+        # One ms later, because a timer that fires a fraction of a millisecond early would find no deadline reached.
+        self._timer = self._loop.call_later(max(at_ms - now_ms + 1, 0) / 1000, self._ring)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

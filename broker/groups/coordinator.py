@@ -155,7 +155,7 @@ class Coordinator(Driver[ConsumerShard]):
         """
         self._check()
         if group_id:
-            await self._ensure_topic()
+            await self.topic.ensure()
             self._check()
         slot = self._slot(group_id)
         if slot is None:
@@ -176,7 +176,7 @@ class Coordinator(Driver[ConsumerShard]):
 
     async def partition_of(self, group_id: str) -> tuple[str, int]:
         """The partition that holds a group, also on another broker. Creates the topic if there is none. Raises RetryError."""
-        await self._ensure_topic()
+        await self.topic.ensure()
         topic = self._engine.manifest.topics.get(TOPIC)
         if topic is None:
             raise RetryError(Reason.COORDINATOR_NOT_AVAILABLE, "the topic of groups was just created")
@@ -292,9 +292,7 @@ class Coordinator(Driver[ConsumerShard]):
         retention_ms = minutes * 60_000 if minutes else NEVER
         cutoff_ms = self._engine.cutoff_ms(max(retention_ms, 0))
         try:
-            topic = self._engine.manifest.topics.get(TOPIC)
-            if topic is not None:
-                await self._protect(topic)
+            await self.topic.protect()
             for slot in self._live():
                 now = self._clock.now()
                 # The wall clock without the time that does not count for retention. While the clock is in doubt it is 0, so nothing

@@ -123,7 +123,7 @@ class TransactionCoordinator(Driver[Shard]):
         )
         if reply.error is None:
             # Nothing was written that would prove it.
-            await self.confirm()
+            await self.topic.confirm()
         return reply
 
     async def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, version: int) -> Reply:
@@ -148,7 +148,7 @@ class TransactionCoordinator(Driver[Shard]):
             if reply.error is not Reason.CONCURRENT_TRANSACTIONS or left_s <= 0 or not await self._rest(transactional_id, left_s):
                 if reply.error is not None:
                     # A coordinator that was replaced, and does not know it yet, would end a producer that the next one knows.
-                    await self.confirm()
+                    await self.topic.confirm()
                 return reply
 
     async def _rest(self, transactional_id: str, timeout_s: float) -> bool:
@@ -237,9 +237,7 @@ class TransactionCoordinator(Driver[Shard]):
         """Forget ids that were not used for long."""
         cutoff_ms = self._engine.cutoff_ms(self._settings.transactional_id_expiration_ms)
         try:
-            topic = self._engine.manifest.topics.get(TOPIC)
-            if topic is not None:
-                await self._protect(topic)
+            await self.topic.protect()
             for slot in self._live():
                 if cutoff_ms is not None:
                     self._execute(slot, list(slot.shard.clean(cutoff_ms)))

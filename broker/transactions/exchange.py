@@ -100,7 +100,7 @@ class Exchange:
         for attempt in range(ASK_TRIES):
             if attempt:
                 await asyncio.sleep(ASK_PAUSE_S)
-            holder = self.coordinator.holder(transactional_id)
+            holder = self.coordinator.topic.holder(transactional_id)
             if holder is None:
                 continue
             if holder.id == self._engine.incarnation_id:

@@ -72,7 +72,7 @@ class GroupsService:
     async def _own_groups(self) -> groups_pb2.ListGroupsResponse:
         """The groups that this broker holds, in order, and their positions."""
         response = groups_pb2.ListGroupsResponse()
-        await self._groups.confirm()
+        await self._groups.topic.confirm()
         each = self._engine.turns.begin().each
         async for number, row in each(enumerate(sorted(self._groups.list_groups()))):
             positions = self._groups.positions(row.group_id)
@@ -120,13 +120,13 @@ class GroupsService:
 
     def _holder(self, group_id: str) -> Incarnation | None:
         """The other broker that holds a group. None: this broker holds it, or reports why the holder cannot be asked."""
-        holder = self._groups.holder(group_id)
+        holder = self._groups.topic.holder(group_id)
         return None if holder is None or holder.id == self._engine.incarnation_id else holder
 
     async def _doubt(self) -> HeadgateError | None:
         """The error if another broker may hold this broker's groups by now, or None."""
         try:
-            await self._groups.confirm()
+            await self._groups.topic.confirm()
         except HeadgateError as error:
             return error
         return None

@@ -87,7 +87,7 @@ async def find_group_doubt(context: Context) -> HeadgateError | None:
     """The error if another broker may hold this broker's groups by now, or None. Check it before an answer reports the state of
     a group."""
     try:
-        await context.groups.confirm()
+        await context.groups.topic.confirm()
     except HeadgateError as error:
         return error
     return None

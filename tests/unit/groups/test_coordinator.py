@@ -130,7 +130,7 @@ async def test_until_the_topic_exists_only_the_leader_answers(broker: Broker, mo
     monkeypatch.setitem(manifest.incarnations, leader.id, leader)
     monkeypatch.setattr(manifest, "leader", leader.id)
     broker.engine.proof.extend(broker.engine.clock.monotonic(), 60_000)
-    await groups.confirm()
+    await groups.topic.confirm()
     for ask in (lambda: groups.position("g", "t", 0), lambda: groups.positions("g"), lambda: groups.find("g")):
         with pytest.raises(RetryError) as refused:
             ask()
@@ -139,12 +139,12 @@ async def test_until_the_topic_exists_only_the_leader_answers(broker: Broker, mo
         with pytest.raises(RetryError) as refused:
             await request
         assert refused.value.reason is Reason.NOT_COORDINATOR
-    assert groups.holder("g") is leader
+    assert groups.topic.holder("g") is leader
     assert list(groups.list_groups()) == []
 
     mine = manifest.incarnations[broker.engine.incarnation_id]
     monkeypatch.setattr(manifest, "leader", mine.id)
-    assert groups.holder("g") is mine
+    assert groups.topic.holder("g") is mine
     assert groups.position("g", "t", 0) is None and groups.positions("g") == [] and groups.find("g") is None
     assert await broker.beat("g", "m", 1) is Reason.UNKNOWN_MEMBER_ID
 

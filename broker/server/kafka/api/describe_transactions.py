@@ -23,7 +23,7 @@ from headgate.broker.wire.kafka.messages.describe_transactions import (
 async def handle(request: DescribeTransactionsRequest, context: Context) -> DescribeTransactionsResponse:
     doubt: HeadgateError | None = None
     try:
-        await context.transactions.confirm()
+        await context.transactions.topic.confirm()
     except HeadgateError as error:
         doubt = error
     each = context.turn.each

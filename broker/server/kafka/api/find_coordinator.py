@@ -37,7 +37,7 @@ def _find(key: str, key_type: int, context: Context) -> Coordinator:
     if key_type not in (GROUP, TRANSACTION):
         context.unserved(f"coordinator of kind {key_type}")
         return _none(key, ErrorCode.INVALID_REQUEST, "coordinators of this kind are not served")
-    holder = context.groups.holder(key) if key_type == GROUP else context.transactions.holder(key)
+    holder = context.groups.topic.holder(key) if key_type == GROUP else context.transactions.topic.holder(key)
     if holder is None:
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no lead at the moment")
     host, port = broker_address(holder, context)

@@ -17,7 +17,7 @@ async def handle(request: ListGroupsRequest, context: Context) -> ListGroupsResp
     states = {state.lower() async for state in each(request.states_filter)}
     types = {type.lower() async for type in each(request.types_filter)}
     try:
-        await context.groups.confirm()
+        await context.groups.topic.confirm()
         return ListGroupsResponse(
             groups=[
                 ListedGroup(

@@ -40,7 +40,7 @@ async def handle(request: ListTransactionsRequest, context: Context) -> ListTran
     producers = {producer_id async for producer_id in each(request.producer_id_filters)}
     try:
         pattern = _pattern(request.transactional_id_pattern)
-        await context.transactions.confirm()
+        await context.transactions.topic.confirm()
         rows = context.transactions.list_all()
         states = [
             TransactionState(
