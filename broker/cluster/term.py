@@ -40,7 +40,6 @@ The term reads the manifest; the journal's writer applies the commits to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -59,6 +58,7 @@ from headgate.broker.cluster.placement import count_of_segments
 from headgate.broker.cluster.reshard import LoadPlanner
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, Plan
 from headgate.broker.cluster.succession import find_gaps, open_successors
+from headgate.broker.cluster.term_brokers import Brokers, Member
 from headgate.broker.cluster.term_events import (
     Admitted,
     Began,
@@ -104,21 +104,7 @@ TROUBLE_S = 60.0
 """Seconds after which a broker that cannot store records is replaced, if the leader can store. Other brokers can store, too."""
 
 
-@dataclass(eq=False)
-class Member:
-    """A member with a stream to the leader, and the contents of its last report."""
-
-    incarnation: Incarnation
-    load: BrokerLoad
-    trouble: str = ""
-    """The reason why the member cannot store records. Empty: it can store."""
-    trouble_since_s: float | None = None
-    """The monotonic time, in seconds, since which the member has reported trouble. None: it has none."""
-    clock_ahead_ms: int | None = None
-    """Milliseconds by which the leader's clock was ahead of the member's machine. None: unknown."""
-
-
-class Term:
+class Term(Brokers):
     """The decisions of one term. Attributes without an underscore are for reading.
 
     Args:
@@ -146,31 +132,20 @@ class Term:
         yields: bool = False,
         clock_difference_max_ms: int = 0,
     ) -> None:
-        self.manifest = Manifest()
+        super().__init__(mine, is_draining=is_draining)
         self.epoch = -1
         """The leader epoch of this term."""
-        self.members: dict[str, Member] = {}
-        """Members with a stream, by incarnation."""
-        self.condemned: set[str] = set()
-        """Incarnations that were lost in this term. The leader commits none of their edits."""
         self.orders = OrderBook()
         self.planner = planner
         self.detector = Detector(attention, timeout_s, MEMBER_REPORT_S, now_s, round_trip_s)
         """Observes all other brokers."""
         if predecessor[0]:
             self.detector.silent_since(*predecessor, now_s)
-        self.is_draining = is_draining
         self.store_well_since_s = now_s
         """The monotonic time, in seconds, since which every renewal of the lease has succeeded."""
-        self._mine = mine
         self._attention = attention
         self._yields = yields
         self._clock_difference_max_ms = clock_difference_max_ms
-        self._damaged: dict[str, float] = {}
-        """Incarnations with an unreadable log, and the monotonic time in seconds before which their recovery is not tried again."""
-        self._drained: set[str] = set()
-        """Incarnations that an operator drained, or that announced their end."""
-        self._own_load: BrokerLoad | None = None
         self._commit_s = 0.0
         """Seconds that a commit takes at the moment."""
         self._is_replacing = False
@@ -458,56 +433,6 @@ class Term:
         """Seconds until the next `Ticked`."""
         return TICK_S if self.members or self.others() else ALONE_S
 
-    def others(self) -> list[Incarnation]:
-        """The open incarnations of other brokers."""
-        return [
-            incarnation
-            for incarnation in self.manifest.incarnations.values()
-            if not incarnation.sealed and incarnation.id != self._mine.id
-        ]
-
-    def to_recover(self) -> list[Incarnation]:
-        """The condemned brokers that no failover has recovered yet."""
-        return [one for one in self.others() if one.id in self.condemned]
-
-    def trouble_of(self, incarnation_id: str) -> str:
-        """The reason why another live broker cannot store records at the moment. Empty: it can."""
-        member = self.members.get(incarnation_id)
-        return "it is not connected" if member is None else member.trouble
-
-    def takers(self) -> int:
-        """The number of brokers that can take the segments of one that drains. A broker that has not joined yet counts: it may."""
-        draining = {key for key, member in self.members.items() if member.load.draining} | self._drained | self.condemned
-        return (not self.is_draining) + sum(one.id not in draining and not one.is_lane for one in self.others())
-
-    def lane_loads(self) -> list[BrokerLoad]:
-        """The last reports of the live lanes."""
-        return [self.members[key].load for key in self._live_members() if self.members[key].incarnation.is_lane]
-
-    def _live_members(self) -> list[str]:
-        incarnations = self.manifest.incarnations
-        return [key for key in self.members if key not in self.condemned and key in incarnations and not incarnations[key].sealed]
-
-    def _lanes(self) -> set[str]:
-        return {key for key, member in self.members.items() if member.incarnation.is_lane}
-
-    def loads(self) -> list[BrokerLoad]:
-        """The last reports of the live brokers, this one included. Lanes, and an incarnation that sealed itself, are left out,
-        because they can lead nothing."""
-        incarnations = self.manifest.incarnations
-        loads = [self.members[key].load for key in self._live_members() if not self.members[key].incarnation.is_lane]
-        mine = incarnations.get(self._mine.id)
-        if self._own_load is not None and (mine is None or not mine.sealed):
-            loads.insert(0, replace(self._own_load, draining=self.is_draining))
-        # A drained member may not have received the message yet.
-        return [
-            load if load.draining or load.incarnation_id not in self._drained else replace(load, draining=True) for load in loads
-        ]
-
-    def awaits_members(self) -> bool:
-        """True if some brokers have neither connected nor been found lost yet."""
-        return any(other.id not in self.members and other.id not in self._damaged for other in self.others())
-
     def promise_s(self, incarnation_id: str, now_s: float) -> float:
         """Promise a member, after a report from it, not to fence it unless its process is gone; see `engine/proof.py`. Returns
         the promise's length in seconds. 0: no promise, because the leader is about to replace the member."""
@@ -523,21 +448,6 @@ class Term:
         return self.detector.late_s(incarnation_id, now_s), self.detector.allowed_s(incarnation_id, now_s)
 
     # -- requests
-
-    def check_condemned(self, incarnation_id: str) -> None:
-        """Raises FencedError if a broker is condemned: the leader takes nothing from it."""
-        if incarnation_id in self.condemned:
-            raise FencedError(Reason.FENCED, f"another broker takes over from this one. incarnation=`{incarnation_id}`")
-
-    def check_id(self, incarnation: Incarnation) -> None:
-        """Raises InvalidError if another live broker has the broker id of one that asks to join."""
-        for other in [self._mine, *(member.incarnation for member in self.members.values())]:
-            if other.broker_id == incarnation.broker_id and other.id != incarnation.id:
-                raise InvalidError(
-                    Reason.INVALID_CONFIG,
-                    f"another broker has this id: choose another with --broker-id. broker_id=`{incarnation.broker_id}` "
-                    f"address=`{other.host}:{other.kafka_port}`",
-                )
 
     def admit(
         self, incarnation: Incarnation, *, was_member: bool, round_trip_s: float = 0.0

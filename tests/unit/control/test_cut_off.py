@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.broker.cluster.term import Member
+from headgate.broker.cluster.term_brokers import Member
 from headgate.broker.control.leader import Leader
 from headgate.broker.control.sessions import Session
 from headgate.broker.runtime.errors import FencedError
