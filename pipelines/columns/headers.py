@@ -11,21 +11,12 @@ import pyarrow as pa
 import pyarrow.compute
 
 from headgate.broker.log.column_schema import whole
-from headgate.pipelines.columns.kinds import fields_of, shape_of
 
 arrow: Any = pa
 pc: Any = pyarrow.compute
 
 NAME, CONTENT = "\0name", "\0content"
 """The columns of all pairs, for the expressions that make text of them."""
-
-
-def pair_fields(kind: str) -> list[tuple[str, str]]:
-    """(name, kind) of the two fields of a column of pairs, a map or an array of structs; empty for another kind."""
-    shape, inside = shape_of(kind), fields_of(kind)
-    if shape == "array" and shape_of(inside[0][1]) == "struct":
-        inside = fields_of(inside[0][1])
-    return inside if shape in ("array", "map") and len(inside) == 2 else []
 
 
 def of_column(pairs: Any) -> tuple[Any, Any, Any]:

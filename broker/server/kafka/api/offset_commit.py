@@ -15,10 +15,10 @@ from headgate.broker.groups.entry import RowsReply
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import Reason
+from headgate.broker.server.kafka.committing import answer_rows
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
-from headgate.broker.server.kafka.requests import in_portions, unknown_topic_code
 from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, made
 from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
@@ -32,38 +32,6 @@ TOPIC_IDS_VERSION_MIN = 10
 
 
 async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
-    response = OffsetCommitResponse()
-    positions: list[Position] = []
-    results: list[OffsetCommitResponsePartition] = []
-    manifest = context.engine.manifest
-    by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
-    each = context.turn.each
-    async for asked in each(request.topics):
-        topic = manifest.topics_by_id.get(asked.topic_id) if by_id else manifest.topics.get(asked.name)
-        rows = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
-        response.topics.append(rows)
-        async for row in each(asked.partitions):
-            result = OffsetCommitResponsePartition(partition_index=row.partition_index)
-            rows.partitions.append(result)
-            if topic is None:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else unknown_topic_code(asked.name)
-            elif not 0 <= row.partition_index < topic.partitions:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                results.append(result)
-                positions.append(
-                    Position(
-                        topic=topic.name,
-                        partition=row.partition_index,
-                        offset=row.committed_offset,
-                        leader_epoch=row.committed_leader_epoch,
-                        metadata=row.committed_metadata,
-                        topic_id=topic.id,
-                        window_end=manifest.gates.window_end(topic.id, row.partition_index),
-                    )
-                )
-
-    # Also without positions: the member must learn that it is fenced or unknown, and its commit proves that it is alive.
     def commit(portion: list[Position]) -> Awaitable[RowsReply]:
         event = Commit(
             token=context.groups.token(),
@@ -76,15 +44,16 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
         )
         return context.groups.commit(request.group_id, event)
 
-    reply = await in_portions(context, positions, commit)
-    if reply.error is not None:
-        async for topic_rows in each(response.topics):
-            async for result in each(topic_rows.partitions):
-                result.error_code = _code(reply.error, context.api_version)
-    else:
-        async for result, reason in each(zip(results, reply.errors, strict=True)):
-            if reason is not None:
-                result.error_code = _code(reason, context.api_version)
+    response = OffsetCommitResponse()
+    await answer_rows(
+        request,
+        response,
+        context,
+        (OffsetCommitResponseTopic, OffsetCommitResponsePartition),
+        by_id=context.api_version >= TOPIC_IDS_VERSION_MIN,
+        commit=commit,
+        code=lambda reason: _code(reason, context.api_version),
+    )
     return response
 
 

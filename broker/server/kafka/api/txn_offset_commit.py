@@ -15,10 +15,10 @@ from headgate.broker.groups.entry import RowsReply
 from headgate.broker.groups.positions import Position
 from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import Reason
+from headgate.broker.server.kafka.committing import answer_rows
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api, Asked, Message
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code
-from headgate.broker.server.kafka.requests import in_portions, unknown_topic_code
 from headgate.broker.server.kafka.rules import GROUP_REFUSED, TOPIC_REFUSED, TRANSACTION_REFUSED, made
 from headgate.broker.wire.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -33,50 +33,6 @@ TOPIC_IDS_VERSION_MIN = EPOCHS_VERSION_MIN = 6
 
 
 async def handle(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
-    response = TxnOffsetCommitResponse()
-    positions: list[Position] = []
-    results: list[TxnOffsetCommitResponsePartition] = []
-    manifest = context.engine.manifest
-    by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
-    each = context.turn.each
-    async for asked in each(request.topics):
-        topic = manifest.topics_by_id.get(asked.topic_id) if by_id else manifest.topics.get(asked.name)
-        rows = TxnOffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
-        response.topics.append(rows)
-        async for row in each(asked.partitions):
-            result = TxnOffsetCommitResponsePartition(partition_index=row.partition_index)
-            rows.partitions.append(result)
-            if topic is None:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else unknown_topic_code(asked.name)
-            elif not 0 <= row.partition_index < topic.partitions:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                results.append(result)
-                positions.append(
-                    Position(
-                        topic=topic.name,
-                        partition=row.partition_index,
-                        offset=row.committed_offset,
-                        leader_epoch=row.committed_leader_epoch,
-                        metadata=row.committed_metadata,
-                        topic_id=topic.id,
-                        window_end=manifest.gates.window_end(topic.id, row.partition_index),
-                    )
-                )
-    reply = await _commit(request, context, positions)
-    if reply.error is not None:
-        code = _code(reply.error, context.api_version)
-        async for topic_rows in each(response.topics):
-            async for result in each(topic_rows.partitions):
-                result.error_code = code
-    else:
-        async for result, reason in each(zip(results, reply.errors, strict=True)):
-            if reason is not None:
-                result.error_code = _code(reason, context.api_version)
-    return response
-
-
-async def _commit(request: TxnOffsetCommitRequest, context: Context, positions: list[Position]) -> RowsReply:
     add = context.api_version >= ADDS_VERSION_MIN
 
     async def consent(partition: tuple[str, int]) -> Reason | None:
@@ -97,7 +53,17 @@ async def _commit(request: TxnOffsetCommitRequest, context: Context, positions: 
         )
         return context.groups.commit_pending(request.group_id, event, request.producer_id, request.producer_epoch, consent)
 
-    return await in_portions(context, positions, commit)
+    response = TxnOffsetCommitResponse()
+    await answer_rows(
+        request,
+        response,
+        context,
+        (TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition),
+        by_id=context.api_version >= TOPIC_IDS_VERSION_MIN,
+        commit=commit,
+        code=lambda reason: _code(reason, context.api_version),
+    )
+    return response
 
 
 def _code(reason: Reason, version: int) -> ErrorCode:
