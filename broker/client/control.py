@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
@@ -56,6 +56,8 @@ class Member:
     """Whether its machine gives it too little processor time."""
     silence_ms_max: int = 0
     """The leader replaces it after this much silence; 0: it is the leader."""
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """``host:port`` of its further Kafka ports by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +380,7 @@ def _member(row: control_pb2.MemberState) -> Member:
         late_ms=row.late_ms,
         starved=row.starved,
         silence_ms_max=row.silence_ms_max,
+        listeners=dict(row.member.listeners),
     )
 
 

@@ -21,20 +21,25 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from headgate.broker.client import Admin, GateAdmin
-from headgate.broker.client.control import Control
+from headgate.broker.client.access_admin import AccessAdmin, Acl
+from headgate.broker.client.control import Control, Member
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerDied, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.cluster import Brokers, eventually
 from tests.support.history import Log, check_reader
 from tests.support.history_files import expected, upload
+from tests.support.pki import Authority
 from tests.support.places import ConfluentPlaced, PlacedReader, PythonPlaced
 from tests.support.records import Record
+from tests.support.secure import Secure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 
@@ -165,3 +170,80 @@ async def test_a_lane_beside_its_broker(make_broker: BrokerFactory, tmp_path: Pa
     eventually(lambda: metric(broker, "headgate_cluster_lanes") == 1, "it has joined")
     broker.kill()
     eventually(lambda: not Path(f"/proc/{second}").exists(), "it ends with its broker")
+
+
+@pytest.mark.timeout(300)
+async def test_a_lane_asks_for_the_same_login_and_rights(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    for user in ("admin", "alice", "bob"):
+        (tmp_path / user).write_text(f"password of {user}")
+    settings = {
+        "AUTHORIZATION": "acl",
+        "ADMIN_PASSWORD_FILE": str(tmp_path / "admin"),
+        "HISTORY_LANES": "1",
+        "HISTORY_LANE_BYTES": "1",
+    }
+
+    def config(user: str, where: str, password: str = "") -> dict[str, Any]:
+        return {
+            "bootstrap.servers": where,
+            "security.protocol": "sasl_ssl",
+            "ssl.ca.location": str(authority.ca),
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": user,
+            "sasl.password": password or f"password of {user}",
+            "group.id": "unused",
+            "auto.offset.reset": "error",
+            "log_level": 0,
+        }
+
+    with Secure(tmp_path, authority, protocol="SASL_SSL", **settings) as broker:
+        broker.start()
+        broker.wait_ready()
+        address = broker.address(user="admin", password_file=str(tmp_path / "admin"))
+        async with Admin(address) as admin, GateAdmin(address) as gates, AccessAdmin(address) as access:
+            await admin.create_topic("t", 1)
+            for user in ("alice", "bob"):
+                await access.create_user(user, f"password of {user}")
+            rules = [("topic", "t", "User:alice"), ("group", "unused", "User:*")]
+            await access.add_acls([Acl(resource=kind, name=name, principal=who, operation="read") for kind, name, who in rules])
+            gate = await gates.open("t", [ROWS], gate_id="history")
+            await gates.fill("t", "history", await asyncio.to_thread(upload, gate))
+
+        def read(user: str, where: str, password: str = "") -> tuple[int, int]:
+            """(offsets read in order, error code)."""
+            failed: list[KafkaError] = []
+            consumer = Consumer({**config(user, where, password), "error_cb": failed.append})
+            offsets: list[int] = []
+            deadline = time.monotonic() + 60
+            try:
+                consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+                while len(offsets) < ROWS:
+                    assert time.monotonic() < deadline
+                    if any(one.code() == KafkaError._AUTHENTICATION for one in failed):
+                        return len(offsets), KafkaError._AUTHENTICATION
+                    for message in consumer.consume(500, 1.0):
+                        if (error := message.error()) is not None and not error.retriable():
+                            return len(offsets), error.code()
+                        offsets += [] if message.error() else [message.offset() or 0]
+            finally:
+                consumer.close()
+            assert offsets == list(range(ROWS))
+            return len(offsets), 0
+
+        async def lanes() -> list[Member]:
+            async with Control(address) as control:
+                return list((await control.describe()).lanes)
+
+        near = f"localhost:{broker.tls_port}"
+        assert await asyncio.to_thread(read, "alice", near) == (ROWS, 0)
+        found: list[Member] = []
+        async with asyncio.timeout(60):
+            while not found:
+                found = await lanes()
+        assert await asyncio.to_thread(read, "alice", near) == (ROWS, 0)
+        kafka = found[0].listeners["SASL_SSL"].rpartition(":")[2]
+        told = await asyncio.to_thread(Consumer(config("bob", f"localhost:{kafka}")).list_topics, "t", 60)
+        assert told.topics["t"].error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        assert await asyncio.to_thread(read, "alice", f"localhost:{kafka}", "wrong") == (0, KafkaError._AUTHENTICATION)
+        broker.check_output()
