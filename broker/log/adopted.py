@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.broker.log.adopted_columns import GIVEN, bad, content, part_of_row, ranges_of, times
-from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, DividedRows, encode_batches
+from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, DividedRows, encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
+from headgate.broker.log.column_varints import BATCH_ROWS_MAX
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.json_rows import json_bytes_max, json_rows
 from headgate.broker.log.parquet import Data, ExtentFile, RowGroup, has_repeats, metadata_of, read_parts

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.broker.log.column_encoder import Sources, Uint64s, header_bytes
+from headgate.broker.log.column_encoder import Sources, header_bytes
 from headgate.broker.log.column_schema import ArrowArray, Columns, Int64s, binary_offsets, from_arrow, lengths, take_apart
+from headgate.broker.log.column_varints import Uint64s
 
 _MASK = (1 << 64) - 1
 _R = 0x9E3779B97F4A7C15

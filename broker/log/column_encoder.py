@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from functools import lru_cache
 from itertools import chain, pairwise
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.broker.log.batch import (
@@ -27,28 +24,18 @@ from headgate.broker.log.batch import (
     stamp_crc,
 )
 from headgate.broker.log.column_schema import ArrowArray, Columns, Int64s, binary_offsets, from_arrow, lengths, take_apart, to_arrow
+from headgate.broker.log.column_varints import BATCH_ROWS_MAX, IN_PLACE_BYTES, Entries, Varint, Views, numbered, width_of
 from headgate.broker.log.compression import Codec, compress
 from headgate.broker.runtime.errors import InvalidError, Reason
 
-Uint64s: TypeAlias = npt.NDArray[np.uint64]
-Views: TypeAlias = npt.NDArray[np.uint64]
-"""Shape (n, 2): binary views, little-endian. First: length, then 4 bytes in place. Then: 8 bytes in place, or buffer, position."""
-
 BATCH_BYTES_MAX = 1 << 20
-BATCH_ROWS_MAX = 1 << 13
-"""Rows of a batch whose number is a varint of two bytes; more rows would save nothing."""
 GROUP_ROWS = 32 << 10
 """Rows that are laid out together: enough to keep numpy busy, few enough that its arrays fit a core's cache."""
 RECORD_BYTES_MAX = 1 << 30
 """Bound of a record's own bytes. Arrow's positions have 31 bits."""
 
-_IN_PLACE_BYTES = 12
-_IN_PLACE = np.dtype({"names": ["size", "low", "high"], "formats": ["<u4", "<u8", "<u4"], "offsets": [0, 4, 12]})
 _REFERENCE = np.dtype([("size", "<u8"), ("buffer", "<u4"), ("position", "<u4")])
-"""The two kinds of binary views. A reference has the first bytes of its value behind a size of four; this code never reads them."""
-_THREE = np.uint64(3)
-_ALL_BITS = (1 << 64) - 1
-_64 = np.uint64(64)
+"""A binary view of a long value. Behind its size of four bytes stand its first bytes; this code never reads them."""
 
 
 def encode_batches(
@@ -200,7 +187,7 @@ class Sources:
     def views(self, array: ArrowArray, sizes: Int64s) -> Views:
         """One view for each value of a binary array of these `lengths`; an empty one for null."""
         first = len(self.buffers)
-        short = np.flatnonzero(sizes <= _IN_PLACE_BYTES)
+        short = np.flatnonzero(sizes <= IN_PLACE_BYTES)
         if len(short) * 4 > len(sizes):
             return self._cast(array, sizes)
         # Arrow would put the first bytes of each value into its view: a pass over all of the memory for bytes that nothing reads.
@@ -228,12 +215,12 @@ class Sources:
         np.multiply(found[:, 0], present, out=low)
         np.multiply(found[:, 1], present, out=high)
         if first:
-            high += (sizes > _IN_PLACE_BYTES) * first
+            high += (sizes > IN_PLACE_BYTES) * first
         return made
 
     def view(self, data: bytes) -> Views:
         """A view of some bytes, more than fit in place."""
-        assert len(data) > _IN_PLACE_BYTES, "it is referred to"
+        assert len(data) > IN_PLACE_BYTES, "it is referred to"
         self.buffers.append(pa.py_buffer(data))
         return np.array([[len(data), len(self.buffers) - 1]], np.uint64)
 
@@ -268,9 +255,9 @@ class _Field:
         """The lengths, 0 for null."""
         return self.lengths if self.shortest >= 0 else np.maximum(self.lengths, 0)
 
-    def varint(self, start: int, end: int) -> _Varint:
+    def varint(self, start: int, end: int) -> Varint:
         """The lengths of the rows [start, end)."""
-        return _Varint(self.lengths[start:end], self.shortest, self.longest)
+        return Varint(self.lengths[start:end], self.shortest, self.longest)
 
 
 class _Records:
@@ -312,10 +299,10 @@ class _Records:
     def bytes_max(self) -> Int64s:
         """Upper bound of each row's bytes in an uncompressed batch."""
         span = int(self.timestamps.max()) - int(self.timestamps.min())
-        overhead = 2 + 5 + _width(2 * span) + _width(2 * self.span)
-        overhead += _width(2 * max(self.key.longest, 0)) + _width(2 * max(self.value.longest, 0))
+        overhead = 2 + 5 + width_of(2 * span) + width_of(2 * self.span)
+        overhead += width_of(2 * max(self.key.longest, 0)) + width_of(2 * max(self.value.longest, 0))
         if self.header_counts is not None:
-            overhead += _width(2 * int(self.header_counts.max()))
+            overhead += width_of(2 * int(self.header_counts.max()))
         return self.payload + overhead
 
 
@@ -331,8 +318,8 @@ def header_bytes(headers: ArrowArray) -> tuple[Int64s, ArrowArray]:
     laid = np.empty((len(items), 4, 2), np.uint64)
     for column, array in enumerate((names, values)):
         sizes = lengths(array)
-        prefix = _Entries(len(sizes))
-        prefix.add(_Varint(sizes))
+        prefix = Entries(len(sizes))
+        prefix.add(Varint(sizes))
         (laid[:, 2 * column],) = prefix.views()
         laid[:, 2 * column + 1] = sources.views(array, sizes)
     joined = sources.join(laid.reshape(-1, 2))
@@ -443,31 +430,31 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
     timestamps = record.timestamps[start:end]
     time_deltas = timestamps - np.repeat(timestamps[firsts - start], counts)
     deltas, key = places.deltas(firsts, counts), record.key.varint(start, end)
-    before_key = [_Varint(time_deltas), *(_numbered(counts, key) if deltas is None else [_Varint(deltas), key])]
+    before_key = [Varint(time_deltas), *(numbered(counts, key) if deltas is None else [Varint(deltas), key])]
     before_value = [record.value.varint(start, end)]
-    before_headers = [] if record.header_counts is None else [_Varint(record.header_counts[start:end])]
+    before_headers = [] if record.header_counts is None else [Varint(record.header_counts[start:end])]
     fixed = before_key + before_value + before_headers
     sizes = record.payload[start:end] + (1 + bare + sum(varint.widths for varint in fixed if isinstance(varint.widths, int)))
     for varint in fixed:
         if not isinstance(varint.widths, int):
             sizes += varint.widths
     columns: list[Views] = []
-    entries = _Entries(end - start)
+    entries = Entries(end - start)
     if bare:
         entries.zero()
-    entries.add(_Varint(sizes))
+    entries.add(Varint(sizes))
     entries.zero()
     for varint in before_key:
         entries.add(varint)
     if record.key.views is not None:
         columns += entries.views()
         columns.append(record.key.views[start:end])
-        entries = _Entries(end - start)
+        entries = Entries(end - start)
     entries.add(*before_value)
     if record.value.views is not None:
         columns += entries.views()
         columns.append(record.value.views[start:end])
-        entries = _Entries(end - start)
+        entries = Entries(end - start)
     if record.header_views is not None:
         entries.add(*before_headers)
         columns += entries.views()
@@ -475,160 +462,3 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
     elif not entries.empty:
         columns += entries.views()
     return columns
-
-
-def _width(value: int) -> int:
-    """Bytes of an unsigned varint."""
-    return max(-(-value.bit_length() // 7), 1)
-
-
-class _Varint:
-    """Zigzag varints of a column: their bytes as little-endian words, and how many bytes each has (a number where all have it).
-
-    Where all values are the same there is one word for all of them.
-
-    Args:
-        low, high: bounds of the values, if they are known.
-    """
-
-    __slots__ = ("width_max", "widths", "words")
-
-    def __init__(self, values: Int64s, low: int | None = None, high: int | None = None) -> None:
-        low = int(values.min()) if low is None else low
-        high = int(values.max()) if high is None else high
-        if low == high:
-            values = values[:1]
-        signs = values << 1 if low >= 0 else (values << 1) ^ (values >> 63)
-        zigzag = signs.view(np.uint64)
-        self.width_max = _width(max(2 * high, -2 * low - 1, 0))
-        assert self.width_max <= 8, "the schema bounds what can be written"
-        self.widths: Int64s | int = self.width_max
-        self.words: Uint64s = zigzag
-        if self.width_max == 1:
-            return
-        words = zigzag
-        for index in range(1, self.width_max):
-            # The bits above the byte before make room for that byte's highest bit: adding a number to itself shifts it by one bit.
-            words = words + (words & np.uint64(-1 << 8 * index - 1 & _ALL_BITS))
-        if low >= 0 and _width(2 * low) == self.width_max:
-            words |= np.uint64(0x80808080808080 & (1 << 8 * (self.width_max - 1)) - 1)
-            self.words = words
-            return
-        widths: Int64s | None = None
-        for index in range(1, self.width_max):
-            more = (zigzag >= np.uint64(1 << 7 * index)).astype(np.uint64)
-            widths = more.view(np.int64) + 1 if widths is None else widths + more.view(np.int64)
-            more <<= np.uint64(8 * index - 1)
-            words |= more
-        assert widths is not None
-        self.words, self.widths = words, widths
-
-    @property
-    def is_constant(self) -> bool:
-        """True when one word serves all rows and its width is known."""
-        return len(self.words) == 1 and isinstance(self.widths, int)
-
-
-_NUMBERS = _Varint(np.arange(BATCH_ROWS_MAX, dtype=np.int64))
-_NUMBERS_OF_ONE_BYTE = 64
-
-
-@lru_cache(8)
-def _numbers_before(word: int, width: int) -> _Varint:
-    """`_NUMBERS`, each with the same varint behind it."""
-    found = _Varint.__new__(_Varint)
-    assert not isinstance(_NUMBERS.widths, int), "some take a byte, some two"
-    found.widths = _NUMBERS.widths + width
-    found.words = _NUMBERS.words | np.uint64(word) << (_NUMBERS.widths.view(np.uint64) << _THREE)
-    return found
-
-
-def _numbered(counts: Int64s, key: _Varint) -> list[_Varint]:
-    """0, 1, ... of each of some batches, one behind the other, and the key's length of each row; in one word where all are
-    equal."""
-    largest = int(counts.max())
-    if largest > BATCH_ROWS_MAX:
-        return [_Varint(np.concatenate([np.arange(count, dtype=np.int64) for count in counts.tolist()])), key]
-    together = key.is_constant
-    numbers = _numbers_before(int(key.words[0]), key.width_max) if together else _NUMBERS
-    found = _Varint.__new__(_Varint)
-    found.width_max = _width(2 * (largest - 1)) + key.width_max * together
-    found.words = np.concatenate([numbers.words[:count] for count in counts.tolist()])
-    if largest <= _NUMBERS_OF_ONE_BYTE:
-        found.widths = found.width_max
-    else:
-        widths = numbers.widths
-        assert not isinstance(widths, int), "some take a byte, some two"
-        found.widths = np.concatenate([widths[:count] for count in counts.tolist()])
-    return [found] if together else [found, key]
-
-
-class _Entries:
-    """Varints of each of `rows` rows, one behind the other, as views of up to 12 bytes in place."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._done: list[Views] = []
-        self._room = _IN_PLACE_BYTES
-        self._low: Uint64s | None = None
-        self._high: Uint64s | None = None
-        self._size: Int64s | int = 0
-
-    @property
-    def _varies(self) -> bool:
-        """True when rows differ in the part that was added since the last view."""
-        return not isinstance(self._size, int) or any(words is not None and len(words) > 1 for words in (self._low, self._high))
-
-    @property
-    def empty(self) -> bool:
-        return not self._done and self._room == _IN_PLACE_BYTES
-
-    def zero(self) -> None:
-        """One byte 0."""
-        self._make_room(1)
-        self._size = self._size + 1
-
-    def add(self, varint: _Varint) -> None:
-        """Append one varint per row. This object owns its words from now on."""
-        self._make_room(varint.width_max)
-        crosses = _IN_PLACE_BYTES - self._room > 8
-        words = varint.words
-        high: Uint64s | None = None
-        if isinstance(self._size, int):
-            bits = 8 * self._size
-            low = words if not bits else words << np.uint64(bits) if bits < 64 else np.zeros_like(words)
-            if crosses:
-                high = words >> np.uint64(64 - bits) if 0 < bits < 64 else words << np.uint64(bits - 64)
-        else:
-            shift = self._size.view(np.uint64) << _THREE
-            low = words << shift
-            if crosses:
-                # A shift by 64 or more, or by a difference that wrapped, gives 0 in numpy.
-                high = words >> (_64 - shift)
-                high |= words << (shift - _64)
-        if self._low is None:
-            self._low = low
-        elif len(self._low) < len(low):
-            self._low = self._low | low
-        else:
-            self._low |= low
-        if high is not None:
-            self._high = high if self._high is None else self._high | high
-        self._size = self._size + varint.widths
-
-    def views(self) -> list[Views]:
-        self._close()
-        return self._done
-
-    def _make_room(self, size: int) -> None:
-        if size > self._room:
-            self._close()
-        self._room -= size
-
-    def _close(self) -> None:
-        assert self._low is not None, "a view has a varint"
-        fields = np.empty(self._rows if self._varies else 1, _IN_PLACE)
-        fields["size"], fields["low"], fields["high"] = self._size, self._low, 0 if self._high is None else self._high
-        views = fields.view(np.uint64).reshape(-1, 2)
-        self._done.append(views if len(views) == self._rows else np.broadcast_to(views, (self._rows, 2)))
-        self._room, self._low, self._high, self._size = _IN_PLACE_BYTES, None, None, 0

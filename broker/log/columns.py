@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from headgate.broker.log.column_checksum import checksum
 from headgate.broker.log.column_decoder import decode_batches, timestamp_types
-from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, encode_batches
+from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, encode_batches
 from headgate.broker.log.column_schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, check_columns
+from headgate.broker.log.column_varints import BATCH_ROWS_MAX
 
 __all__ = [
     "BATCH_BYTES_MAX",

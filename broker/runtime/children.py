@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ first Kafka ports, separated by commas."""
 
 KILLED_S = 2.0
 """Seconds that a process that was killed has to end. It needs a turn on the processor for that."""
+POLL_S = 0.001
 MMAP_BYTES = 32 << 20
 """The most that glibc lets one set: larger pieces of memory come from the system, and go back to it."""
 
@@ -63,13 +65,13 @@ def start(module: str, *arguments: str, environment: Mapping[str, str] | None = 
 
 def kill(process: Popen[bytes]) -> str:
     """Kill a process if it still runs. Returns how it ended: one that gets no processor time ends later."""
-    from subprocess import TimeoutExpired
-
     process.kill()
-    try:
-        return how_ended(process.wait(KILLED_S))
-    except TimeoutExpired:
-        return "it was killed, and has not ended yet"
+    end_s = time.monotonic() + KILLED_S
+    while (code := process.poll()) is None:
+        if time.monotonic() >= end_s:
+            return "it was killed, and has not ended yet"
+        time.sleep(POLL_S)
+    return how_ended(code)
 
 
 def how_ended(code: int) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
+from headgate.broker.engine.read.shared_memory import new_memory, unnamed_file
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
@@ -34,9 +34,7 @@ class _File:
     """A file without a name, which is closed when nobody refers to it."""
 
     def __init__(self, directory: str) -> None:
-        # Linux makes it without a name; elsewhere it has one for an instant.
-        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-            self.descriptor = os.dup(file.fileno())
+        self.descriptor = unnamed_file(directory)
         self.size_bytes = 0
         weakref.finalize(self, os.close, self.descriptor).atexit = False
 
@@ -64,7 +62,7 @@ class DiskCache:
     def __init__(self, directory: str, bytes_max: int) -> None:
         self._directory = directory
         self._file_bytes = bytes_max // FILES
-        self._places: OrderedDict[Hashable, Place] = OrderedDict()
+        self.places: OrderedDict[Hashable, Place] = OrderedDict()
         self._files: list[_File] = []
         self._free: deque[Any] = deque(maxlen=FREE_MAX)
         self._paused_until_s = 0.0
@@ -83,10 +81,10 @@ class DiskCache:
         return sum(file.size_bytes for file in self._files)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._places
+        return key in self.places
 
     def find(self, key: Hashable) -> Place | None:
-        return self._places.get(key)
+        return self.places.get(key)
 
     def takes(self, size_bytes: int, now_s: float) -> bool:
         """True if a group of this size can be written now."""
@@ -109,12 +107,12 @@ class DiskCache:
 
     def keep(self, key: Hashable, place: Place) -> None:
         """A group was written. Groups of files that are too many are dropped."""
-        self._places[key] = place
+        self.places[key] = place
         while len(self._files) > FILES:
             oldest = self._files.pop(0)
             # Groups stand in the order of their files.
-            while self._places and next(iter(self._places.values())).file is oldest:
-                self._places.popitem(last=False)
+            while self.places and next(iter(self.places.values())).file is oldest:
+                self.places.popitem(last=False)
 
     def failed(self, error: OSError, now_s: float) -> None:
         """A write failed. Nothing is written for a time. A full disk gets its space back."""
@@ -122,7 +120,7 @@ class DiskCache:
         hint = "its files were dropped; set a lower history_cache_dir_bytes" if error.errno in _FULL else ""
         logger.warning("history_cache_unwritten", directory=self._directory, error=error.strerror, hint=hint)
         if error.errno in _FULL:
-            self._places.clear()
+            self.places.clear()
             self._files.clear()
 
     def read(self, place: Place) -> list[memoryview] | None:
@@ -147,15 +145,13 @@ class DiskCache:
 
     def _memory_of(self, size_bytes: int) -> memoryview:
         """Memory of this size. What nobody reads any more is used again: new pages cost as much as what is read into them."""
-        import numpy as np
-
         try:
             # In one step: other threads give back.
             memory = self._free.pop()
         except IndexError:
             memory = None
         if memory is None or not size_bytes <= len(memory) < 2 * size_bytes:
-            memory = np.empty(size_bytes, np.uint8)
+            memory = new_memory(size_bytes)
         used = memory[:size_bytes]
         # All views of it refer to this array.
         weakref.finalize(used, self._free.append, memory).atexit = False
@@ -164,5 +160,5 @@ class DiskCache:
 
     def damaged(self, key: Hashable) -> None:
         """What was read is not what was written."""
-        self._places.pop(key, None)
+        self.places.pop(key, None)
         logger.warning("history_cache_damaged", directory=self._directory, hint="look at the disk; history is encoded again")

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from headgate.broker.engine.read.shared_memory import REGIONS_MAX, Answer, Reader, Writer
+from headgate.broker.engine.read.shared_memory import REGIONS_MAX, Answer, Reader, Writer, new_memory
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.recipe import UNIT_FILES_MAX, UnitBytes
 from headgate.broker.runtime import children
@@ -186,9 +186,7 @@ def _bytes_of(descriptor: int, place: RowGroup) -> memoryview:
 
 
 def _read(descriptor: int, position: int, size: int) -> memoryview:
-    import numpy as np
-
-    data = np.empty(size, np.uint8).data
+    data: memoryview = new_memory(size).data
     at = 0
     while at < len(data):
         count = os.preadv(descriptor, [data[at : at + READ_BYTES]], position + at)
@@ -383,10 +381,7 @@ def receive(end: socket.socket, size: int) -> memoryview:
     Raises:
         ConnectionResetError: the other end was closed. BlockingIOError: no bytes arrived in time.
     """
-    import numpy as np
-
-    # From numpy, because a bytearray would first be filled with zeros.
-    data = np.empty(size, np.uint8).data
+    data: memoryview = new_memory(size).data
     at = 0
     while at < size:
         count = end.recv_into(data[at:], 0, socket.MSG_WAITALL)

@@ -105,7 +105,7 @@ class HistoryReader:
         self._encode_work = pools(parallel, "history")
         self.disk = disk
         self._disk_work = None if disk is None else pools(1, "history-disk")
-        self._unwritten = 0
+        self.unwritten = 0
         """Groups that wait for the disk."""
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
@@ -344,13 +344,13 @@ class HistoryReader:
     def _to_disk(self, key: _GroupKey, encoded: EncodedGroup) -> None:
         """Write a row group behind the reader's back. Those that come faster than the disk takes them are not written."""
         disk, now_s = self.disk, self._now_s()
-        if disk is None or self._closed or self._unwritten == UNWRITTEN_MAX:
+        if disk is None or self._closed or self.unwritten == UNWRITTEN_MAX:
             return
         if key in disk or not disk.takes(encoded.size_bytes, now_s):
             return
 
         def written(done: asyncio.Future[Place]) -> None:
-            self._unwritten -= 1
+            self.unwritten -= 1
             if done.cancelled():
                 return
             error = done.exception()
@@ -359,7 +359,7 @@ class HistoryReader:
             else:
                 disk.keep(key, done.result())
 
-        self._unwritten += 1
+        self.unwritten += 1
         self._run(partial(disk.write, encoded.batches), self._disk_work).add_done_callback(written)
 
     def _rest_later(self) -> None:

@@ -7,11 +7,14 @@ later request. So the same pages are used again and again: new ones cost as much
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import uuid
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -97,18 +100,18 @@ class Writer:
     """The regions at the end that writes."""
 
     def __init__(self) -> None:
-        self._free: list[_Region] = []
-        self._used: dict[int, _Region] = {}
+        self.unused: list[_Region] = []
+        self.used: dict[int, _Region] = {}
         self._closed: list[int] = []
         self._made = 0
 
     def free(self, numbers: Iterable[int]) -> None:
         """The other end has no views of these regions any more."""
         for number in numbers:
-            region = self._used.pop(number)
-            if region.touched + sum(one.touched for one in self._free) <= FREE_BYTES_MAX:
+            region = self.used.pop(number)
+            if region.touched + sum(one.touched for one in self.unused) <= FREE_BYTES_MAX:
                 region.used = 0
-                self._free.append(region)
+                self.unused.append(region)
             else:
                 region.close()
                 self._closed.append(number)
@@ -148,12 +151,12 @@ class Writer:
             yield run
 
     def _take(self) -> _Region:
-        if self._free:
-            region = self._free.pop()
+        if self.unused:
+            region = self.unused.pop()
         else:
             region = _Region(self._made)
             self._made += 1
-        self._used[region.number] = region
+        self.used[region.number] = region
         return region
 
 
@@ -162,7 +165,7 @@ class Reader:
     dropped by any."""
 
     def __init__(self) -> None:
-        self._maps: dict[int, mmap.mmap] = {}
+        self.maps: dict[int, mmap.mmap] = {}
         self._held: set[int] = set()
         self._freed: deque[int] = deque()
 
@@ -176,14 +179,14 @@ class Reader:
 
         try:
             for number, descriptor in zip(answer.sent, descriptors, strict=True):
-                self._maps[number] = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+                self.maps[number] = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         for number in answer.closed:
-            del self._maps[number]
+            del self.maps[number]
         found: list[memoryview] = []
-        regions = {run.region: np.frombuffer(self._maps[run.region], np.uint8) for run in answer.runs}
+        regions = {run.region: np.frombuffer(self.maps[run.region], np.uint8) for run in answer.runs}
         for number, region in regions.items():
             # Every view of the region refers to this array.
             weakref.finalize(region, self._drop, number).atexit = False
@@ -205,15 +208,27 @@ class Reader:
         self._freed.append(number)
 
 
+def new_memory(size_bytes: int) -> Any:
+    """An array of bytes. From numpy, because a bytearray would first be filled with zeros."""
+    import numpy as np
+
+    return np.empty(size_bytes, np.uint8)
+
+
+def unnamed_file(directory: str) -> int:
+    """The descriptor of a new file that has no name. It ends when its last descriptor is closed. Raises OSError."""
+    if hasattr(os, "O_TMPFILE"):
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    path = os.path.join(directory, f".{uuid.uuid4().hex}")
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return descriptor
+
+
 def _memory_file() -> int:
     """The descriptor of a new file that is only in memory, where the system has such files."""
     if not hasattr(os, "memfd_create"):
-        import tempfile
-
-        with tempfile.TemporaryFile() as file:
-            return os.dup(file.fileno())
-    import fcntl
-
+        return unnamed_file(os.environ.get("TMPDIR", "/tmp"))
     descriptor = os.memfd_create("headgate-history", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     # A region that became smaller would end whoever reads behind its end.
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)

@@ -97,7 +97,7 @@ def test_runs_have_regions_of_their_own(ends: Ends) -> None:
 def test_a_region_has_no_more_pages_than_bytes(ends: Ends) -> None:
     ends.ask(batch(5 * STEP_BYTES))
     kept = ends.ask(batch(SMALL_BYTES))
-    (region,) = ends.writer._used.values()
+    (region,) = ends.writer.used.values()
     assert os.fstat(region.descriptor).st_blocks * 512 < 2 * SMALL_BYTES
     assert kept
 
@@ -109,9 +109,9 @@ def test_free_regions_are_bounded(ends: Ends) -> None:
     kept.clear()
     gc.collect()
     ends.ask(batch(size))
-    held = sum(region.touched for region in (*ends.writer._free, *ends.writer._used.values()))
+    held = sum(region.touched for region in (*ends.writer.unused, *ends.writer.used.values()))
     assert held <= FREE_BYTES_MAX
-    assert len(ends.reader._maps) <= FREE_BYTES_MAX // size + 1, "what is closed there is not mapped here"
+    assert len(ends.reader.maps) <= FREE_BYTES_MAX // size + 1, "what is closed there is not mapped here"
 
 
 def test_an_answer_that_breaks_off_holds_nothing(ends: Ends) -> None:
@@ -123,8 +123,8 @@ def test_an_answer_that_breaks_off_holds_nothing(ends: Ends) -> None:
     for _ in range(3):
         with pytest.raises(InvalidError):
             ends.writer.write(breaks())
-    assert not ends.writer._used
-    assert len(ends.writer._free) == 2
+    assert not ends.writer.used
+    assert len(ends.writer.unused) == 2
     written = batch(SMALL_BYTES)
     assert ends.ask(written) == [written]
 
@@ -138,7 +138,7 @@ def test_each_region_takes_three_descriptors(ends: Ends) -> None:
 
 def test_nobody_can_make_a_region_smaller(ends: Ends) -> None:
     kept = ends.ask(batch(2 * SMALL_BYTES))
-    (region,) = ends.writer._used.values()
+    (region,) = ends.writer.used.values()
     with pytest.raises(PermissionError):
         os.ftruncate(region.descriptor, 0)
     assert kept
