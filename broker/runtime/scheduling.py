@@ -19,6 +19,9 @@ import sys
 TURN_NS = 500_000
 """Half a millisecond: a slice of one millisecond gained nothing, and a slice of a tenth gained no more than this."""
 
+STARVING_SHARE = 0.05
+"""Share of a processor below which a process starves. One of nice value 10 gets a tenth beside one that computes without a pause."""
+
 _SYSTEM_CALLS = {"x86_64": 314, "aarch64": 274}
 """Number of the system call sched_setattr, by machine."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
@@ -51,20 +54,24 @@ def give_way() -> bool:
 
 
 class Turns:
-    """The time that a process waits for its turn on a processor."""
+    """The processor time that a process gets."""
 
     def __init__(self, pid: int, now_s: float) -> None:
         self._pid = pid
         self._began_s = now_s
-        self._waited_s = self._waited()
+        self._before = self._times()
 
     def starves(self, now_s: float) -> bool:
-        """True if the process waited for more than half of the time since the start."""
-        return self._waited() - self._waited_s > (now_s - self._began_s) / 2
+        """True if the process has had almost no processor time since the start, although it wanted some."""
+        (ran_before, waited_before), (ran, waited) = self._before, self._times()
+        enough_s = (now_s - self._began_s) * STARVING_SHARE
+        return ran - ran_before < enough_s < waited - waited_before
 
-    def _waited(self) -> float:
+    def _times(self) -> tuple[float, float]:
+        """Seconds for which it ran, and for which it waited for its turn."""
         try:
             with open(f"/proc/{self._pid}/schedstat", encoding="ascii") as file:
-                return int(file.read().split()[1]) / 1e9
+                ran_ns, waited_ns, _ = file.read().split()
         except OSError:
-            return 0.0  # the system does not tell, or the process has ended
+            return 0.0, 0.0  # the system does not tell, or the process has ended
+        return int(ran_ns) / 1e9, int(waited_ns) / 1e9

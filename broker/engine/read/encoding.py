@@ -51,7 +51,7 @@ BATCH_BYTES_MAX = 1 << 20
 """Largest encoded batch, in bytes before compression: the default of consumers for one partition (`max.partition.fetch.bytes`)."""
 NICENESS = 10
 """Nice value of an encoder process that does not give way: it gets a tenth of a CPU beside a process that uses all of it."""
-STARVED_S = 0.5
+STARVED_S = 1.0
 """Seconds after which a broker looks whether a process that gives way starves. Most of its work takes less than a tenth of that."""
 HURRIED_S = 60.0
 """Seconds after such a case in which no process gives way."""
