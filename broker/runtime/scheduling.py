@@ -20,7 +20,7 @@ TURN_NS = 500_000
 """Half a millisecond: a slice of one millisecond gained nothing, and a slice of a tenth gained no more than this."""
 
 STARVING_SHARE = 0.05
-"""Share of a processor below which a process starves. One of nice value 10 gets a tenth beside one that computes without a pause."""
+"""Share of a processor below which a process starves: nice value 10 gives a tenth beside one that computes without a pause."""
 
 _SYSTEM_CALLS = {"x86_64": 314, "aarch64": 274}
 """Number of the system call sched_setattr, by machine."""

@@ -188,7 +188,7 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
     gauge(
         "headgate_history_disk_bytes",
         "bytes of encoded row groups in history_cache_dir",
-        lambda: 0 if disk is None else disk.size_bytes,
+        lambda: 0 if disk is None else disk.cache.size_bytes,
     )
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_memory.held_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])

@@ -7,24 +7,33 @@ cannot be written is not kept, and what is not as it was written is encoded agai
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
+from headgate.broker.engine.read.history_cache import EncodedGroup, group_of
 from headgate.broker.engine.read.shared_memory import new_memory, unnamed_file
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import outlast
 
 logger = get_logger("history")
+
+Run: TypeAlias = Callable[[Callable[[], Any], Executor | None], asyncio.Future[Any]]
 
 FILES = 16
 """Files of a full cache. One of them is dropped at a time."""
 FREE_MAX = 4
 """Pieces of memory that are kept for the next reads, of about 8 MiB each."""
+UNWRITTEN_MAX = 8
+"""Groups that wait for the disk, whose memory is outside of the bound of the cache in memory: about 8 MiB each."""
 PAUSE_S = 60.0
 """Seconds without writes after one that failed."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -66,7 +75,6 @@ class DiskCache:
         self._files: list[_File] = []
         self._free: deque[Any] = deque(maxlen=FREE_MAX)
         self._paused_until_s = 0.0
-        self.hits = 0
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             _File(directory)
@@ -162,3 +170,56 @@ class DiskCache:
         """What was read is not what was written."""
         self.places.pop(key, None)
         logger.warning("history_cache_damaged", directory=self._directory, hint="look at the disk; history is encoded again")
+
+
+class DiskSide:
+    """The loop's side of a cache on disk.
+
+    Args:
+        run: runs a call in a thread: one of its own choice, or of a pool.
+        writing: the thread that writes.
+    """
+
+    def __init__(self, cache: DiskCache, run: Run, writing: Executor) -> None:
+        self.cache = cache
+        self._run = run
+        self._writing = writing
+        self.unwritten = 0
+        """Groups that wait for the disk."""
+        self.hits = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.cache
+
+    async def get(self, key: Hashable) -> EncodedGroup | None:
+        """A group that was encoded before. None: it is not there as it was written."""
+        place = self.cache.find(key)
+        if place is None:
+            return None
+        batches = await outlast(self._run(partial(self.cache.read, place), None))
+        if batches is None:
+            self.cache.damaged(key)
+            return None
+        self.hits += 1
+        return group_of(batches)
+
+    def put(self, key: Hashable, group: EncodedGroup, now_s: float) -> None:
+        """Write a group behind the reader's back. Those that come faster than the disk takes them are not written."""
+        if self.unwritten == UNWRITTEN_MAX or key in self.cache or not self.cache.takes(group.size_bytes, now_s):
+            return
+
+        def written(done: asyncio.Future[Place]) -> None:
+            self.unwritten -= 1
+            if done.cancelled():
+                return
+            error = done.exception()
+            if isinstance(error, OSError):
+                self.cache.failed(error, asyncio.get_running_loop().time())
+            else:
+                self.cache.keep(key, done.result())
+
+        self.unwritten += 1
+        self._run(partial(self.cache.write, group.batches), self._writing).add_done_callback(written)
+
+    def shutdown(self) -> None:
+        self._writing.shutdown()

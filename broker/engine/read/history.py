@@ -21,11 +21,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.engine.read.disk_cache import DiskCache, Place
+from headgate.broker.engine.read.disk_cache import DiskCache, DiskSide
 from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
-from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache
+from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache, group_of
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
-from headgate.broker.engine.read.units import Led, Units, first_in, greatest_in, group_of
+from headgate.broker.engine.read.units import Led, Units, first_in, greatest_in
 from headgate.broker.log.compression import Codec
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
@@ -45,8 +45,6 @@ their memory."""
 PART_BYTES_MIN = 16 << 20
 """Lower limit, in bytes, for the size of a part. Row groups of our own uploader are smaller, so they are never encoded in parts,
 even with a small cache."""
-UNWRITTEN_MAX = 8
-"""Row groups that wait for the disk cache, whose memory is outside of the cache's bound: about 8 MiB each."""
 PARTS_MAX = 1000
 """Parts of one row group that the reader remembers."""
 BROKEN_MAX = 1000
@@ -103,10 +101,7 @@ class HistoryReader:
         self._encoder: Encode = encode if encoders is None else encoders.encode
         self._small_work = pools(1, "footers")
         self._encode_work = pools(parallel, "history")
-        self.disk = disk
-        self._disk_work = None if disk is None else pools(1, "history-disk")
-        self.unwritten = 0
-        """Groups that wait for the disk."""
+        self.disk = None if disk is None else DiskSide(disk, self._run, pools(1, "history-disk"))
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
         self._files = HistoryFiles(locate, self._run, self._shared)
@@ -228,8 +223,8 @@ class HistoryReader:
             self._encoders.close()
         self._small_work.shutdown()
         self._encode_work.shutdown()
-        if self._disk_work is not None:
-            self._disk_work.shutdown()
+        if self.disk is not None:
+            self.disk.shutdown()
 
     # -- bytes
 
@@ -287,7 +282,10 @@ class HistoryReader:
         return task
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: OpenFile) -> EncodedGroup:
-        from_disk = await self._from_disk(key)
+        from_disk = None
+        if self.disk is not None and key in self.disk:
+            async with self._room:
+                from_disk = await self.disk.get(key)
         if extent.adopted:
             if from_disk is not None:
                 self._keep(key, from_disk)
@@ -312,7 +310,7 @@ class HistoryReader:
         if from_disk is None:
             self.encoded_rows += end_row - key.first_row
             self.encoded_bytes += encoded.size_bytes
-            self._to_disk(key, encoded)
+            self._keep_long(key, encoded)
         self._keep(key, encoded)
         return encoded
 
@@ -321,7 +319,7 @@ class HistoryReader:
         self.encoded_rows += file.footer.groups[index].rows
         self.encoded_bytes += encoded.size_bytes
         key = self._key(extent, file, encoded.bases[0])
-        self._to_disk(key, encoded)
+        self._keep_long(key, encoded)
         if key not in self.cache:
             self._keep(key, encoded)
 
@@ -329,38 +327,9 @@ class HistoryReader:
         key = self._key(extent, file, extent.base_offset + file.footer.groups[index].first_row)
         return key in self.cache or (self.disk is not None and key in self.disk)
 
-    async def _from_disk(self, key: _GroupKey) -> EncodedGroup | None:
-        """A row group that was encoded before."""
-        if self.disk is None or (place := self.disk.find(key)) is None:
-            return None
-        async with self._room:
-            batches = await outlast(self._run(partial(self.disk.read, place)))
-        if batches is None:
-            self.disk.damaged(key)
-            return None
-        self.disk.hits += 1
-        return group_of(batches)
-
-    def _to_disk(self, key: _GroupKey, encoded: EncodedGroup) -> None:
-        """Write a row group behind the reader's back. Those that come faster than the disk takes them are not written."""
-        disk, now_s = self.disk, self._now_s()
-        if disk is None or self._closed or self.unwritten == UNWRITTEN_MAX:
-            return
-        if key in disk or not disk.takes(encoded.size_bytes, now_s):
-            return
-
-        def written(done: asyncio.Future[Place]) -> None:
-            self.unwritten -= 1
-            if done.cancelled():
-                return
-            error = done.exception()
-            if isinstance(error, OSError):
-                disk.failed(error, self._now_s())
-            else:
-                disk.keep(key, done.result())
-
-        self.unwritten += 1
-        self._run(partial(disk.write, encoded.batches), self._disk_work).add_done_callback(written)
+    def _keep_long(self, key: _GroupKey, encoded: EncodedGroup) -> None:
+        if self.disk is not None and not self._closed:
+            self.disk.put(key, encoded, self._now_s())
 
     def _rest_later(self) -> None:
         """End the processes when they have had nothing to do for a time."""

@@ -13,6 +13,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from headgate.broker.log.batch import parse_header
+
 IN_USE_S = 10.0
 """Seconds after which a reader that has not returned counts as gone, or as busy."""
 
@@ -34,6 +36,12 @@ class EncodedGroup:
     def find(self, offset: int) -> int:
         """The number of the batch that contains an offset."""
         return max(bisect_right(self.bases, offset) - 1, 0)
+
+
+def group_of(batches: list[memoryview]) -> EncodedGroup:
+    """Batches, by offset."""
+    bases = array("q", (int.from_bytes(batch[:8], "big") for batch in batches))
+    return EncodedGroup(batches, bases, parse_header(batches[-1]).next_offset)
 
 
 class HistoryCache:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from headgate.broker.cluster.gates import ParquetExtent, topic_of
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.read.encoding import Encoders, UnitSource, encode_unit
-from headgate.broker.engine.read.history_cache import EncodedGroup
+from headgate.broker.engine.read.history_cache import EncodedGroup, group_of
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
@@ -282,12 +281,6 @@ async def unit_bytes(places: Sequence[tuple[Readable, str]], unit: UnitBytes) ->
 def close_files(descriptors: Sequence[int]) -> None:
     for one in descriptors:
         os.close(one)
-
-
-def group_of(batches: list[memoryview]) -> EncodedGroup:
-    """Batches, by offset."""
-    bases = array("q", (int.from_bytes(batch[:8], "big") for batch in batches))
-    return EncodedGroup(batches, bases, parse_header(batches[-1]).next_offset)
 
 
 # The following functions run in the threads.

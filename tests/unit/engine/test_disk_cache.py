@@ -55,13 +55,13 @@ async def test_a_late_reader_is_served_from_disk(store: CountedStore, make_reade
     extent = await put(store, records)
     first = make_reader(disk)
     assert await read_all(first, extent) == records
-    await until(lambda: not first.unwritten)
+    await until(lambda: not first.disk.unwritten)
     encoded, late = first.encoded_rows, make_reader(disk)
     assert encoded >= len(records)
     assert await read_all(late, extent) == records
     assert await read_all(late, extent, max_bytes=1) == records
     assert late.encoded_rows == 0
-    assert disk.hits > 1
+    assert late.disk.hits > 1
     assert disk.size_bytes > 0
 
 
@@ -72,7 +72,7 @@ async def test_what_is_damaged_is_encoded_again(
     extent = await put(store, records)
     first = make_reader(disk)
     await read_all(first, extent)
-    await until(lambda: not first.unwritten)
+    await until(lambda: not first.disk.unwritten)
     places = list(disk.places.values())
     flipped, cut = places[0], places[-1]
     byte = os.pread(flipped.file.descriptor, 1, flipped.position + 9)
@@ -82,7 +82,7 @@ async def test_what_is_damaged_is_encoded_again(
     assert await read_all(late, extent) == records
     assert 0 < late.encoded_rows < len(records), "only what was damaged"
     assert [record.getMessage() for record in caplog.records].count("history_cache_damaged") >= 2
-    await until(lambda: not late.unwritten)
+    await until(lambda: not late.disk.unwritten)
     latest = make_reader(disk)
     assert await read_all(latest, extent) == records
     assert latest.encoded_rows == 0
@@ -103,7 +103,7 @@ async def test_a_disk_that_is_full_gets_its_space_back_and_is_left_alone_for_a_t
     extent = await put(store, records)
     reader = make_reader(disk)
     assert await read_all(reader, extent) == records
-    await until(lambda: not reader.unwritten)
+    await until(lambda: not reader.disk.unwritten)
     assert disk.size_bytes == 0
     assert "before" not in disk
     assert [record.getMessage() for record in caplog.records].count("history_cache_unwritten") == len(tries)
