@@ -39,6 +39,8 @@ OPTIONAL = {
     "audit topic": "only with an audit topic; `unit/access/test_audit.py`",
     "tls files": "only with TLS; `e2e/test_tls.py`",
     "http": "the HTTP server; it uses no store",
+    "lane-{}": "only with `history_lanes`: a process, which is started again; it uses no store",
+    "lane-upkeep": "only in a lane: it asks leads, and uses no store; `unit/control/test_lanes.py`",
 }
 UNTIL_DONE = {
     "reservations", "fill-gaps", "failover", "resign", "open-segments", "{}-load", "{}-load-partition", "transactions-mark", "_put",
