@@ -9,6 +9,7 @@ from aiokafka import TopicPartition as AiokafkaPartition
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
+from kafka.errors import UnknownBrokerIdError
 
 from tests.support.clients.confluent import QUICK_RECONNECT
 from tests.support.writers import Running
@@ -88,7 +89,11 @@ class PythonPlaced(PlacedReader):
             consumer.assign(assigned)
             (consumer.seek_to_beginning if self.place == "earliest" else consumer.seek_to_end)(*assigned)
             while not self._stopping.is_set():
-                for part, messages in consumer.poll(timeout_ms=100).items():
+                try:
+                    found = consumer.poll(timeout_ms=100)
+                except UnknownBrokerIdError:
+                    continue  # kafka-python 3.0.12 raises it once when a broker has gone that it still believes to lead
+                for part, messages in found.items():
                     self.seen[part.partition].extend((message.offset, message.value) for message in messages)
         finally:
             consumer.close()
