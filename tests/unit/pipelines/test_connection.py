@@ -9,11 +9,20 @@ import asyncio
 import gc
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from headgate.pipelines.calls import Apart, apart
 from headgate.pipelines.connection import Connection
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """An interrupt raises KeyboardInterrupt, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_call_that_is_broken_off_ends_its_work() -> None:
