@@ -62,6 +62,7 @@ OF_A_CALLER = {
 }  # fmt: skip
 """Tasks with a caller that gets their error: a request, a stream, an order."""
 
+TRIES = 5
 STARTERS = ("create_task", "ensure_future", "spawn", "_spawn", "keep", "_keep")
 """Functions that start a task."""
 
@@ -152,21 +153,28 @@ async def test_no_task_ends_by_an_outage(make_machine: MakeMachine, clock: Manua
     await work_for_all(broker, 0)
     await is_done(broker, clock, 0)
     assert running() >= LASTING
-    await work_for_all(broker, 1)
-    outage = broker.store.refused = Outage(operation)
+    outage = Outage(operation)
 
     def met() -> bool:
         clock.advance(HOUR_MS)
         broker.sweeper.wake()
         return outage.met >= meeting
 
-    try:
-        await until(met, lambda: outage.met)
-    finally:
-        broker.store.refused = {}
-    await is_done(broker, clock, 1)
-    await work_for_all(broker, 2)
-    await is_done(broker, clock, 2)
+    for number in range(1, TRIES):
+        await work_for_all(broker, number)
+        broker.store.refused = outage
+        try:
+            await until(met, lambda: outage.met)
+            break
+        except AssertionError:
+            # On a busy machine all may be done before the outage begins.
+            if number == TRIES - 1:
+                raise
+        finally:
+            broker.store.refused = {}
+    await is_done(broker, clock, number)
+    await work_for_all(broker, TRIES)
+    await is_done(broker, clock, TRIES)
     assert running() >= LASTING, f"ended: {sorted(LASTING - running())}"
     await machine.stop(broker)
 
