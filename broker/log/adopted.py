@@ -16,6 +16,7 @@ import pyarrow as pa
 from headgate.broker.log.adopted_columns import GIVEN, bad, content, part_of_row, ranges_of, times
 from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, DividedRows, encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
+from headgate.broker.log.column_schema import whole
 from headgate.broker.log.column_varints import BATCH_ROWS_MAX
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.json_rows import json_bytes_max, json_rows
@@ -72,7 +73,7 @@ class UnitRows:
             raise bad("a unit has no rows")
         self._table = pa.concat_tables(parts).combine_chunks()
         found = np.concatenate(numbers)
-        at_us: Any = np.asarray(self._table.column("timestamp").combine_chunks().cast(pa.int64()))
+        at_us: Any = np.asarray(whole(self._table.column("timestamp")).cast(pa.int64()))
         passes = np.ones(len(found), np.bool_)
         if shape.low_us is not None:
             passes &= at_us >= shape.low_us

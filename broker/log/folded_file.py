@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headgate.broker.log.batch import Buffer, split
 from headgate.broker.log.column_decoder import decode_in_parts, timestamp_types
-from headgate.broker.log.column_schema import ArrowArray, Columns, take_apart
+from headgate.broker.log.column_schema import ArrowArray, Columns, take_apart, whole
 from headgate.broker.log.parquet import ROW_GROUP_BYTES, ExtentEncoder
 from headgate.broker.log.records import iter_records
 from headgate.broker.log.transactions import Ranges, without_aborted
@@ -166,7 +166,7 @@ def read_rows(
         raise InvalidError(Reason.INVALID_RECORD, "a folded file has a column `offset`")
     kind = rows.schema.field("timestamp").type
     in_us = pa.types.is_timestamp(kind) and kind.unit == "us"
-    times = rows.column("timestamp").combine_chunks().cast(pa.int64()) if in_us else pa.array(columns.timestamps * 1000)
+    times = whole(rows.column("timestamp")).cast(pa.int64()) if in_us else pa.array(columns.timestamps * 1000)
     headers = columns.headers if columns.headers is not None else pa.nulls(len(columns), _HEADERS)
     folded = pa.RecordBatch.from_arrays(
         [

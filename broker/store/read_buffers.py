@@ -20,23 +20,25 @@ BUFFERS_MAX = 8
 
 
 class ReadBuffers:
-    """Up to BUFFERS_MAX buffers. Thread-safe."""
+    """Up to `buffers_max` buffers of `buffer_bytes`. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, buffer_bytes: int = BUFFER_BYTES, buffers_max: int = BUFFERS_MAX) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._buffers_max = buffers_max
         self._lock = threading.Lock()
         self._buffers: list[bytearray] = []
 
     def take(self, size_bytes: int) -> memoryview:
         """`size_bytes` with undefined content, for as long as a view of them exists."""
-        if READ_BYTES_MIN <= size_bytes <= BUFFER_BYTES:
+        if READ_BYTES_MIN <= size_bytes <= self._buffer_bytes:
             with self._lock:
                 for buffer in self._buffers:
                     if _is_free(buffer):
                         return memoryview(buffer)[:size_bytes]
-                if len(self._buffers) < BUFFERS_MAX:
-                    self._buffers.append(bytearray(BUFFER_BYTES))
+                if len(self._buffers) < self._buffers_max:
+                    self._buffers.append(bytearray(self._buffer_bytes))
                     return memoryview(self._buffers[-1])[:size_bytes]
-        if size_bytes > BUFFER_BYTES:
+        if size_bytes > self._buffer_bytes:
             return memoryview(mmap.mmap(-1, size_bytes))
         return memoryview(bytearray(size_bytes))
 

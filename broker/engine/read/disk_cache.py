@@ -11,18 +11,19 @@ import asyncio
 import errno
 import os
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from headgate.broker.engine.read.history_cache import EncodedGroup, group_of
-from headgate.broker.engine.read.shared_memory import new_memory, unnamed_file
+from headgate.broker.engine.read.shared_memory import unnamed_file
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import outlast
+from headgate.broker.store.read_buffers import ReadBuffers
 
 logger = get_logger("history")
 
@@ -30,8 +31,10 @@ Run: TypeAlias = Callable[[Callable[[], Any], Executor | None], asyncio.Future[A
 
 FILES = 16
 """Files of a full cache. One of them is dropped at a time."""
-FREE_MAX = 4
-"""Pieces of memory that are kept for the next reads, of about 8 MiB each."""
+BUFFER_BYTES = 32 << 20
+"""Largest group that is read into memory which was used before. Groups have about 8 MiB, and only what they fill becomes memory."""
+BUFFERS_MAX = 4
+"""Such pieces of memory that are kept."""
 UNWRITTEN_MAX = 8
 """Groups that wait for the disk, whose memory is outside of the bound of the cache in memory: about 8 MiB each."""
 PAUSE_S = 60.0
@@ -73,7 +76,7 @@ class DiskCache:
         self._file_bytes = bytes_max // FILES
         self.places: OrderedDict[Hashable, Place] = OrderedDict()
         self._files: list[_File] = []
-        self._free: deque[Any] = deque(maxlen=FREE_MAX)
+        self._buffers = ReadBuffers(BUFFER_BYTES, BUFFERS_MAX)
         self._paused_until_s = 0.0
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -133,7 +136,7 @@ class DiskCache:
 
     def read(self, place: Place) -> list[memoryview] | None:
         """The batches of a group; None if they are not as they were written."""
-        data = self._memory_of(sum(place.sizes))
+        data = self._buffers.take(sum(place.sizes))
         at = 0
         try:
             while at < len(data):
@@ -150,21 +153,6 @@ class DiskCache:
             found.append(data[at : at + size].toreadonly())
             at += size
         return found
-
-    def _memory_of(self, size_bytes: int) -> memoryview:
-        """Memory of this size. What nobody reads any more is used again: new pages cost as much as what is read into them."""
-        try:
-            # In one step: other threads give back.
-            memory = self._free.pop()
-        except IndexError:
-            memory = None
-        if memory is None or not size_bytes <= len(memory) < 2 * size_bytes:
-            memory = new_memory(size_bytes)
-        used = memory[:size_bytes]
-        # All views of it refer to this array.
-        weakref.finalize(used, self._free.append, memory).atexit = False
-        view: memoryview = used.data
-        return view
 
     def damaged(self, key: Hashable) -> None:
         """What was read is not what was written."""

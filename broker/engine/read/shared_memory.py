@@ -14,6 +14,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -218,7 +219,8 @@ def new_memory(size_bytes: int) -> Any:
 def unnamed_file(directory: str) -> int:
     """The descriptor of a new file that has no name. It ends when its last descriptor is closed. Raises OSError."""
     if hasattr(os, "O_TMPFILE"):
-        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):  # not every file system has such files
+            return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     path = os.path.join(directory, f".{uuid.uuid4().hex}")
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     os.unlink(path)
