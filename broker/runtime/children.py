@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from headgate.broker.runtime.modules import found_by
@@ -28,6 +28,8 @@ first Kafka ports, separated by commas."""
 KILLED_S = 2.0
 """Seconds that a process that was killed has to end. It needs a turn on the processor for that."""
 POLL_S = 0.001
+_ending: list[Popen[bytes]] = []
+"""Killed processes for whose end nobody waits any more. One that gets no processor time ends late."""
 MMAP_BYTES = 32 << 20
 """The most that glibc lets one set: larger pieces of memory come from the system, and go back to it."""
 
@@ -63,15 +65,28 @@ def start(module: str, *arguments: str, environment: Mapping[str, str] | None = 
     return process, ours
 
 
-def kill(process: Popen[bytes]) -> str:
-    """Kill a process if it still runs. Returns how it ended: one that gets no processor time ends later."""
+def kill(process: Popen[bytes], patience_s: float = KILLED_S) -> str:
+    """Kill a process if it still runs. Returns how it ended.
+
+    Args:
+        patience_s: how long to wait for the end. `collect` sees the end of a process that takes longer.
+    """
     process.kill()
-    end_s = time.monotonic() + KILLED_S
+    end_s = time.monotonic() + patience_s
     while (code := process.poll()) is None:
         if time.monotonic() >= end_s:
+            _ending.append(process)
             return "it was killed, and has not ended yet"
         time.sleep(POLL_S)
     return how_ended(code)
+
+
+def collect() -> None:
+    """Let the system forget all processes that ended after `kill` had given up."""
+    for process in _ending.copy():
+        if process.poll() is not None:
+            with suppress(ValueError):  # another thread was sooner
+                _ending.remove(process)
 
 
 def how_ended(code: int) -> str:

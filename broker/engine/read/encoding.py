@@ -243,6 +243,7 @@ class Encoders:
             self._give_back(process, answered)
 
     def _take(self) -> _EncoderProcess:
+        children.collect()
         with self._lock:
             if self._closed:
                 raise ClosedError(Reason.CLOSED, "the encoders were closed")
@@ -309,6 +310,7 @@ class _EncoderProcess:
         self._memory = Reader()
         self.gives_way = gives_way
         self._interrupted = False
+        self._patience_s = children.KILLED_S
         self.pid = self._process.pid
 
     def encode(self, group: RowGroupBytes) -> list[memoryview]:
@@ -356,6 +358,7 @@ class _EncoderProcess:
         while now_s - began_s < SILENCE_S and not poll.poll(STARVED_S * 1000):
             now_s = time.monotonic()
             if turns.starves(now_s):
+                self._patience_s = 0.0  # it also ends only when it gets the processor
                 raise _StarvedError
 
     def lives(self) -> bool:
@@ -368,7 +371,7 @@ class _EncoderProcess:
 
     def kill(self) -> str:
         """Kill the process if it still runs. Returns how it ended. A thread that waits for its answer gets an error."""
-        return children.kill(self._process)
+        return children.kill(self._process, self._patience_s)
 
     def end(self) -> None:
         self._socket.close()

@@ -27,6 +27,7 @@ from headgate.broker.engine.read.encoding import NICENESS, Encoders, RowGroupByt
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import footer_size, read_footer, write_extent_file
+from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.scheduling import Turns
 
@@ -155,7 +156,12 @@ def test_one_that_starves_is_replaced_by_one_that_does_not_give_way(encoders: En
     monkeypatch.setattr(Turns, "starves", starves)
     assert encoders.encode(group) == encode_here(group)
     assert len(asked) == 3
-    until(lambda: not alive(pid))
+
+    def gone() -> bool:
+        children.collect()
+        return not alive(pid)
+
+    until(gone)
     (other,) = encoders.pids
     assert os.sched_getscheduler(other) == os.SCHED_OTHER
     assert os.getpriority(os.PRIO_PROCESS, other) >= NICENESS
