@@ -22,6 +22,8 @@ fs: Any = pyarrow.fs
 
 S3 = "s3://"
 CONNECT_TIMEOUT_S = 5.0
+LOCAL_GUESS_BYTES = 8 << 10
+"""Of the end of a local file, to be read at first. The footers of most small files are shorter; a second read costs little there."""
 REQUEST_TIMEOUT_S = 30.0
 """Silence on a socket after which a request fails; Arrow then tries it again, three times in all."""
 DEFAULT_REGION = "us-east-1"
@@ -104,7 +106,7 @@ def _remote_state(handle: Any) -> State:
 
 def footer_of(handle: Any, size_bytes: int) -> bytes:
     """The bytes from the metadata to the end of the file. Raises OSError; InvalidError when it is no Parquet file."""
-    guess = min(FOOTER_GUESS_BYTES, size_bytes)
+    guess = min(LOCAL_GUESS_BYTES if isinstance(handle, pa.OSFile) else FOOTER_GUESS_BYTES, size_bytes)
     tail: bytes = handle.read_at(guess, size_bytes - guess)
     size = footer_size(tail, size_bytes)
     if size > len(tail):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,8 +32,9 @@ _PLAIN_NAMES = frozenset(("", ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjso
 """Names of files that Hadoop does not take for compressed ones."""
 READ_BYTES = 1 << 20
 """Bytes of one column of a large row group that are read at once."""
-METADATA_KEPT = 8
-"""Files whose parsed metadata stay in memory."""
+METADATA_BYTES = 16 << 20
+"""Footers whose parsed metadata stay in memory, by their size in the files: those of some thousand small files, which are counted
+after all of them were listed."""
 FOOTER_THREADS = 8
 """Footers that the driver reads at the same time."""
 DAY_US = 86_400_000_000
@@ -107,8 +109,28 @@ class Piece:
     first_row: int = 0
 
 
-_metadata: dict[SourceFile, Any] = {}
-"""Of the files that were opened last."""
+class _Kept:
+    """The metadata of the files that were opened last. Threads use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._metadata: dict[SourceFile, Any] = {}
+        self._size_bytes = 0
+
+    def get(self, file: SourceFile) -> Any:
+        """None if it is not known."""
+        return self._metadata.get(file)
+
+    def put(self, file: SourceFile, metadata: Any) -> None:
+        with self._lock:
+            before = self._metadata.pop(file, None)
+            self._metadata[file] = metadata
+            self._size_bytes += metadata.serialized_size - (before.serialized_size if before is not None else 0)
+            while self._size_bytes > METADATA_BYTES and len(self._metadata) > 1:
+                self._size_bytes -= self._metadata.pop(next(iter(self._metadata))).serialized_size
+
+
+_kept = _Kept()
 
 ALWAYS = (-(1 << 63), (1 << 63) - 1)
 """The span of a row group whose footer states no times."""
@@ -236,12 +258,12 @@ def open_file(file: SourceFile, group_bytes: int) -> pq.ParquetFile:
 
 
 def metadata_of_source(file: SourceFile, handle: Any = None) -> Any:
-    """The metadata of a file. The last few are kept: row groups are counted one by one. Raises RetryError, OSError.
+    """The metadata of a file. Raises RetryError, OSError.
 
     Args:
         handle: of the file, if it is open: its footer is then compared.
     """
-    known = _metadata.get(file)
+    known = _kept.get(file)
     if handle is None:
         if known is not None:
             return known
@@ -254,9 +276,8 @@ def metadata_of_source(file: SourceFile, handle: Any = None) -> Any:
     if crc32c(footer) != file.footer_crc32c:
         raise changed(file)
     if known is None:
-        known = _metadata[file] = metadata_of(footer)
-        while len(_metadata) > METADATA_KEPT:
-            _metadata.pop(next(iter(_metadata)), None)
+        known = metadata_of(footer)
+        _kept.put(file, known)
     return known
 
 
@@ -282,6 +303,7 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
     wide = frozenset(_renamed(listed, name) for name in wide_columns(metadata))
     _check_file(path, metadata.metadata, schema, columns, wide)
     file = SourceFile(path, state, crc32c(footer), listed.values, listed.access, listed.names)
+    _kept.put(file, metadata)
     paths = [_renamed(listed, metadata.schema.column(index).path) for index in range(metadata.num_columns)]
     read = [index for index, name in enumerate(paths) if name.partition(".")[0] in columns]
     pieces = []
@@ -384,6 +406,8 @@ def span_of(time: Node, kinds: Mapping[str, str], listed: Listed, ends: Mapping[
         return ALWAYS
     (name,) = names
     kind = kinds[name]
+    if time.function == "column" and kind not in INTEGERS:
+        return ends[name]  # it is a time already
     values = arrow.array(ends[name], pa.int64())
     if kind not in INTEGERS:
         values = values.cast(KINDS["timestamp"] if kind == "date" else KINDS[kind])
