@@ -7,13 +7,13 @@ columns are in memory, and as many again in the order of the records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headgate.broker.log.adopted_columns import GIVEN, bad, content, part_of_row, ranges_of, times
+from headgate.broker.log.adopted_columns import GIVEN, bad, content, part_of_row, passes, ranges_of, times
 from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, DividedRows, encode_batches
 from headgate.broker.log.column_partitioner import partitions_for_keys
 from headgate.broker.log.column_schema import whole
@@ -39,8 +39,15 @@ partition first: to find each of them in memory takes longer than to copy it."""
 JSON_BYTES_MAX = 6 * UNIT_JSON_BYTES_MAX
 """Bytes of a unit as JSON if each byte of a text had the longest escape."""
 
-Group: TypeAlias = tuple[Any, int, Data, Mapping[str, str | None]]
-"""The metadata of a file, the number of a row group, the bytes of its columns, and the columns that are not in the file."""
+
+class Group(NamedTuple):
+    """A row group: the metadata of its file, its number, and the bytes of its columns. `given`, `names`: as of `AdoptedFile`."""
+
+    metadata: Any
+    number: int
+    data: Data
+    given: Mapping[str, str | None]
+    names: Mapping[str, str]
 
 
 class UnitRows:
@@ -60,10 +67,12 @@ class UnitRows:
         """The columns that are not in the files, of each row group. Rows have its number: values may be far larger."""
         parts: list[pa.Table] = []
         numbers: list[npt.NDArray[np.int64]] = []
+        passed: list[npt.NDArray[np.bool_]] = []
         size = 0
         for number, group in enumerate(groups):
-            self._given.append(group[3])
-            for part in _parts(group, shape, number):
+            self._given.append(group.given)
+            for part, mine in _parts(group, shape, number):
+                passed.append(mine)
                 size += part.nbytes
                 if size > UNIT_BYTES_MAX:
                     raise bad(f"a unit has more than {UNIT_BYTES_MAX >> 20} MiB")
@@ -74,21 +83,21 @@ class UnitRows:
         self._table = pa.concat_tables(parts).combine_chunks()
         found = np.concatenate(numbers)
         at_us: Any = np.asarray(whole(self._table.column("timestamp")).cast(pa.int64()))
-        passes = np.ones(len(found), np.bool_)
+        chosen = np.concatenate(passed)
         if shape.low_us is not None:
-            passes &= at_us >= shape.low_us
+            chosen &= at_us >= shape.low_us
         if shape.high_us is not None:
-            passes &= at_us < shape.high_us
-        if (found[passes] < 0).any():
+            chosen &= at_us < shape.high_us
+        if (found[chosen] < 0).any():
             raise bad("a row has no key")
         if len(wanted) < partitions:
-            passes &= np.isin(found, wanted)
-        rows = np.flatnonzero(passes)
+            chosen &= np.isin(found, wanted)
+        rows = np.flatnonzero(chosen)
         # numpy sorts numbers of 16 bits by their digits, several times as fast.
-        mine, at = found[rows].astype(np.int16 if partitions <= 1 << 15 else np.int32), at_us[rows]
-        order = np.lexsort((at, mine)) if not shape.by_source and (np.diff(at) < 0).any() else np.argsort(mine, kind="stable")
+        of_row, at = found[rows].astype(np.int16 if partitions <= 1 << 15 else np.int32), at_us[rows]
+        order = np.lexsort((at, of_row)) if not shape.by_source and (np.diff(at) < 0).any() else np.argsort(of_row, kind="stable")
         self._rows = rows[order]
-        bounds = np.searchsorted(mine[order], [*wanted, partitions])
+        bounds = np.searchsorted(of_row[order], [*wanted, partitions])
         if self._row and self._json_bytes() > JSON_BYTES_MAX:
             raise bad("the rows of a unit are too large as JSON")
         self._places = {one: (int(bounds[place]), int(bounds[place + 1])) for place, one in enumerate(wanted)}
@@ -160,9 +169,9 @@ def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int,
     files = []
     for (file, mine), footer in zip(numbers.items(), footers, strict=True):
         metadata, adopted = metadata_of(footer), recipe.files[file]
-        columns = recipe.shape.columns(adopted.given)
+        columns = recipe.shape.columns(adopted.given, adopted.names)
         ranges = [ranges_of(metadata, group, columns, adopted.size_bytes - len(footer)) for group in mine]
-        files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, mine, ranges, adopted.given))
+        files.append(UnitFile(footer, adopted.size_bytes, adopted.modified_ns, mine, ranges, adopted.given, adopted.names))
     return UnitBytes(files, order, recipe.shape, recipe.partitions, codec, wanted, batches_of(unit))
 
 
@@ -203,7 +212,9 @@ def decode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> UnitRows:
     """The wanted rows of a unit. Raises as `encode_unit`, also if a wanted partition has another number of rows than stated."""
     metadata = [metadata_of(file.footer) for file in unit.files]
     groups = (
-        (metadata[file], unit.files[file].groups[place], data[file][place], unit.files[file].given) for file, place in unit.groups
+        Group(metadata[file], one.groups[place], data[file][place], one.given, one.names)
+        for file, place in unit.groups
+        for one in (unit.files[file],)
     )
     try:
         rows = UnitRows(groups, unit.shape, unit.partitions, sorted({one.partition for one in unit.wanted}))
@@ -215,24 +226,25 @@ def decode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> UnitRows:
     return rows
 
 
-def _parts(group: Group, shape: Shape, place: int) -> Iterator[pa.Table]:
-    """The rows of a row group in steps, each with its columns in one piece: `timestamp`, `key`, and `value`; or the parts of the
-    row that the file has, and `group`, the place of the row group in its unit."""
-    metadata, number, data, given = group
+def _parts(group: Group, shape: Shape, place: int) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
+    """The rows of a row group in steps, and which of them pass the conditions. Each step has its columns in one piece: `timestamp`,
+    `key`, and `value`; or the parts of the row that the file has, and `group`, the place of the row group in its unit."""
+    metadata, number, data, given, names = group
     rows = metadata.row_group(number).num_rows
     if not rows:
         return
-    columns = tuple(shape.columns(given))
+    columns = tuple(shape.columns(given, names))
     kinds: Any = metadata.schema.to_arrow_schema() if shape.row else None
     read = RowGroup(number, 0, rows, 0, 0, 0, has_repeats(metadata, number, columns[1:]), None, None)
     for table in read_parts(ExtentFile(metadata, columns, (read,), b""), read, data, ROWS_AT_A_TIME, WHOLE_BYTES):
+        column = {name: table.column(names.get(name, name)) for name in shape.columns(given)}
         # With as few copies as there are: a table that was read whole is in one piece.
-        arrays = {"timestamp": times(table.column(shape.time), shape.outside_us), "key": content(table.column(shape.key))}
+        arrays = {"timestamp": times(column[shape.time], shape.outside_us), "key": content(column[shape.key])}
         if not shape.row:
-            arrays["value"] = content(table.column(shape.value))
+            arrays["value"] = content(column[shape.value])
         else:
             arrays["group"] = pa.array(np.full(table.num_rows, place, np.int32))
         for at, name in enumerate(shape.row):
             if name not in given:
-                arrays[f"row {at}"] = part_of_row(table.column(name), kinds.field(name).type)
-        yield pa.table(arrays)
+                arrays[f"row {at}"] = part_of_row(column[name], kinds.field(names.get(name, name)).type)
+        yield pa.table(arrays), passes(shape.conditions, column, table.num_rows)

@@ -7,19 +7,22 @@ values, so that the same rows are the same records.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute
 
 from headgate.broker.log.column_schema import whole
 from headgate.broker.log.json_rows import is_writable
 from headgate.broker.log.parquet import MAGIC, column_ranges, metadata_of, name_of
-from headgate.broker.log.recipe import UNIT_BYTES_MAX, Shape
+from headgate.broker.log.recipe import UNIT_BYTES_MAX, AdoptedFile, Comparison, Condition, Shape
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 arrow: Any = pa
+pc: Any = pyarrow.compute
 
 TIMES = pa.timestamp("us", tz="UTC")
 WIDE_TIMES = pa.timestamp("ns")
@@ -85,28 +88,38 @@ def value_bytes(metadata: Any, index: int) -> int:
     return int(leaf.length) if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(leaf.physical_type, 8)
 
 
-def check_file(footer: bytes, size_bytes: int, groups: Iterable[int], shape: Shape, given: Collection[str]) -> list[int]:
+def check_file(footer: bytes, groups: Iterable[int], shape: Shape, file: AdoptedFile) -> list[int]:
     """The rows of each of some row groups of a file. Raises InvalidError, or an error of Arrow, unless the file has them, with
-    these columns."""
+    the columns of these records."""
     metadata = metadata_of(footer)
-    columns = shape.columns(given)
+    columns = shape.columns(file.given, file.names)
     found = []
     for group in groups:
-        ranges_of(metadata, group, columns, size_bytes - len(footer))
+        ranges_of(metadata, group, columns, file.size_bytes - len(footer))
         found.append(metadata.row_group(group).num_rows)
     schema = metadata.schema.to_arrow_schema()
     known = Counter(schema.names)
     if twice := sorted(name for name in columns if known[name] != 1):
         raise bad(f"a column is not there once: `{twice[0]}`")
-    if schema.field(shape.time).type != WIDE_TIMES or shape.time not in wide_columns(metadata):
-        _check_time(schema.field(shape.time).type)
-    _check_bytes(schema.field(shape.key).type)
+
+    def own(name: str) -> str:
+        return file.names.get(name, name)
+
+    def kind(name: str) -> Any:
+        return schema.field(own(name)).type
+
+    if kind(shape.time) != WIDE_TIMES or own(shape.time) not in wide_columns(metadata):
+        _check_time(kind(shape.time))
+    _check_bytes(kind(shape.key))
     if not shape.row:
-        _check_bytes(schema.field(shape.value).type)
-    for name in columns if shape.row else ():
-        row_kind(schema.field(name).type)
-    if foreign := nanoseconds(metadata) & set(shape.row):
+        _check_bytes(kind(shape.value))
+    inside = [name for name in shape.row if name not in file.given]
+    for name in inside:
+        row_kind(kind(name))
+    if foreign := nanoseconds(metadata) & set(map(own, inside)):
         raise bad(f"a column has times in nanoseconds: `{min(foreign)}`")
+    for one in shape.conditions:
+        _compared(one, kind(one.column))
     return found
 
 
@@ -133,6 +146,41 @@ def times(column: Any, missing_us: int | None = None) -> Any:
     if column.null_count:
         found[np.asarray(column.is_null())] = missing_us
     return pa.array(found).cast(TIMES)
+
+
+def passes(conditions: Sequence[Condition], columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
+    """Which of some rows pass all conditions. Raises InvalidError if a column is of another type than its constant."""
+    found = np.ones(rows, np.bool_)
+    for one in conditions:
+        column = columns[one.column]
+        column = whole(column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column)
+        if one.value is None:
+            passed = column.is_null() if one.comparison == "is null" else column.is_valid()
+        else:
+            constant = _compared(one, column.type)
+            passed = _COMPARISONS[one.comparison](column, constant).fill_null(False)
+        found &= np.asarray(passed)
+    return found
+
+
+_COMPARISONS: dict[Comparison, Any] = {
+    "=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+
+
+def _compared(one: Condition, kind: Any) -> Any:
+    """The constant of a condition as a value that is compared with a column of this type. Raises InvalidError."""
+    if one.value is None:
+        return None
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(one.value, str):
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return arrow.scalar(one.value, kind)
+    elif pa.types.is_signed_integer(kind):
+        return arrow.scalar(one.value, pa.int64())
+    elif kind == pa.date32() and -(1 << 31) <= one.value < 1 << 31:
+        return arrow.scalar(one.value, pa.int32()).cast(kind)
+    raise bad(f"a condition's column is of another type than its constant. column=`{one.column}` type=`{kind}`")
 
 
 def content(column: Any) -> Any:

@@ -12,8 +12,9 @@ reader that does not know its version refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -27,6 +28,9 @@ VERSION = 1
 time by their place in the unit; times are cut to milliseconds."""
 VERSION_OF_ROWS = 2
 """The first version with the row as JSON (`json_rows.py`), the order of the source, spans of time, and numbers as keys."""
+VERSION_OF_CONDITIONS = 3
+"""The first version with conditions, and with files that have other names of columns."""
+VERSIONS = (VERSION, VERSION_OF_ROWS, VERSION_OF_CONDITIONS)
 MAGIC = b"HGR1"
 BYTES_MAX = 16 << 20
 """Bytes of a recipe, as stored."""
@@ -48,6 +52,9 @@ UNIT_JSON_BYTES_MAX = 1 << 30
 """Bytes of the rows of a unit as JSON, without the escapes of their texts: a reader holds their batches."""
 GIVEN_CHARS_MAX = 16 << 10
 """Characters of the values of the columns that a file lacks: JSON repeats them in each record."""
+CONDITIONS_MAX = 100
+CONDITION_CHARS_MAX = 16 << 10
+"""Conditions of a recipe, and characters of their names and constants: each is compared with every row."""
 TIME_US_MAX = (1 << 63) - 1
 RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
 """Columns of history that a key or a value cannot be."""
@@ -56,13 +63,14 @@ RESERVED = frozenset(("offset", "timestamp", "timestamp_type", "headers"))
 class AdoptedFile(msgspec.Struct, frozen=True, array_like=True):
     """A file. `path`: its key in the store. `modified_ns`: the time of its last change, if its bytes still belong to somebody else,
     who may write over them; 0 for a copy. `footer_crc32c`: CRC-32C from its metadata to its end. `given`: columns of the row that
-    are not in the file, and their values as JSON; None: they have none."""
+    are not in the file, and their values as JSON; None: they have none. `names`: columns with another name in the file, and it."""
 
     path: str
     size_bytes: int
     modified_ns: int
     footer_crc32c: int
     given: dict[str, str | None] = {}
+    names: dict[str, str] = {}
 
 
 class Groups(msgspec.Struct, frozen=True, array_like=True):
@@ -90,10 +98,23 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
     shares: list[Share]
 
 
+Comparison: TypeAlias = Literal["=", "<", "<=", ">", ">=", "is null", "is not null"]
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True):
+    """What a row must pass to be a record: a comparison of a column with a constant. A missing value passes "is null" alone.
+    `value`: a whole number, text by its bytes in UTF-8, or the days of a date since 1970; None: the comparison has none."""
+
+    column: str
+    comparison: Comparison
+    value: int | str | None = None
+
+
 class Shape(msgspec.Struct, frozen=True, array_like=True):
     """What of a row becomes its record. `time`, `key`, `value`: names of columns. `row`: the columns whose row is the value, as
     JSON; empty: the column `value` is. `by_source`: records are in the order of the unit's row groups, not of their times.
-    `low_us`, `high_us`: only rows of these times are records, the first one included; None: rows of any time."""
+    `low_us`, `high_us`: only rows of these times are records, the first one included; None: rows of any time. `conditions`: only
+    rows that pass all of them are."""
 
     time: str
     key: str
@@ -102,11 +123,14 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
     by_source: bool = False
     low_us: int | None = None
     high_us: int | None = None
+    conditions: list[Condition] = []
 
     @property
-    def is_first(self) -> bool:
-        """True for what the first version has."""
-        return not self.row and not self.by_source and not self.has_span
+    def version(self) -> int:
+        """The first version that has it."""
+        if self.conditions:
+            return VERSION_OF_CONDITIONS
+        return VERSION_OF_ROWS if self.row or self.by_source or self.divides else VERSION
 
     @property
     def outside_us(self) -> int | None:
@@ -114,14 +138,15 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
         return self.low_us - 1 if self.low_us is not None else self.high_us
 
     @property
-    def has_span(self) -> bool:
-        """True if some rows may be no records."""
-        return self.low_us is not None or self.high_us is not None
+    def divides(self) -> bool:
+        """True if some rows of a row group may be no records."""
+        return self.low_us is not None or self.high_us is not None or bool(self.conditions)
 
-    def columns(self, given: Collection[str] = ()) -> list[str]:
-        """The columns that are read of a file that lacks the `given` ones."""
+    def columns(self, given: Collection[str] = (), names: Mapping[str, str] | None = None) -> list[str]:
+        """The columns that are read of a file that lacks the `given` ones, by their names there. `names`: as of `AdoptedFile`."""
         values = [name for name in self.row if name not in given] if self.row else [self.value]
-        return list(dict.fromkeys((self.time, self.key, *values)))
+        found = dict.fromkeys((self.time, self.key, *values, *(one.column for one in self.conditions)))
+        return [(names or {}).get(name, name) for name in found]
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,10 +163,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by_source: bool = False
     low_us: int | None = None
     high_us: int | None = None
+    conditions: list[Condition] = []
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.time, self.key, self.value, self.row, self.by_source, self.low_us, self.high_us)
+        return Shape(self.time, self.key, self.value, self.row, self.by_source, self.low_us, self.high_us, self.conditions)
 
     def shares(self) -> dict[int, list[tuple[int, Share]]]:
         """By partition: (number of the unit, its rows) of each unit with rows of it, in their order."""
@@ -181,8 +207,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def _check_shape(self) -> None:
         """Raise InvalidError if the columns of a record cannot be."""
-        if self.version == VERSION and not (self.shape.is_first and not any(file.given for file in self.files)):
-            raise _bad(f"it has what version {VERSION_OF_ROWS} brought. version=`{self.version}`")
+        needed = max(
+            self.shape.version,
+            VERSION_OF_ROWS if any(file.given for file in self.files) else VERSION,
+            VERSION_OF_CONDITIONS if any(file.names for file in self.files) else VERSION,
+        )
+        if self.version < needed:
+            raise _bad(f"it has what version {needed} brought. version=`{self.version}`")
         if not self.row:
             names = [self.time, self.key, self.value]
             if len(set(names)) < len(names) or not RESERVED.isdisjoint((self.key, self.value)):
@@ -199,6 +230,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise _bad(f"the columns that a file lacks have too long values. max=`{GIVEN_CHARS_MAX}`")
         if len(given) > 1 or not all(one <= set(self.row) - {self.time, self.key} for one in given):
             raise _bad("a file lacks other columns than another one, or columns that are not of the row")
+        if any(one.column in lacking for one in self.conditions for lacking in given):
+            raise _bad("a condition is about a column that a file lacks")
+        for file in self.files:
+            if len(set(self.shape.columns(file.given, file.names))) < len(self.shape.columns(file.given)):
+                raise _bad(f"two columns have one name in a file. file=`{file.path[:300]}`")
+        self._check_conditions()
+
+    def _check_conditions(self) -> None:
+        """Raise InvalidError if a condition cannot be."""
+        texts = [text for one in self.conditions for text in (one.column, one.value) if isinstance(text, str)]
+        if len(self.conditions) > CONDITIONS_MAX or sum(map(len, texts)) > CONDITION_CHARS_MAX:
+            raise _bad(f"it has too many conditions, or too long ones. conditions=`{len(self.conditions)}`")
+        for one in self.conditions:
+            if (one.value is None) is not one.comparison.startswith("is "):
+                raise _bad(f"a condition lacks its constant, or has one too many. column=`{one.column[:300]}`")
+            if isinstance(one.value, int) and not -TIME_US_MAX - 1 <= one.value <= TIME_US_MAX:
+                raise _bad(f"a condition has a number of more than 64 bits. column=`{one.column[:300]}`")
 
     def _check_groups(self) -> None:
         """Raise InvalidError if a row group has two places: its rows would be records twice."""
@@ -221,7 +269,7 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
 
 class UnitFile(msgspec.Struct, frozen=True, array_like=True):
     """A file of a unit. `groups`: the numbers of its row groups. `ranges`: (position, bytes) of the columns of each of them.
-    `modified_ns`: of a file that its owner may write over; 0: nobody does. `given`: as of `AdoptedFile`."""
+    `modified_ns`: of a file that its owner may write over; 0: nobody does. `given`, `names`: as of `AdoptedFile`."""
 
     footer: bytes
     size_bytes: int
@@ -229,6 +277,7 @@ class UnitFile(msgspec.Struct, frozen=True, array_like=True):
     groups: list[int]
     ranges: list[list[tuple[int, int]]]
     given: dict[str, str | None]
+    names: dict[str, str]
 
 
 class UnitBytes(msgspec.Struct, frozen=True, array_like=True):
@@ -283,7 +332,7 @@ def decode_recipe(data: bytes | memoryview) -> Recipe:
         raise _bad(error.message) from error
     try:
         version = msgspec.msgpack.decode(expanded, type=_Version).version
-        if version not in (VERSION, VERSION_OF_ROWS):
+        if version not in VERSIONS:
             raise InvalidError(
                 Reason.UNSUPPORTED, f"a newer release made the recipe of adopted files: upgrade the brokers. version=`{version}`"
             )

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING, get_args
+
+from msgspec.structs import replace
 
 from headgate.broker.client.file_ref import FileRef
 from headgate.broker.client.upload import Uploader
@@ -24,8 +27,11 @@ from headgate.broker.log.recipe import (
     UNIT_FILES_MAX,
     UNIT_JSON_BYTES_MAX,
     VERSION,
+    VERSION_OF_CONDITIONS,
     VERSION_OF_ROWS,
     AdoptedFile,
+    Comparison,
+    Condition,
     Groups,
     Recipe,
     Shape,
@@ -36,7 +42,7 @@ from headgate.broker.log.recipe import (
 )
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
-from headgate.pipelines.columns.decoded import given_of
+from headgate.pipelines.columns.decoded import given_of, names_of
 from headgate.pipelines.columns.files import S3, state_of
 from headgate.pipelines.columns.kinds import INTEGERS
 from headgate.pipelines.columns.layout import changed
@@ -108,10 +114,12 @@ class PlannedUnit:
 
 def adoptable(source: Source, *, by_source: bool) -> Shape:
     """The columns of the records of a source whose files may be adopted. Raises NotAdoptedError."""
-    if source.lines is not None or any(name != own for piece in source.pieces for name, own in piece.file.names):
-        raise NotAdoptedError("the files are not Parquet, or have other names of columns than the table")
+    if source.lines is not None:
+        raise NotAdoptedError("the files are not Parquet")
     shape = shape_of(source.query, source.has_key, by_source=by_source)
     given = {frozenset(name for name, _ in piece.file.values) for piece in source.pieces}
+    # All rows of a listed file pass a condition about a column that the file lacks.
+    shape = replace(shape, conditions=[one for one in shape.conditions if not any(one.column in names for names in given)])
     if any(one & {shape.time, shape.key, shape.value} for one in given):
         raise NotAdoptedError("the event time, the key or the value is in the files' paths")
     if len(given) > 1:
@@ -150,21 +158,53 @@ def shape_of(query: Query, has_key: bool, *, by_source: bool = False) -> Shape:
             raise NotAdoptedError(f"a column has a name that history uses. column=`{reserved[0]}`")
     if len({time, key, value}) < 3:
         raise NotAdoptedError("a column is used twice")
-    return Shape(time, key, value, row, by_source, *_span(query, time))
+    return Shape(time, key, value, row, by_source, *_filtered(query, time))
 
 
-def _span(query: Query, time: str) -> tuple[int | None, int | None]:
-    """The times between which rows pass the filters, in microseconds. None: rows of any time do, or other filters decide too: then
-    all rows of a row group pass, or none of them."""
+_COMPARISONS: dict[str, Comparison] = {
+    "EqualTo": "=", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",
+    "is_null": "is null", "is_not_null": "is not null",
+}  # fmt: skip
+
+
+def _filtered(query: Query, time: str) -> tuple[int | None, int | None, list[Condition]]:
+    """The times between which rows pass the filters, in microseconds, and the other conditions. None, None, []: rows of any time
+    pass, or a filter is no comparison with a constant: then all rows of a row group pass, or none of them."""
     lows: list[int] = []
     highs: list[int] = []
+    conditions: dict[tuple[str, str, int | str | None], Condition] = {}
     for one in query.filters:
-        of_time = one.arguments[0].function == "column" and one.arguments[0].name == time
-        if of_time and one.function in ("GreaterThanOrEqual", "LessThan") and one.arguments[1].kind == "timestamp":
-            (lows if one.function[0] == "G" else highs).append(one.arguments[1].value)
-        elif not (of_time and one.function == "is_not_null"):
-            return None, None
-    return max(lows, default=None), min(highs, default=None)
+        column, comparison = one.arguments[0], _COMPARISONS.get(one.function)
+        if comparison is None or column.function != "column" or any(other.function != "constant" for other in one.arguments[1:]):
+            return None, None, []
+        constant = one.arguments[1] if len(one.arguments) > 1 else None
+        if constant is not None and constant.kind != column.kind:
+            return None, None, []
+        if constant is not None and column.name == time:
+            if comparison != "<" and comparison != "<=":
+                lows.append(constant.value + (comparison == ">"))
+            if comparison != ">" and comparison != ">=":
+                highs.append(constant.value + (comparison != "<"))
+        elif constant is not None:
+            value = _constant(constant)
+            if value is None:
+                return None, None, []
+            conditions[column.name, comparison, value] = Condition(column.name, comparison, value)
+        elif column.name != time or comparison == "is null":
+            conditions[column.name, comparison, None] = Condition(column.name, comparison)
+    # A comparison says already that there is a value.
+    compared = {one.column for one in conditions.values() if one.value is not None}
+    left = [one for one in conditions.values() if one.comparison != "is not null" or one.column not in compared]
+    return max(lows, default=None), min(highs, default=None), left
+
+
+def _constant(node: Node) -> int | str | None:
+    """The constant of a condition; None if a recipe cannot have it."""
+    if node.kind in INTEGERS and isinstance(node.value, int):
+        return node.value
+    if node.kind == "date" and isinstance(node.value, date):
+        return (node.value - date(1970, 1, 1)).days
+    return node.value if node.kind == "string" and isinstance(node.value, str) else None
 
 
 def _column(query: Query, what: str, output: str, kinds_in_words: str, kinds: Sequence[str]) -> str:
@@ -182,18 +222,18 @@ def _without_casts(node: Node, kinds: Sequence[str]) -> Node:
 
 
 def units_of(
-    pieces: Sequence[Piece], counted: Sequence[Counted], *, by_source: bool = False, has_span: bool = False
+    pieces: Sequence[Piece], counted: Sequence[Counted], *, by_source: bool = False, divides: bool = False
 ) -> list[PlannedUnit]:
     """The row groups as units, in the order of the records. Raises NotAdoptedError if too much of it overlaps in time.
 
     Args:
         counted: the rows of each piece.
         by_source: the order is that of the files and their row groups, whatever their times.
-        has_span: the recipe says which rows of a row group are records.
+        divides: the recipe says which rows of a row group are records.
     """
     rows = [(one, piece) for one, piece in zip(counted, pieces, strict=True) if one.low_us is not None]
     for one, piece in rows:
-        if sum(one.rows) < piece.rows and not has_span:
+        if sum(one.rows) < piece.rows and not divides:
             raise NotAdoptedError(f"the flood's condition divides the rows of a row group. file=`{piece.file.path}`")
     found: list[PlannedUnit] = []
     for run in _by_source(rows) if by_source else _by_time(rows):
@@ -309,7 +349,14 @@ class Adoption:
                         raise changed(file)
                 times = [0 if copy else file.state.modified_ns for file in files]
                 return [
-                    AdoptedFile(name, file.state.size_bytes, time, file.footer_crc32c, given_of(file, self.shape))
+                    AdoptedFile(
+                        name,
+                        file.state.size_bytes,
+                        time,
+                        file.footer_crc32c,
+                        given_of(file, self.shape),
+                        names_of(file, self.shape),
+                    )
                     for (name, _), file, time in zip(wanted, files, times, strict=True)
                 ]
         return None
@@ -317,7 +364,11 @@ class Adoption:
     def _recipe(self, units: Sequence[PlannedUnit], paths: Sequence[str], files: list[AdoptedFile]) -> Recipe:
         numbers = {path: number for number, path in enumerate(paths)}
         return Recipe(
-            version=VERSION if self.shape.is_first and not self.number_key else VERSION_OF_ROWS,
+            version=max(
+                self.shape.version,
+                VERSION_OF_ROWS if self.number_key else VERSION,
+                VERSION_OF_CONDITIONS if any(file.names for file in files) else VERSION,
+            ),
             partitions=self.partitions,
             key=self.shape.key,
             value=self.shape.value,
@@ -326,6 +377,7 @@ class Adoption:
             by_source=self.shape.by_source,
             low_us=self.shape.low_us,
             high_us=self.shape.high_us,
+            conditions=self.shape.conditions,
             files=files,
             units=[Unit(_groups(unit.pieces, numbers), min(unit.raw_bytes, UNIT_BYTES_MAX), unit.shares()) for unit in units],
         )

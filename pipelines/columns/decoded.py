@@ -59,10 +59,13 @@ def json_bytes(piece: Piece, shape: Shape, given: Mapping[str, str | None]) -> i
     columns that the file lacks. Raises as `decoded_bytes`."""
     group = metadata_of_source(piece.file).row_group(piece.group)
     chunks = [group.column(index) for index in range(group.num_columns)]
-    # All names on the path of a value stand before it, at most.
-    inside, row = 0, frozenset(shape.row)
+    names = names_of(piece.file, shape)
+    row = {names.get(name, name): name for name in shape.row if name not in given}
+    inside = 0
     for path, values in ((one.path_in_schema, one.num_values) for one in chunks if name_of(one) in row):
-        inside += values * (VALUE_BYTES + LEVEL_BYTES * path.count(".") + len(json.dumps(path)))
+        column, *parts = path.split(".")
+        # All names on the path of a value stand before it, at most.
+        inside += values * (VALUE_BYTES + LEVEL_BYTES * len(parts) + len(json.dumps(".".join((row[column], *parts)))))
     return int(inside + piece.rows * sum(len(json.dumps(name)) + len((text or "").encode()) + 4 for name, text in given.items()))
 
 
@@ -76,6 +79,13 @@ def given_of(file: SourceFile, shape: Shape) -> dict[str, str | None]:
     return found
 
 
+def names_of(file: SourceFile, shape: Shape) -> dict[str, str]:
+    """The columns that are read and have another name in a file, and that name."""
+    lacking = [name for name, _ in file.values]
+    read = shape.columns(lacking)
+    return {name: own for name, own in file.names if name in read and name != own}
+
+
 def formed_column(file: SourceFile, columns: Sequence[str], row: Mapping[str, str]) -> str:
     """The first of these columns whose values are not as the file has them; empty if there is none.
 
@@ -83,8 +93,9 @@ def formed_column(file: SourceFile, columns: Sequence[str], row: Mapping[str, st
         row: the columns of the row as JSON, and their kinds.
     """
     schema = metadata_of_source(file).schema.to_arrow_schema()
+    names = dict(file.names)
     for name in columns:
-        kind = schema.field(name).type
+        kind = schema.field(names.get(name, name)).type
         try:
             as_it_is = row_kind(kind) == arrow_type(row[name]) if name in row else not is_uuid(kind)
         except InvalidError:

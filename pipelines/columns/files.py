@@ -22,10 +22,10 @@ fs: Any = pyarrow.fs
 
 S3 = "s3://"
 CONNECT_TIMEOUT_S = 5.0
-LOCAL_GUESS_BYTES = 8 << 10
-"""Of the end of a local file, to be read at first. The footers of most small files are shorter; a second read costs little there."""
 REQUEST_TIMEOUT_S = 30.0
 """Silence on a socket after which a request fails; Arrow then tries it again, three times in all."""
+LOCAL_GUESS_BYTES = 8 << 10
+"""Of the end of a local file, to be read at first: most small files have a shorter footer, and a second read costs little."""
 DEFAULT_REGION = "us-east-1"
 """The region of servers other than AWS, which mostly ignore it."""
 

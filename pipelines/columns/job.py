@@ -303,7 +303,7 @@ class ColumnWork:
                 raise NotAdoptedError("rows without a key are spread by their content")
             if formed := next((one.formed for one in self._counted if one.formed), ""):
                 raise NotAdoptedError(f"the values of a column are not as its file has them. column=`{formed}`")
-            units = tuple(units_of(self._read, self._counted, by_source=self._shape.by_source, has_span=self._shape.has_span))
+            units = tuple(units_of(self._read, self._counted, by_source=self._shape.by_source, divides=self._shape.divides))
             number_key = self._spec.query.source[self._shape.key] in INTEGERS
             self._adoption = Adoption(self._shape, units, self._spec.partitions, self._files, number_key)
         except NotAdoptedError as error:

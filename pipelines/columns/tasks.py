@@ -306,12 +306,12 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
 
 def measure(spec: Spec, counted: Counted, piece: Piece, shape: Shape) -> None:
     """Add the decoded size of a piece's columns to its count. Raises as `count`."""
-    columns = shape.columns([name for name, _ in piece.file.values])
+    columns, names = shape.columns([name for name, _ in piece.file.values]), dict(piece.file.names)
     try:
-        counted.decoded_bytes = decoded_bytes(piece, columns)
+        counted.decoded_bytes = decoded_bytes(piece, [names.get(name, name) for name in columns])
         if shape.row:
             # A broker has them beside the row.
-            counted.decoded_bytes += decoded_bytes(piece, (shape.time, shape.key))
+            counted.decoded_bytes += decoded_bytes(piece, [names.get(name, name) for name in (shape.time, shape.key)])
             counted.json_bytes = counted.decoded_bytes + json_bytes(piece, shape, given_of(piece.file, shape))
         if spec.query.source[shape.key] in INTEGERS:
             counted.decoded_bytes += piece.rows * DIGITS_MAX

@@ -215,6 +215,19 @@ def test_parts_of_files_by_time_and_readers_by_reference(broker: BrokerProcess, 
     assert said == {"n": FILES * ROWS, "v": len(values), "s": sum(map(len, values)), "m": last}
 
 
+def test_a_condition_that_divides_row_groups(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Rows that pass stand in the same row groups as rows that do not. A rewrite has the same records."""
+    source = write(tmp_path / "events")
+    asked = ("--where", "user >= 'user-4' and id < 4000 and payload is not null", "--verify", "--json")
+    code, said, errors = flood(broker, "some", source, *asked, "--files", "link")
+    assert code == 0, errors
+    code, again, errors = flood(broker, "some-written", source, *asked)
+    assert code == 0, errors
+    linked, rewritten = json.loads(said), json.loads(again)
+    assert 0 < linked["adopted_rows"] == rewritten["rows"] < 4000 and linked["partitions"] == rewritten["partitions"]
+    assert content(read(broker, "some")) == content(read(broker, "some-written"))
+
+
 def fold(broker: BrokerProcess, topic: str) -> None:
     """Let the adopted rows of a topic become folded files."""
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.log.adopted import Group, UnitRows
+from headgate.broker.log.adopted_columns import TIMES, check_file
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.partitioner import partition_for_key
 from headgate.broker.log.recipe import RECIPE, VERSION, AdoptedFile, Groups, Recipe, Shape, Share, Unit, encode_recipe, pin_key
@@ -72,7 +73,13 @@ def file_of(some: Sequence[Row] | pa.Table, group_rows: int = 1 << 20, **options
 def unit_rows(groups: Iterable[Group], shape: Shape, partitions: int, wanted: Sequence[int]) -> list[pa.Table]:
     """The rows of each wanted partition in a unit."""
     decoded = UnitRows(groups, shape, partitions, wanted)
-    return [pa.concat_tables(decoded.records(one)) for one in wanted]
+    none = pa.table({"timestamp": pa.array([], TIMES), "key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
+    return [pa.concat_tables([none, *decoded.records(one)]) for one in wanted]
+
+
+def checked(data: bytes, groups: Iterable[int], shape: Shape, **names: str) -> list[int]:
+    """The rows of these row groups, as the check of a reference sees them."""
+    return check_file(footer_of(data), groups, shape, AdoptedFile("a", len(data), 0, 0, {}, names))
 
 
 def footer_of(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -178,7 +178,7 @@ class References:
             for file, mine in left:
                 one = as_extent(extent, recipe.files[file])
                 footer = await self.footer(one)
-                look = partial(_judge_adopted, one, recipe.shape, recipe.files[file].given, mine, footer)
+                look = partial(_judge_adopted, one, recipe.shape, recipe.files[file], mine, footer)
                 counts = await asyncio.get_running_loop().run_in_executor(None, look)
                 for (number, _), count in zip(mine, counts, strict=True):
                     rows[number] += count
@@ -186,8 +186,8 @@ class References:
         await together([judge() for _ in range(min(len(places), CHECKS_MAX))])
         for number in needed:
             stated = sum(share.rows for share in recipe.units[number].shares)
-            # Rows outside of a span of time are in the files, and are no records.
-            if rows[number] < stated or (rows[number] > stated and not recipe.shape.has_span):
+            # Rows that do not pass are in the files, and are no records.
+            if rows[number] < stated or (rows[number] > stated and not recipe.shape.divides):
                 raise _bad(extent, f"the files of a unit have another number of rows: {rows[number]}. unit=`{number}`")
 
     async def _check(self, one: ParquetExtent, absolute: bool) -> None:
@@ -271,14 +271,14 @@ def _judge_shares(one: ParquetExtent, shares: list[Share]) -> None:
 
 
 def _judge_adopted(
-    one: ParquetExtent, shape: Shape, given: Collection[str], places: Sequence[tuple[int, Groups]], footer: bytes
+    one: ParquetExtent, shape: Shape, file: AdoptedFile, places: Sequence[tuple[int, Groups]], footer: bytes
 ) -> list[int]:
     """The rows of some row groups of an adopted file, if it has them, and these columns. Slow: run it in a thread."""
     from headgate.broker.log.adopted_columns import check_file
 
     try:
         numbers = [range(groups.first, groups.end) for _, groups in places]
-        counts = iter(check_file(footer, one.size_bytes, chain.from_iterable(numbers), shape, given))
+        counts = iter(check_file(footer, chain.from_iterable(numbers), shape, file))
     except (InvalidError, OSError, ValueError) as error:
         raise _bad(one, f"a file is not as its recipe says: {error}") from error
     return [sum(islice(counts, len(some))) for some in numbers]

@@ -21,14 +21,14 @@ import pytest
 from headgate.broker.log import adopted as module
 from headgate.broker.log import adopted_columns
 from headgate.broker.log.adopted import Group, described, encode_unit
-from headgate.broker.log.adopted_columns import check_file, ranges_of
+from headgate.broker.log.adopted_columns import ranges_of
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import metadata_of
 from headgate.broker.log.recipe import Shape, UnitBytes, Wanted
 from headgate.broker.log.records import Record, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
-from tests.support.adopted import EPOCH, PARTITIONS, Adopted, Row, adopted, file_of, footer_of, rows, table_of, unit_rows
+from tests.support.adopted import EPOCH, PARTITIONS, Adopted, Row, adopted, checked, file_of, footer_of, rows, table_of, unit_rows
 
 SHAPE = Shape("at", "user", "payload", [], False)
 COLUMNS = SHAPE.columns()
@@ -42,7 +42,7 @@ def groups_of(data: bytes, numbers: Sequence[int] | None = None) -> list[Group]:
     found: list[Group] = []
     for number in range(metadata.num_row_groups) if numbers is None else numbers:
         ranges = ranges_of(metadata, number, COLUMNS, len(data))
-        found.append((metadata, number, [(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges], {}))
+        found.append(Group(metadata, number, [(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges], {}, {}))
     return found
 
 
@@ -120,7 +120,7 @@ def test_times_of_96_bits() -> None:
     some = shuffled(300)
     data = file_of(some, 50, use_deprecated_int96_timestamps=True)
     assert found_rows(groups_of(data)) == oracle(some)
-    assert check_file(footer_of(data), len(data), range(6), SHAPE, ()) == [50] * 6
+    assert checked(data, range(6), SHAPE) == [50] * 6
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 100])
@@ -223,7 +223,7 @@ BAD_TABLES: dict[str, Any] = {
 @pytest.mark.parametrize("table", BAD_TABLES.values(), ids=BAD_TABLES.keys())
 def test_other_columns_are_refused_at_the_fill_and_at_the_read(table: pa.Table) -> None:
     data = file_of(table)
-    refused(lambda: check_file(footer_of(data), len(data), [0], SHAPE, ()))
+    refused(lambda: checked(data, [0], SHAPE))
     refused(lambda: unit_rows(groups_of(data), SHAPE, 3, [0]))
 
 
@@ -282,7 +282,7 @@ def test_a_row_group_that_says_that_it_is_too_large_is_refused_unread(monkeypatc
     monkeypatch.setattr(adopted_columns, "UNIT_BYTES_MAX", 8 << 20)
     some = [Row(at, b"k%d" % at, b"v" * 100_000) for at in range(200)]
     data = file_of(some, 2000, compression="zstd", use_dictionary=False)
-    assert "more than 8 MiB" in refused(lambda: check_file(footer_of(data), len(data), [0], SHAPE, ()))
+    assert "more than 8 MiB" in refused(lambda: checked(data, [0], SHAPE))
     assert "more than 8 MiB" in refused(lambda: groups_of(data))
 
 

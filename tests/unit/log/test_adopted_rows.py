@@ -6,8 +6,10 @@ topic has other records than a rewritten flood of the same files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -15,16 +17,17 @@ import pytest
 from headgate.broker.log import adopted as module
 from headgate.broker.log import adopted_columns, parquet
 from headgate.broker.log.adopted import Group, UnitRows
-from headgate.broker.log.adopted_columns import check_file, ranges_of, row_kind
+from headgate.broker.log.adopted_columns import ranges_of, row_kind
 from headgate.broker.log.json_rows import json_rows
 from headgate.broker.log.parquet import ExtentFile, RowGroup, metadata_of, read_parts
 from headgate.broker.log.partitioner import partition_for_key
-from headgate.broker.log.recipe import Shape
+from headgate.broker.log.recipe import Comparison, Condition, Shape
 from headgate.broker.runtime.errors import InvalidError
-from tests.support.adopted import PARTITIONS, T0_US, file_of, footer_of, unit_rows
+from tests.support.adopted import PARTITIONS, T0_US, checked, file_of, footer_of, unit_rows
 
 arrow: Any = pa
 COUNT = 500
+EPOCH = date(1970, 1, 1)
 ITEM = arrow.struct([("at", pa.timestamp("us", "UTC")), ("words", pa.list_(pa.string()))])
 
 
@@ -52,12 +55,13 @@ def lake(**changes: Any) -> pa.Table:
 SHAPE = Shape("timestamp", "offset", "", ["timestamp", "offset", "headers", "raw", "items", "local", "counts"], False)
 
 
-def groups_of(data: bytes, shape: Shape = SHAPE, **given: str | None) -> list[Group]:
+def groups_of(data: bytes, shape: Shape = SHAPE, names: Mapping[str, str] | None = None, **given: str | None) -> list[Group]:
     metadata = metadata_of(footer_of(data))
     found: list[Group] = []
     for number in range(metadata.num_row_groups):
-        ranges = ranges_of(metadata, number, shape.columns(given), len(data))
-        found.append((metadata, number, [(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges], given))
+        ranges = ranges_of(metadata, number, shape.columns(given, names), len(data))
+        parts = [(begin, memoryview(data)[begin : begin + size]) for begin, size in ranges]
+        found.append(Group(metadata, number, parts, given, names or {}))
     return found
 
 
@@ -104,7 +108,7 @@ def test_rows_of_every_writer(monkeypatch: pytest.MonkeyPatch, options: dict[str
     else:
         shape = SHAPE
     data = file_of(table, 64, **options)
-    assert check_file(footer_of(data), len(data), range(8), shape, ()) == [64] * 7 + [52]
+    assert checked(data, range(8), shape) == [64] * 7 + [52]
     assert found(groups_of(data, shape), shape) == expected(table)
 
 
@@ -142,14 +146,85 @@ def test_a_span_of_time(low: int | None, high: int | None) -> None:
     table = lake()
     shape = Shape("timestamp", "offset", "", SHAPE.row, low_us=low, high_us=high)
     whole = expected(table)
-    if shape.has_span:
+    if shape.divides:
         missing = lake(timestamp=arrow.array([None] * COUNT, pa.timestamp("us", "UTC")))
         outside = arrow.array([shape.outside_us] * COUNT, pa.timestamp("us", "UTC"))
         keyless = lake(timestamp=outside, offset=arrow.array([None] * COUNT, pa.int64()))
         table = pa.concat_tables([table, missing, keyless])
     wanted = [[row for row in some if (low is None or row[0] >= low) and (high is None or row[0] < high)] for some in whole]
     assert found(groups_of(file_of(table, 64)), shape) == wanted
-    assert (sum(map(len, wanted)) < COUNT) is shape.has_span
+    assert (sum(map(len, wanted)) < COUNT) is shape.divides
+
+
+def passing(table: pa.Table, *conditions: Condition) -> list[bool]:
+    """As plain Python decides."""
+    compare = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    found = [True] * table.num_rows
+    for one in conditions:
+        for at, value in enumerate(table.column(one.column).to_pylist()):
+            if one.value is None:
+                found[at] &= (value is None) is (one.comparison == "is null")
+            else:
+                wanted: Any = EPOCH + timedelta(days=int(one.value)) if isinstance(value, date) else one.value
+                found[at] &= value is not None and compare[one.comparison](value, wanted)
+    return found
+
+
+DAYS = [None if at % 7 == 0 else EPOCH + timedelta(days=20_000 + at % 3) for at in range(COUNT)]
+CONDITIONS = [
+    [Condition("offset", comparison, 20)] for comparison in get_args(Comparison)[:5]
+] + [
+    [Condition("headers", ">", "w1"), Condition("headers", "<=", "w3w3")],
+    [Condition("headers", "=", "")],
+    [Condition("headers", "is null"), Condition("offset", "is not null")],
+    [Condition("day", "=", 20_001), Condition("small", "<", 90)],
+    [Condition("offset", ">", 1 << 40)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("conditions", CONDITIONS, ids=str)
+def test_conditions(conditions: list[Condition]) -> None:
+    """Rows that do not pass are no records, and may lack their key. The columns of the conditions may be of the row, or not."""
+    whole = lake(day=arrow.array(DAYS, pa.date32()), small=arrow.array([at % 100 for at in range(COUNT)], pa.int8()))
+    chosen = passing(whole, *conditions)
+    keys = [key if chosen[at] or at % 2 else None for at, key in enumerate(whole.column("offset").to_pylist())]
+    if all(one.column != "offset" for one in conditions):
+        whole = whole.set_column(1, "offset", arrow.array(keys, pa.int64()))
+    shape = Shape("timestamp", "offset", "", SHAPE.row, conditions=conditions)
+    wanted = expected(whole.filter(arrow.array(chosen)).select(SHAPE.row))
+    assert shape.divides and sum(map(len, wanted)) == sum(chosen) < COUNT
+    words = whole.set_column(2, "headers", whole.column("headers").dictionary_encode())
+    large = whole.set_column(2, "headers", whole.column("headers").cast(pa.large_string()))
+    for table in (whole, words, large):
+        data = file_of(table, 64)
+        assert sum(checked(data, range(8), shape)) == COUNT
+        assert found(groups_of(data, shape), shape) == wanted
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        Condition("headers", "=", 5), Condition("offset", "=", "5"), Condition("raw", "<", "a"),
+        Condition("local", ">", 5), Condition("items", "=", 1),
+    ],
+)  # fmt: skip
+def test_a_condition_of_another_type_is_refused_at_the_fill_and_at_the_read(condition: Condition) -> None:
+    shape, data = Shape("timestamp", "offset", "", SHAPE.row, conditions=[condition]), file_of(lake(), 64)
+    for call in (lambda: checked(data, [0], shape), lambda: found(groups_of(data, shape), shape)):
+        with pytest.raises(InvalidError, match="condition's column is of another type"):
+            call()
+
+
+def test_files_with_other_names_of_columns() -> None:
+    """A table renamed its columns; one of them has the name that another had before."""
+    table = lake()
+    names = {"timestamp": "offset", "offset": "headers", "headers": "old"}
+    renamed = table.rename_columns([names.get(name, name) for name in table.schema.names])
+    shape = Shape("timestamp", "offset", "", SHAPE.row, conditions=[Condition("headers", "is not null")])
+    chosen = arrow.array([one is not None for one in table.column("headers").to_pylist()])
+    data = file_of(renamed, 64)
+    assert sum(checked(data, range(8), shape, **names)) == COUNT
+    assert found(groups_of(data, shape, names), shape) == expected(table.filter(chosen))
 
 
 def test_text_that_is_no_text_is_a_record_too() -> None:
@@ -165,7 +240,7 @@ FOREIGN = [pa.time64("us"), pa.timestamp("ns", "UTC"), pa.list_(pa.timestamp("ns
 def test_types_that_are_not_written_as_json_are_refused(kind: Any) -> None:
     data = file_of(lake(raw=arrow.array([[0] if pa.types.is_list(kind) else 0] * COUNT, kind)))
     with pytest.raises(InvalidError, match="not as it was counted"):
-        check_file(footer_of(data), len(data), [0], SHAPE, ())
+        checked(data, [0], SHAPE)
 
 
 def test_repeated_values_within_lists_are_decoded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +248,7 @@ def test_repeated_values_within_lists_are_decoded_in_steps(monkeypatch: pytest.M
     words = [[] if at < 20 else ["w" * 2000] * 4 for at in range(COUNT)]
     table = lake(items=arrow.array(words, pa.list_(pa.string())))
     monkeypatch.setattr(parquet, "READ_BYTES", 100_000)
-    ((metadata, number, data, _),) = groups = groups_of(file_of(table, COUNT, compression="zstd"))
+    ((metadata, number, data, *_),) = groups = groups_of(file_of(table, COUNT, compression="zstd"))
     group = RowGroup(number, 0, COUNT, 0, 0, 0, True, None, None)
     parts = read_parts(ExtentFile(metadata, tuple(SHAPE.columns()), (group,), b""), group, data)
     assert {part.num_rows for part in parts} <= {12, COUNT % 12}, "four values of 2,000 bytes in each row, and some short ones"
@@ -218,7 +293,7 @@ def test_equal_numbers_and_missing_values_have_their_size(monkeypatch: pytest.Mo
     shape = Shape("timestamp", "offset", "", ["raw", "local"])
     size = COUNT * (8 + 8 + 4 + 8)
     monkeypatch.setattr(adopted_columns, "UNIT_BYTES_MAX", size)
-    assert check_file(footer_of(data), len(data), [0], shape, ()) == [COUNT]
+    assert checked(data, [0], shape) == [COUNT]
     monkeypatch.setattr(adopted_columns, "UNIT_BYTES_MAX", size - 1)
     with pytest.raises(InvalidError, match="has more than"):
-        check_file(footer_of(data), len(data), [0], shape, ())
+        checked(data, [0], shape)

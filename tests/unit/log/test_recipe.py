@@ -15,6 +15,8 @@ import pytest
 from headgate.broker.log.compression import Codec, compress
 from headgate.broker.log.recipe import (
     BYTES_MAX,
+    CONDITION_CHARS_MAX,
+    CONDITIONS_MAX,
     EXPANDED_BYTES_MAX,
     GROUPS_MAX,
     MAGIC,
@@ -23,8 +25,11 @@ from headgate.broker.log.recipe import (
     UNIT_BYTES_MAX,
     UNIT_FILES_MAX,
     VERSION,
+    VERSION_OF_CONDITIONS,
     VERSION_OF_ROWS,
+    VERSIONS,
     AdoptedFile,
+    Condition,
     Groups,
     Recipe,
     Share,
@@ -46,6 +51,18 @@ GOOD = Recipe(version=VERSION, partitions=3, key="k", value="v", time="t", files
 
 GIVEN = [msgspec.structs.replace(one, given={"day": '"2026-01-01"'}) for one in FILES]
 ROWS = msgspec.structs.replace(GOOD, version=VERSION_OF_ROWS, value="", row=["t", "day", "offset", "k"], files=GIVEN)
+
+
+NEWER = msgspec.structs.replace(
+    ROWS,
+    version=VERSION_OF_CONDITIONS,
+    files=[msgspec.structs.replace(one, names={"offset": "day"}) for one in GIVEN],
+    conditions=[Condition("n", "<", -5), Condition("text", "=", "x"), Condition("k", "is null")],
+)
+
+
+def newer(**fields: Any) -> Recipe:
+    return msgspec.structs.replace(NEWER, **fields)
 
 
 def rows(**fields: Any) -> Recipe:
@@ -74,6 +91,9 @@ def test_round_trip() -> None:
     assert GOOD.shares() == {0: [(0, Share(0, 5, -7, 3))], 2: [(0, Share(2, 1, 3, 3)), (1, Share(2, 9, 3, 8))]}
     assert [GOOD.files_of(one) for one in UNITS] == [[0], [0, 1]]
     assert decode_recipe(encode_recipe(ROWS)) == ROWS and ROWS.shape.columns(["day"]) == ["t", "k", "offset"]
+    assert decode_recipe(encode_recipe(NEWER)) == NEWER
+    assert NEWER.shape.columns(["day"], NEWER.files[0].names) == ["t", "k", "day", "n", "text"]
+    assert [one.shape.version for one in (GOOD, ROWS, NEWER)] == list(VERSIONS)
     assert b"row" not in msgspec.msgpack.encode(GOOD), "older brokers read it"
 
 
@@ -84,7 +104,7 @@ def test_keys_of_pins_name_their_recipe() -> None:
 
 def test_a_newer_version_is_refused_whatever_else_it_holds() -> None:
     with pytest.raises(InvalidError, match="a newer release made the recipe of adopted files: upgrade the brokers") as caught:
-        decode_recipe(raw({"version": VERSION_OF_ROWS + 1, "units": "of another shape"}))
+        decode_recipe(raw({"version": max(VERSIONS) + 1, "units": "of another shape"}))
     assert caught.value.reason is Reason.UNSUPPORTED
 
 
@@ -103,6 +123,15 @@ BAD = {
     "a span after all times": rows(high_us=1 << 63),
     "long given values": rows(files=[msgspec.structs.replace(one, given={"day": "1" * (1 << 15)}) for one in FILES]),
     "other given columns": rows(files=[GIVEN[0], FILES[1]]),
+    "a condition in the second version": newer(version=VERSION_OF_ROWS, files=GIVEN),
+    "other names in the second version": newer(version=VERSION_OF_ROWS, conditions=[]),
+    "two columns with one name": newer(files=[msgspec.structs.replace(one, names={"offset": "k"}) for one in GIVEN]),
+    "a condition about a column that a file lacks": newer(conditions=[Condition("day", "=", "x")]),
+    "a comparison without a constant": newer(conditions=[Condition("n", "<")]),
+    "a constant without a comparison": newer(conditions=[Condition("n", "is null", 5)]),
+    "a number of more than 64 bits": newer(conditions=[Condition("n", "<", 1 << 63)]),
+    "too many conditions": newer(conditions=[Condition("n", "<", number) for number in range(CONDITIONS_MAX + 1)]),
+    "too long conditions": newer(conditions=[Condition("n", "<", "x" * CONDITION_CHARS_MAX)]),
     "no partitions": changed(partitions=0),
     "negative partitions": changed(partitions=-1),
     "too many partitions": changed(partitions=1 << 40),

@@ -7,8 +7,10 @@ or in another order.
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headgate.broker.log.adopted import described, encode_unit
 from headgate.broker.log.adopted_columns import part_of_row
 from headgate.broker.log.crc import crc32c
 from headgate.broker.log.json_rows import json_bytes_max
 from headgate.broker.log.parquet import footer_size, name_of
-from headgate.broker.log.recipe import UNIT_BYTES_MAX, UNIT_FILES_MAX, UNIT_JSON_BYTES_MAX, Shape
+from headgate.broker.log.recipe import (
+    UNIT_BYTES_MAX,
+    UNIT_FILES_MAX,
+    UNIT_JSON_BYTES_MAX,
+    VERSION_OF_CONDITIONS,
+    Condition,
+    Shape,
+    Wanted,
+    decode_recipe,
+)
+from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.columns import adoption, decoded
 from headgate.pipelines.columns.adoption import NotAdoptedError, PlannedUnit, shape_of, units_of
@@ -34,6 +47,7 @@ from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.columns.source import Source
 from headgate.pipelines.columns.tasks import Counted
+from headgate.pipelines.plan import Job
 
 MIB = 1 << 20
 arrow: Any = pa
@@ -183,19 +197,50 @@ LOW, HIGH = Node("GreaterThanOrEqual", "boolean", (TIME, at(5))), Node("LessThan
 OTHER = Node("EqualTo", "boolean", (PLAIN["key"], Node("constant", "string", value="a")))
 
 
+def compared(function: str, column: Node, value: Any) -> Node:
+    return Node(function, "boolean", (column, Node("constant", column.kind, value=value)))
+
+
 @pytest.mark.parametrize(
     ("some", "span"),
     [
         ((THERE, LOW, HIGH), (5, 9)), ((THERE, LOW), (5, None)), ((HIGH,), (None, 9)), ((), (None, None)),
-        ((THERE, LOW, HIGH, OTHER), (None, None)), ((Node("LessThan", "boolean", (PLAIN["key"], at(9))),), (None, None)),
-        ((Node("LessThanOrEqual", "boolean", (TIME, at(9))),), (None, None)),
+        ((THERE, LOW, HIGH, OTHER), (5, 9)), ((Node("LessThan", "boolean", (PLAIN["key"], at(9))),), (None, None)),
+        ((Node("LessThanOrEqual", "boolean", (TIME, at(9))),), (None, 10)), ((LOW, compared("GreaterThan", TIME, 7)), (8, None)),
+        ((compared("EqualTo", TIME, 7),), (7, 8)),
     ],
 )  # fmt: skip
 def test_a_span_of_time_may_divide_row_groups(some: tuple[Node, ...], span: tuple[int | None, int | None]) -> None:
     shape = shape_of(filters(*some), has_key=True)
     assert (shape.low_us, shape.high_us) == span
     one, counted = piece("a", 0, 5, 8)
-    assert len(units_of([replace(one, rows=one.rows + 1)], [counted], has_span=True)) == 1
+    assert len(units_of([replace(one, rows=one.rows + 1)], [counted], divides=True)) == 1
+
+
+COUNTRY, DAY, NUMBER = column("country", "string"), column("day", "date"), column("number", "integer")
+
+
+@pytest.mark.parametrize(
+    ("some", "conditions"),
+    [
+        ((THERE, LOW, OTHER), [Condition("user", "=", "a")]),
+        (
+            (Node("is_not_null", "boolean", (COUNTRY,)), compared("GreaterThanOrEqual", COUNTRY, "CH")),
+            [Condition("country", ">=", "CH")],
+        ),
+        ((compared("LessThan", NUMBER, 5), compared("LessThan", NUMBER, 5)), [Condition("number", "<", 5)]),
+        ((compared("EqualTo", DAY, date(2026, 1, 1)), Node("is_null", "boolean", (COUNTRY,))),
+         [Condition("day", "=", 20_454), Condition("country", "is null")]),
+        ((Node("is_not_null", "boolean", (COUNTRY,)),), [Condition("country", "is not null")]),
+        # These are decided by row groups, whole.
+        ((OTHER, compared("LessThan", column("share", "double"), 0.5)), []),
+        ((OTHER, Node("or", "boolean", (OTHER, OTHER))), []),
+        ((compared("EqualTo", cast(COUNTRY, "binary"), b"x"),), []),
+        ((Node("LessThan", "boolean", (NUMBER, NUMBER)),), []),
+    ],
+)  # fmt: skip
+def test_conditions_that_a_recipe_can_have(some: tuple[Node, ...], conditions: list[Condition]) -> None:
+    assert shape_of(filters(*some), has_key=True).conditions == conditions
 
 
 def test_a_condition_that_divides_a_row_group_has_its_reason() -> None:
@@ -390,6 +435,49 @@ def test_values_of_paths_that_are_too_long_have_their_reason(tmp_path: Path) -> 
     source = Source(some, True, (replace(one, file=replace(one.file, values=(day,))),), Limits())
     with Processes(0, None) as engine, pytest.raises(InvalidError, match="lacks have too long values"):
         ColumnWork(engine, source, 3, "link").count()
+
+
+def test_a_condition_and_columns_with_other_names_go_into_the_recipe(tmp_path: Path) -> None:
+    """A table renamed `user` to `person`, and removed an older `person`; its older file has the old names. What brokers make of the
+    recipe is compared with the rows."""
+    rows = 300
+    numbers, times = arrow.array(range(rows), pa.int64()), arrow.array(range(0, rows * 1000, 1000), pa.timestamp("us", "UTC"))
+    people = [f"u{at % 7}" for at in range(rows)]
+    store = tmp_path / "store"
+    store.mkdir()
+    old, new = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    # Another column of that name, which the table removed.
+    old_rows = {"at": times, "user": people, "n": numbers, "person": ["gone"] * rows}
+    pq.write_table(pa.table(old_rows), old, row_group_size=64)
+    later = arrow.array(range(rows * 1000, 2 * rows * 1000, 1000), pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"at": later, "person": people, "n": numbers}), new, row_group_size=64)
+    kinds = {"at": "timestamp", "person": "string", "n": "long"}
+    columns = [column(name, kind) for name, kind in kinds.items()]
+    value = cast(Node("json", "string", tuple(columns), value=tuple(kinds)), "binary")
+    few = Node("LessThan", "boolean", (columns[2], Node("constant", "long", value=100)))
+    asked = Query({"timestamp": columns[0], "key": cast(columns[1], "binary"), "value": value}, (few,), kinds)
+    names = (("at", "at"), ("person", "user"), ("n", "n"))
+    pieces = tuple(read_layout([Listed(str(old), names=names), Listed(str(new))], asked))
+    with Processes(0, None) as engine:
+        work = ColumnWork(engine, Source(asked, True, pieces, Limits()), 1, "link")
+        assert work.count().rows == (200,)
+        (written,) = work.write(Job(str(store), "t/", "job", 1 << 20, {}))
+    assert (written.tally.rows, "2 files of the source are adopted" in work.way) == (200, True)
+    recipe = decode_recipe((store / written.files[0].path).read_bytes())
+    assert recipe.version == VERSION_OF_CONDITIONS and recipe.shape.conditions == [Condition("n", "<", 100)]
+    assert [file.names for file in recipe.files] == [{"person": "user"}, {}]
+    found: list[str] = []
+    for number, unit in enumerate(recipe.units):
+        files = [(store / recipe.files[one].path).read_bytes() for one in recipe.files_of(unit)]
+        wanted = [Wanted(0, 0, unit.shares[0].rows, 0)]
+        asked_unit = described(recipe, number, [data[-footer_size(data, len(data)) :] for data in files], 0, wanted)
+        parts = [
+            [[(begin, data[begin : begin + size]) for begin, size in ranges] for ranges in file.ranges]
+            for file, data in zip(asked_unit.files, files, strict=True)
+        ]
+        found += [bytes(one.value or b"").decode() for batch in encode_unit(asked_unit, parts) for one in iter_records(batch)]
+    assert [json.loads(one)["person"] for one in found] == people[:100] * 2
+    assert [json.loads(one)["n"] for one in found] == [*range(100), *range(100)]
 
 
 def test_each_column_of_a_wide_file_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
