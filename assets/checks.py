@@ -2,40 +2,23 @@
 
 # Dagster reads annotations at run time, so they are not postponed here.
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
 from headgate.assets.metadata import ADDED, BROKERS, LAG, P99, PLANNED, ROWS, SECONDS, SIZE, number, table
 from headgate.assets.names import topic_key
-from headgate.assets.progress import Follower
 from headgate.assets.recorder import Recording, peak
-from headgate.assets.resources import ClusterResource, GroupLag
+from headgate.assets.resources import ClusterResource
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.pipelines.cluster import GroupLag
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.floods.plan import Plan, deviation, loads_a_part
-
-if TYPE_CHECKING:
-    from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.floods.outcome import CHECKS, Outcome, judgements
+from headgate.pipelines.follower import Follower
 
 CATCH_UP_LOOK_S = 12.0
 """Two looks at a group's positions are this many seconds apart: clients commit every five seconds by default."""
-CHECKS = {
-    "certificate_complete": "A client reads the rows, bytes and checksums of the source from the topic. Partitions of earlier runs "
-    "were loaded under the present definition of the flood.",
-    "in_order": "Within each partition of the topic no record is older than the one before it.",
-    "no_duplicates": "Counts offsets that a client reads more than once, of all records of the loaded partitions. Rows that are "
-    "twice in the source are two records, and do not count.",
-    "plan_against_actual": "The run loaded the planned number of rows. An estimate may be off by half; `where`, and files "
-    "with rows of other times, may leave out any number.",
-    "nothing_left_out": "The event times of all rows lie in the partition that their path names; no partition takes other rows. "
-    "Counted from the metadata of Parquet files, for floods without `where`.",
-    "source_unchanged": "Partitions of earlier runs still have as many rows at their source as were loaded. Counted from the "
-    "metadata of Parquet files, for floods without `where`.",
-}
-"""Names and descriptions of the checks that the load reports; `results` has a result for each."""
 
 
 def specs(flood: Flood) -> list[dg.AssetCheckSpec]:
@@ -43,79 +26,32 @@ def specs(flood: Flood) -> list[dg.AssetCheckSpec]:
     return [dg.AssetCheckSpec(name, asset=topic_key(flood), description=text) for name, text in CHECKS.items()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a load found.
-
-    `keys`: all partitions of the run. `certificates`: those of loaded partitions. `otherwise`: messages about partitions that were
-    loaded under another definition. `cover`: whether partitions take all rows of their paths, and the message. `changed`,
-    `unknown`: messages about sources that changed, and about sources that cannot be compared. `seconds`: duration of the load.
-    `recording`: the cluster meanwhile.
-    """
-
-    plan: Plan
-    keys: Sequence[str]
-    certificates: "Mapping[str, Certificate]"
-    otherwise: Sequence[str]
-    cover: tuple[bool, str]
-    changed: Sequence[str]
-    unknown: Sequence[str]
-    seconds: float
-    recording: Recording
-
-
-def results(flood: Flood, outcome: Outcome) -> Iterator[dg.AssetCheckResult]:
-    """The results of all checks of `CHECKS`."""
-    found = list(outcome.certificates.values())
-    added = sum(one.added_rows for one in found)
-    read = sum(one.rows for one in found)
-    problems = [*outcome.otherwise, *(problem for one in found for problem in one.problems())]
-    doubles = sum(one.duplicate_rows or 0 for one in found)
-    disorder = sum(one.disordered_rows or 0 for one in found)
-    looked = all(one.verified or one.rows == 0 for one in found)
-    note = "" if looked else " (not read back: the flood says `verify: false`, or it was committed before)"
-    good, off = deviation(outcome.plan, read, filtered=loads_a_part(flood))
-    before = len(outcome.keys) - len(found)
-    size = sum(one.size_bytes for one in found)
-    p99_ms = outcome.recording.p99_ms
-
-    def check(
-        name: str, passed: bool, text: str, *, warn: bool = False, figures: Mapping[str, Any] | None = None
-    ) -> dg.AssetCheckResult:
-        return dg.AssetCheckResult(
-            asset_key=topic_key(flood),
-            check_name=name,
-            passed=passed,
-            severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
-            description=text,
-            metadata=figures,
-        )
-
-    yield check(
-        "certificate_complete", not problems, "\n".join(problems) or f"{added:,} rows{note}",
-        figures={
-            ROWS: read, ADDED: added, SIZE: size, SECONDS: number(outcome.seconds), "problems": len(problems),
-            BROKERS: peak(outcome.recording.samples), **({} if p99_ms is None else {P99: number(p99_ms)}),
+def results(flood: Flood, outcome: Outcome, recording: Recording) -> Iterator[dg.AssetCheckResult]:
+    """The results of all checks of `CHECKS`. `recording`: the cluster during the load."""
+    read = outcome.read if outcome.looked else 0
+    p99_ms = recording.p99_ms
+    figures: dict[str, dict[str, Any]] = {
+        "certificate_complete": {
+            ROWS: outcome.read, ADDED: outcome.added, SIZE: outcome.size_bytes, SECONDS: number(outcome.seconds),
+            "problems": len(outcome.problems), BROKERS: peak(recording.samples),
+            **({} if p99_ms is None else {P99: number(p99_ms)}),
         },
-    )  # fmt: skip
-    yield check(
-        "in_order", disorder == 0, f"{disorder:,} records before an older one of their partition{note}",
-        figures={"records out of order": disorder, "records read": read if looked else 0},
-    )  # fmt: skip
-    yield check(
-        "no_duplicates", doubles == 0, f"{doubles:,} of {read:,} offsets were read more than once{note}",
-        figures={"offsets read twice": doubles, "records read": read if looked else 0},
-    )  # fmt: skip
-    yield check(
-        "plan_against_actual", good, f"{off:+.1%} rows against the plan", warn=True,
-        figures={PLANNED: outcome.plan.rows, ROWS: read, "difference %": number(100 * off)},
-    )  # fmt: skip
-    yield check("nothing_left_out", *outcome.cover, warn=True)
-    yield check(
-        "source_unchanged", not outcome.changed,
-        "\n".join([*outcome.changed, *outcome.unknown]) or f"{before} partitions were in the topic before",
-        warn=True, figures={"partitions there before": before},
-    )  # fmt: skip
+        "in_order": {"records out of order": outcome.disorder, "records read": read},
+        "no_duplicates": {"offsets read twice": outcome.doubles, "records read": read},
+        "plan_against_actual": {
+            PLANNED: outcome.plan.rows, ROWS: outcome.read, "difference %": number(100 * outcome.deviation(flood)[1]),
+        },
+        "source_unchanged": {"partitions there before": outcome.before},
+    }  # fmt: skip
+    for one in judgements(flood, outcome):
+        yield dg.AssetCheckResult(
+            asset_key=topic_key(flood),
+            check_name=one.name,
+            passed=one.passed,
+            severity=dg.AssetCheckSeverity.WARN if one.warns else dg.AssetCheckSeverity.ERROR,
+            description=one.text,
+            metadata=figures.get(one.name),
+        )
 
 
 def catching_up(flood: Flood) -> dg.AssetChecksDefinition:

@@ -2,6 +2,7 @@
 
 ``HEADGATE_FLOODS``: files or directories, with ``:`` between them; default: ``floods.yaml`` beside this module.
 ``HEADGATE_CLUSTER``: address of the cluster. ``HEADGATE_SPARK_MASTER``, ``HEADGATE_FLEET``, ``HEADGATE_FLEET_WORKLOAD``,
+``HEADGATE_FLEET_NAMESPACE`` and ``HEADGATE_FLEET_MAX``: fields of the resources of these names.
 """
 
 from __future__ import annotations
@@ -11,21 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import dagster as dg
-from pydantic import ValidationError
 
 from headgate.assets.build import flood_definitions
 from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.fleets.settings import FleetSettings
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.parse import parse_all
 
 DEFAULT_FILE = Path(__file__).with_name("floods.yaml")
-_FLEET = {
-    "kind": "HEADGATE_FLEET",
-    "workload": "HEADGATE_FLEET_WORKLOAD",
-    "namespace": "HEADGATE_FLEET_NAMESPACE",
-    "maximum": "HEADGATE_FLEET_MAX",
-}
 
 
 @dg.definitions
@@ -41,26 +36,8 @@ def from_environment(environment: Mapping[str, str]) -> dg.Definitions:
         load(environment.get("HEADGATE_FLOODS", str(DEFAULT_FILE))),
         cluster=ClusterResource(address=environment.get("HEADGATE_CLUSTER", "127.0.0.1:9095")),
         spark=SparkResource(master=environment.get("HEADGATE_SPARK_MASTER", "local[*]")),
-        fleet=_fleet(environment),
+        fleet=FleetResource(**FleetSettings.from_environment(environment).model_dump()),
     )
-
-
-def _fleet(environment: Mapping[str, str]) -> FleetResource:
-    given = {field: value for field, name in _FLEET.items() if (value := environment.get(name))}
-    try:
-        fleet = FleetResource(**given)  # type: ignore[arg-type]  # pydantic checks them
-    except ValidationError as error:
-        found = error.errors()[0]
-        field = str(found["loc"][0])
-        raise InvalidError(
-            Reason.INVALID_CONFIG, f"the fleet is not one: {found['msg'].lower()}. {_FLEET[field]}=`{given[field]}`"
-        ) from None
-    if fleet.kind != "local" and not fleet.workload:
-        raise InvalidError(
-            Reason.INVALID_CONFIG,
-            f"HEADGATE_FLEET_WORKLOAD is missing: the StatefulSet or Deployment. HEADGATE_FLEET=`{fleet.kind}`",
-        )
-    return fleet
 
 
 def load(paths: str) -> list[Flood]:

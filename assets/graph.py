@@ -4,17 +4,14 @@ One asset, because the noun that other assets depend on is the topic. Its steps 
 """
 
 # Dagster reads annotations at run time, so they are not postponed here.
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
-from headgate.assets.checks import Outcome, lag, results, specs
+from headgate.assets.checks import lag, results, specs
 from headgate.assets.ending import clear_end
-from headgate.assets.kept import Loaded
 from headgate.assets.metadata import (
     ADDED,
     BROKER_SECONDS,
@@ -30,36 +27,18 @@ from headgate.assets.metadata import (
     memory_metadata,
     number,
     plan_metadata,
-    short_keys,
     size_metadata,
 )
 from headgate.assets.names import STEPS, source_key, topic_key
 from headgate.assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG
 from headgate.assets.plot import markdown
-from headgate.assets.progress import Follower, Load
 from headgate.assets.recorder import RECORDERS, broker_seconds, peak
-from headgate.assets.reservations import RESERVATIONS
 from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
-from headgate.assets.steps import (
-    Run,
-    ensure_topic,
-    hold,
-    make_plan,
-    merge,
-    release_if_last,
-    spread,
-    wait_for_brokers,
-    watch_brokers_go,
-)
-from headgate.pipelines.calls import apart
+from headgate.assets.steps import DagsterRun
+from headgate.pipelines.floods import steps as work
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.floods.otherwise import changed_since
-from headgate.pipelines.floods.plan import covered
-from headgate.pipelines.floods.spans import TimeSpan
-
-if TYPE_CHECKING:
-    from headgate.pipelines.certificate import Certificate
-    from headgate.pipelines.progress import Progress
+from headgate.pipelines.floods.otherwise import short_keys
+from headgate.pipelines.reservations import RESERVATIONS
 
 _AFTER = {"after": dg.In(dg.Nothing)}
 _DESCRIPTION = """History enters the topic `{topic}` by reference: Spark writes Parquet files into the topic's store, and one commit
@@ -151,24 +130,9 @@ def _plan(flood: Flood) -> dg.OpDefinition:
         "runs.",
     )
     def plan(context: dg.OpExecutionContext, cluster: ClusterResource, spark: SparkResource) -> None:
-        run = Run(flood, context, cluster)
+        run = DagsterRun.of(flood, context, cluster)
         with clear_end(run, "planning", holds=False) as follow:
-
-            def analyse(flood: Flood, span: TimeSpan) -> None:
-                follow.at(f"letting Spark judge the expressions on {span.key}")
-                spark.analyse(flood, span)
-
-            made = apart(partial(make_plan, run, analyse), spark.cancel)
-            need = spark.need(made.size_bytes)
-        if need.short is not None:
-            context.log.warning(need.short)
-        for text in made.stands:
-            run.say(text)
-        for text in made.notes:
-            context.log.warning(text)
-        context.log.info(
-            f"planned: {made.rows:,} rows, {made.size_bytes:,} bytes, brokers: {made.brokers}, {made.seconds:g} s ({made.basis})"
-        )
+            made, need = work.judge(run, spark, follow)
         if own is not None:
             for partition in made.partitions:
                 context.log_event(dg.AssetObservation(own, partition=partition.key, metadata=size_metadata(partition)))
@@ -186,30 +150,22 @@ def _capacity(flood: Flood) -> dg.OpDefinition:
         "spread over them.",
     )
     def capacity(context: dg.OpExecutionContext, cluster: ClusterResource, fleet: FleetResource) -> None:
-        run = Run(flood, context, cluster)
+        run = DagsterRun.of(flood, context, cluster)
         with clear_end(run, "reserving brokers") as follow:
-            plan = apart(run.plan)
-            if plan.rows == 0:
-                run.say("nothing to add: no brokers are asked for")
-                context.add_output_metadata({"brokers asked for": 0})
-                return
-            ensure_topic(run)
-            began = time.monotonic()
-            reserved = hold(run, plan.brokers)
-            serving = wait_for_brokers(run, fleet, reserved, follow)
-            waited_s = time.monotonic() - began
-            follow.at("spreading the topic's segments")
-            splits = spread(run)
+            raised = work.raise_brokers(run, lambda: fleet.fleet(cluster), follow)
+        if raised is None:
+            context.add_output_metadata({"brokers asked for": 0})
+            return
         if context.run.tags.get(HOLD_UNTIL_TAG) is not None:
             # The flood's own run takes over the reservation, which lasts until then without this run.
-            RESERVATIONS.drop(run.owner.reservation_id)
-            RECORDERS.end(run.owner.reservation_id)
+            RESERVATIONS.drop(run.reservation_id)
+            run.unwatch()
         context.add_output_metadata({
-            "brokers asked for": reserved,
-            "brokers serving": serving,
-            "waited (seconds)": number(waited_s),
-            "reservation": run.owner.reservation_id,
-            "segments": dg.MetadataValue.md("\n".join(f"- {split}" for split in splits) or "spread already"),
+            "brokers asked for": raised.reserved,
+            "brokers serving": raised.serving,
+            "waited (seconds)": number(raised.waited_s),
+            "reservation": run.reservation_id,
+            "segments": dg.MetadataValue.md("\n".join(f"- {split}" for split in raised.splits) or "spread already"),
             "serving": members_table(cluster),
             **cluster_page(cluster),
         })  # fmt: skip
@@ -231,69 +187,13 @@ def _load(flood: Flood) -> dg.OpDefinition:
     def load(
         context: dg.OpExecutionContext, cluster: ClusterResource, spark: SparkResource
     ) -> Iterator[dg.AssetCheckResult | dg.Output[None]]:
-        run = Run(flood, context, cluster)
+        run = DagsterRun.of(flood, context, cluster)
         with clear_end(run, "comparing the source with the topic") as follow:
-            plan = apart(run.plan)
-            pending, loaded = apart(run.pending), run.loaded()
-            late = {span.key for span in pending if span.late}
-            otherwise = run.loaded_otherwise(loaded)
-            counted, unknown = apart(lambda: run.counted([one for one in loaded if one[0].key not in late]))
-            if plan.rows:
-                hold(run, plan.brokers)
-            began = time.monotonic()
-            planned = {partition.key: partition.rows for partition in plan.partitions}
-            certificates = _loaded(run, spark, pending, planned, follow) if pending else {}
-            seconds = time.monotonic() - began
-        outcome = Outcome(
-            plan=plan,
-            keys=run.keys,
-            certificates=certificates,
-            otherwise=otherwise,
-            cover=covered(flood, [*plan.partitions, *counted.values()]),
-            changed=changed_since(run.rows(), counted),
-            unknown=unknown,
-            seconds=seconds,
-            recording=RECORDERS.so_far(run.owner.reservation_id),
-        )
-        yield from results(flood, outcome)
+            outcome = work.load(run, spark, follow)
+        yield from results(flood, outcome, RECORDERS.so_far(run.reservation_id))
         yield dg.Output(None, "loaded")
 
     return load
-
-
-def _loaded(
-    run: Run, spark: SparkResource, pending: Sequence[TimeSpan], planned: Mapping[str, int], follow: Follower
-) -> "dict[str, Certificate]":
-    """Load each partition in turn. Returns their certificates, which are also kept with the run."""
-    partitions = ensure_topic(run)
-    recorder = RECORDERS.begin(run.owner.reservation_id, run.flood.topic, run.cluster.desired, run.cluster.view)
-    rows = Load({span.key: planned.get(span.key, 0) for span in pending})
-    found: dict[str, Certificate] = {}
-
-    def listen(span: TimeSpan, seen: "Progress") -> None:
-        rows.see(span.key, seen, time.monotonic())
-        recorder.rows_done = rows.written()
-        if seen.message:
-            follow.say(f"{span.key}: {seen.message}")
-        follow.at(rows.doing(), lambda seconds: rows.text(time.monotonic(), seconds))
-
-    def links(found: Mapping[str, str]) -> None:
-        urls = {name: dg.MetadataValue.url(url) for name, url in found.items()}
-        context: Any = run.context
-        context.log_event(dg.AssetObservation(run.topic_key, metadata={**urls, **cluster_page(run.cluster)}))
-
-    follow.at("beginning the load")
-    began = time.monotonic()
-    with spark.flood(run.flood, pending, run.cluster.address, partitions, run.max_run_s(), follow, links, listen) as backfill:
-        for span in pending:
-            certificate = backfill(span)
-            found[span.key] = certificate
-            rows.finish(span.key)
-            now = time.monotonic()
-            run.kept.keep_loaded(span.key, Loaded(seconds=round(now - began, 3), certificate=certificate.to_dict()))
-            began = now
-        follow.at("ending Spark's work")
-    return found
 
 
 def _release(flood: Flood) -> dg.OpDefinition:
@@ -304,21 +204,16 @@ def _release(flood: Flood) -> dg.OpDefinition:
         description="The reservation is given back, brokers hand over and leave, segments become one again.",
     )
     def release(context: dg.AssetExecutionContext, cluster: ClusterResource, fleet: FleetResource) -> None:
-        run = Run(flood, context, cluster)
+        run = DagsterRun.of(flood, context, cluster)
         with clear_end(run, "giving brokers back") as follow:
-            rows_now = run.rows()
-            # Renewals stop before the release: a late renewal would open the reservation again.
-            RESERVATIONS.drop(run.owner.reservation_id)
-            released = release_if_last(run)
-            serving = watch_brokers_go(run, fleet, follow) if released else cluster.desired().live_brokers
-            merges = merge(run) if released else 0
-            recording = RECORDERS.end(run.owner.reservation_id)
+            given = work.give_back(run, lambda: fleet.fleet(cluster), follow)
+            recording = RECORDERS.end(run.reservation_id)
             behind = lag(flood, cluster)
         samples = recording.samples
         used, most = broker_seconds(samples), peak(samples)
-        plan = run.kept.plan()
+        plan = run.kept_plan()
         planned = {} if plan is None else {partition.key: partition.rows for partition in plan.partitions}
-        figures = {key: run.figures(key, rows_now.get(key, 0)) for key in run.keys}
+        figures = {key: run.figures(key, given.rows.get(key, 0)) for key in run.keys}
         seconds = sum(float(str(figure[SECONDS].value)) for figure in figures.values() if figure)
         shared = {
             **(
@@ -329,9 +224,9 @@ def _release(flood: Flood) -> dg.OpDefinition:
             BROKERS: most,
             **({} if recording.p99_ms is None else {P99: number(recording.p99_ms)}),
             **({} if behind is None else {LAG: behind}),
-            "brokers serving": serving,
-            "segments merged": merges,
-            "released": released,
+            "brokers serving": given.serving,
+            "segments merged": given.merges,
+            "released": given.released,
             "run seconds": number(samples[-1].at_s if samples else 0.0),
             "against always-on": against_always_on(used, most * 86_400.0),
             **({} if plan is None else {"plan": dg.MetadataValue.json(plan.to_json())}),
@@ -340,7 +235,7 @@ def _release(flood: Flood) -> dg.OpDefinition:
         context.add_asset_metadata(shared, asset_key=run.topic_key)
         for key, one in figures.items():
             if not one:
-                rows = rows_now.get(key, 0)
+                rows = given.rows.get(key, 0)
                 own: dict[str, Any] = {
                     "dagster/partition_row_count": rows,
                     ROWS: rows,

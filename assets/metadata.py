@@ -150,8 +150,3 @@ def against_always_on(used: float, always: float) -> str:
     if not always:
         return "no broker was seen"
     return f"{used:,.0f} broker-seconds; had they been always on, {always:,.0f} a day"
-
-
-def short_keys(keys: Sequence[str]) -> list[str]:
-    """Keys of partitions, few enough for one line."""
-    return list(keys) if len(keys) < 3 else [f"{keys[0]} ... {keys[-1]}"]

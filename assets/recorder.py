@@ -44,7 +44,7 @@ class Recording:
 
 
 class Recorder:
-    """Samples the cluster until `stop`. The backfill sets `rows_done`."""
+    """Samples the cluster until `stop`. `Recorders.moved` sets `rows_done`."""
 
     def __init__(self, topic: str, desired: Callable[[], DesiredBrokers], view: Callable[[], ClusterView]) -> None:
         self.rows_done = 0
@@ -107,13 +107,18 @@ class Recorders:
 
     def begin(
         self, reservation_id: str, topic: str, desired: Callable[[], DesiredBrokers], view: Callable[[], ClusterView]
-    ) -> Recorder:
-        """The recorder of a reservation; starts one unless it runs already."""
+    ) -> None:
+        """Start the recorder of a reservation, unless it runs already."""
+        with self._lock:
+            if reservation_id not in self._running:
+                self._running[reservation_id] = Recorder(topic, desired, view)
+
+    def moved(self, reservation_id: str, rows: int) -> None:
+        """Note the rows of the flood so far; without effect without a recorder."""
         with self._lock:
             found = self._running.get(reservation_id)
-            if found is None:
-                found = self._running[reservation_id] = Recorder(topic, desired, view)
-            return found
+        if found is not None:
+            found.rows_done = rows
 
     def so_far(self, reservation_id: str) -> Recording:
         """What the recorder of a reservation saw so far; nothing without a recorder."""

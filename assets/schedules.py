@@ -9,9 +9,9 @@ import dagster as dg
 
 from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
 from headgate.assets.resources import ClusterResource
-from headgate.assets.steps import filled_keys
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.floods.model import Flood
+from headgate.pipelines.floods.run import filled_keys
 from headgate.pipelines.floods.spans import Occurrence, last_occurrence, newest_key, occurrences
 
 EXPECT_EVERY_S = 30

@@ -16,9 +16,10 @@ import dagster as dg
 from pydantic import Field
 
 import headgate
-from headgate.assets.loop import call
-from headgate.assets.resources import CALL_MS, ClusterResource, GroupLag
+from headgate.assets.resources import ClusterResource
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.cluster import CALL_MS, GroupLag
+from headgate.pipelines.loop import call
 
 if TYPE_CHECKING:
     from headgate.broker.client import ConsumerRecord

@@ -277,7 +277,7 @@ class FloodRun:
             if error.reason is not Reason.GATE_CONFLICT:
                 raise
             self._gate()
-            raise InvalidError(
+            raise RetryError(
                 Reason.GATE_CONFLICT,
                 "another run of this flood, with other rows, holds its gate: wait for its end, release the gate, or choose another "
                 "id. "

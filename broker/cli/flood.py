@@ -41,7 +41,7 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
     backfill.id()
     if certificate_path is not None:
         _check_writable(certificate_path)
-    with _Ending() as ending, quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
+    with Ending() as ending, quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
         try:
             # A flood that is in its topic, and a topic that is not there, need no Spark.
             found = flood.committed(backfill, progress=lambda seen: listener(seen, ""))
@@ -64,7 +64,7 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
                         end(lazy.started)
             certificate = found
         except HeadgateError as error:
-            raise _with_log(error, log) from error
+            raise with_log(error, log) from error
     kept = ""
     if certificate_path is not None and certificate.already_filled:
         alone, certificate = certificate, _with_earlier(certificate, certificate_path)
@@ -250,7 +250,7 @@ class _Lines:
 # -- the process
 
 
-class _Ending:
+class Ending:
     """Makes Ctrl-C, SIGTERM and the end of the terminal equal for the flood: its gate is released. A context manager.
 
     An ignored signal (nohup) stays ignored.
@@ -338,7 +338,7 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
-def _with_log(error: HeadgateError, log: Path) -> HeadgateError:
+def with_log(error: HeadgateError, log: Path) -> HeadgateError:
     """The error, with the path of Spark's log if Spark failed and said something there: `quiet` removes an empty log."""
     if (isinstance(error, FatalError) or "spark=`" in error.message) and log.stat().st_size:
         return type(error)(error.reason, f"{error.message} log=`{log}`")

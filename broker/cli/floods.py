@@ -16,6 +16,7 @@ from headgate.broker.client.gate_admin import Gate
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.calls import apart
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.floods.asked import floods_of, keys_of
 from headgate.pipelines.floods.document import DocumentError
 from headgate.pipelines.floods.measure import listing
 from headgate.pipelines.floods.model import Flood
@@ -23,15 +24,11 @@ from headgate.pipelines.floods.parse import parse_all
 from headgate.pipelines.floods.plan import Plan, too_late
 from headgate.pipelines.floods.planning import Analyse, make_plan
 from headgate.pipelines.floods.spans import (
-    KEYS_MAX,
     LATE,
     TimeSpan,
     deadline_at,
-    first_key,
     gates_of,
-    keys_between,
     middles,
-    newest_key,
     source_path,
     span_of,
 )
@@ -95,7 +92,7 @@ def _judged(flood: Flood, now: datetime, analyse: Analyse | None) -> dict[str, A
 def _sampled(flood: Flood, now: datetime) -> list[str]:
     """The oldest and the newest partition whose source has files, and some between them, one for each path; else the newest one
     that is there, or the newest one of all; none for a flood that begins later. Raises as `listing`."""
-    keys = _keys(flood, (), now)
+    keys = keys_of(flood, (), now)
     files: dict[str, int | None] = {}
 
     def path(key: str) -> str:
@@ -132,10 +129,10 @@ def plan(path: Path, names: Sequence[str], partitions: Sequence[str], cluster: s
     """Plan floods against the cluster and show the plans. Returns the exit code: 0 if all of them can run."""
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
-    floods = _named(read(path), names)
+    floods = floods_of(read(path), names)
     with Connection(cluster, timeout_ms=CALL_MS) as connection, _analyst() as analyse:
         for flood in floods:
-            keys = _keys(flood, partitions, now)
+            keys = keys_of(flood, partitions, now)
             row: dict[str, Any] = {"flood": flood.name, "topic": flood.topic, "problem": None, "plan": None}
             try:
                 made = make_plan(
@@ -192,7 +189,7 @@ def show(path: Path, cluster: str, as_json: bool) -> int:
     with Connection(cluster, timeout_ms=CALL_MS) as connection:
         for flood in read(path):
             gates = {gate.id: gate for gate in _gates(connection, flood.topic)}
-            keys = _keys(flood, (), now)
+            keys = keys_of(flood, (), now)
             own = {key: gates[gate] for gate, key in gates_of(flood, keys, gates).items()}
             loaded = sorted(key for key, gate in own.items() if str(gate.state) == "filled")
             open_now = sorted(key for key, gate in own.items() if str(gate.state) == "open")
@@ -225,43 +222,6 @@ def show(path: Path, cluster: str, as_json: bool) -> int:
     ]
     output.print_table(("flood", "topic", "state", "loaded", "last", "rows", "size"), shown, numeric=("rows", "size"))
     return 0
-
-
-def _keys(flood: Flood, asked: Sequence[str], now: datetime) -> list[str]:
-    """The partitions that are asked for, each a key or FIRST..LAST; without any, all until now. Raises InvalidError."""
-    newest = newest_key(flood.partitions, now)
-    if not asked:
-        return [] if newest is None else keys_between(flood.partitions, first_key(flood.partitions), newest)[-KEYS_MAX:]
-    found: set[str] = set()
-    for text in asked:
-        begin, dots, end = text.partition("..")
-        try:
-            found.update(keys_between(flood.partitions, begin, end if dots else begin))
-            spans = [span_of(flood.partitions, key) for key in found]
-        except ValueError:
-            form = "2026-01-31" if flood.partitions.by == "day" else "2026-01-31-23:00"
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"expected a partition such as {form} that exists in {flood.partitions.timezone}, or FIRST..LAST. "
-                f"option=`--partition` value=`{text}` flood=`{flood.name}`",
-            ) from None
-        if any(span.start < flood.partitions.start.astimezone(UTC) for span in spans):
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"the flood begins later. option=`--partition` value=`{text}` start=`{flood.partitions.start.isoformat()}` "
-                f"flood=`{flood.name}`",
-            )
-    return sorted(found)
-
-
-def _named(floods: list[Flood], names: Sequence[str]) -> list[Flood]:
-    unknown = sorted(set(names) - {flood.name for flood in floods})
-    if unknown:
-        known = ", ".join(flood.name for flood in floods)
-        raise InvalidError(
-            Reason.INVALID_REQUEST, f"the file has no such flood. option=`--flood` value=`{unknown[0]}` floods=`{known}`"
-        )
-    return [flood for flood in floods if not names or flood.name in names]
 
 
 def _topic(connection: Connection, name: str) -> Topic | None:

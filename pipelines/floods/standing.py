@@ -162,15 +162,16 @@ def doubles(
     Args:
         digests: of each partition, by key, those that its own gate may have (`Identity.digests`).
     """
-    held: dict[tuple[str, ...], str] = {}
+    held: dict[tuple[str, ...], set[str]] = {}
     for one in () if topic is None else topic.gates:
         if one.state != "released" and one.definition:
-            held[tuple(one.definition.get(part, "") for part in _SOURCE_PARTS)] = one.id
+            held.setdefault(tuple(one.definition.get(part, "") for part in _SOURCE_PARTS), set()).add(one.id)
+    # A partition's own gate is open when a run of it was killed: the next run takes it up.
     found = [
-        f"{span.key}: {held[rows]}"
+        f"{span.key}: {sorted(others)[0]}"
         for span in spans
         for rows in product(*(digests[span.key][part] for part in _SOURCE_PARTS))
-        if rows in held
+        if (others := held.get(rows, set()) - {gate_id(flood, span.key, late=span.late)})
     ]
     if not found:
         return None

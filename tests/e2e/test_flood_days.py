@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.assets.progress import Follower
 from headgate.assets.resources import ClusterResource
-from headgate.assets.spark import loader
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.backfill import run
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.loading import loader
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan, spans_of
+from headgate.pipelines.follower import Follower
 from headgate.pipelines.plan import ARROW
 from headgate.pipelines.progress import Phase, Progress
 from tests.support.broker_process import HOST, BrokerProcess

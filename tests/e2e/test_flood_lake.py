@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.assets.build import flood_definitions
-from headgate.assets.progress import Follower
 from headgate.assets.resources import ClusterResource
 from headgate.broker.log.partitioner import partition_for_key
+from headgate.pipelines.follower import Follower
 from tests.e2e.test_flood_ended import read_until
 from tests.support import commands
 from tests.support.broker_process import HOST, ROOT, BrokerProcess

@@ -10,18 +10,21 @@ import importlib
 import io
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
 from functools import cache
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import typer.main
 
 from tests.support import forks
 
+OUTPUT_BYTES_MAX = 1 << 20
 CLIENTS = ("headgate.broker.client.consumer", "headgate.broker.client.producer")
 
 
@@ -47,6 +50,34 @@ def run(
         return subprocess.CompletedProcess(["headgate", *arguments], code, os.fsdecode(out.read()), os.fsdecode(err.read()))
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A command that runs."""
+
+    process: forks.Forked
+    _out: BinaryIO
+    _err: BinaryIO
+
+    def output(self) -> str:
+        """What it printed to stdout so far."""
+        return os.fsdecode(os.pread(self._out.fileno(), OUTPUT_BYTES_MAX, 0))
+
+    def errors(self) -> str:
+        """What it printed to stderr so far."""
+        return os.fsdecode(os.pread(self._err.fileno(), OUTPUT_BYTES_MAX, 0))
+
+
+@contextmanager
+def begun(arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[Begun]:
+    """Start ``headgate ARGUMENTS``, which takes signals as in a terminal. It is killed at the end."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = forks.start(__name__, arguments, environment, [stream.fileno() for stream in (given, out, err)])
+        try:
+            yield Begun(process, out, err)
+        finally:
+            process.kill()
+
+
 def prepare() -> None:
     """Import what the commands import when they run, and make the tree of commands once for all forked processes."""
     package = importlib.import_module("headgate.broker.cli")
@@ -64,6 +95,7 @@ def main() -> NoReturn:
     """Run a command and end the process at once. Python would empty its modules first, which takes half a second of a processor."""
     from headgate.broker.cli.main import main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may ignore it, as in the background of a shell
     code = main()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from headgate.assets.progress import Follower
-from headgate.assets.resources import ClusterResource, GroupLag, SparkResource
+from headgate.assets.resources import ClusterResource, SparkResource
 from headgate.broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.pipelines.cluster import GroupLag
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan, gate_id
+from headgate.pipelines.follower import Follower
 from headgate.pipelines.progress import Phase, Progress
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headgate.broker.cli import output
 from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, Json, bad_option, named_pairs
-from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.extras import missing
+
+if TYPE_CHECKING:
+    from headgate.pipelines.backfill import Backfill
 
 app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
 
 
-Source = Annotated[str, typer.Option("--source", "-s", metavar="PATH", help="The path that Spark reads; with --format query, SQL.")]
+Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that gets the records.")]
+Source = Annotated[
+    str | None, typer.Option("--source", "-s", metavar="PATH", help="The path that Spark reads; with --format query, SQL.")
+]
 SourceFormat = Annotated[str, typer.Option("--format", "-f", help="parquet, csv, json, orc, query, or another format of Spark.")]
 Option = Annotated[
     list[str] | None,
@@ -49,14 +56,38 @@ Conf = Annotated[
     typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, such as spark.driver.memory=4g; may be repeated."),
 ]
 Certificate = Annotated[
-    Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate to this file, as JSON.")
+    Path | None,
+    typer.Option(
+        "--certificate",
+        metavar="FILE",
+        help="Write the completeness certificate to this file, as JSON; with FILE, that of each partition into this directory.",
+    ),
 ]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--partition", metavar="KEY", help="With FILE: a partition, or FIRST..LAST; may be repeated."),
+]
+Files = Annotated[
+    str,
+    typer.Option(
+        "--files",
+        help="rewrite; link or copy: the topic adopts the source's own Parquet files, unread but for keys and times; auto.",
+    ),
+]
+Order = Annotated[str, typer.Option("--order", help="event_time; or source: of files and rows, for adopted files alone.")]
+OF_A_FILE = ("partition", "flood")
+OF_BOTH = ("file", "cluster", "master", "conf", "certificate", "json")
+"""Parameters of `flood run` with a file, and with and without one. All others describe a flood without a file."""
 
 
 @app.command("run")
 def flood_run(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that gets the records.")],
-    source: Source,
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A YAML file with floods.")] = None,
+    partition: Keys = None,
+    flood: Annotated[str | None, typer.Option("--flood", metavar="NAME", help="With FILE: the flood, if it has several.")] = None,
+    topic: Topic = None,
+    source: Source = None,
     cluster: Cluster = DEFAULT_CLUSTER,
     source_format: SourceFormat = "parquet",
     option: Option = None,
@@ -69,16 +100,8 @@ def flood_run(
     flood_id: FloodId = None,
     place: Annotated[str, typer.Option("--place", help="now, front or end.")] = "now",
     partitions: Partitions = None,
-    files: Annotated[
-        str,
-        typer.Option(
-            "--files",
-            help="rewrite; link or copy: the topic adopts the source's own Parquet files, unread but for keys and times; auto.",
-        ),
-    ] = "rewrite",
-    order: Annotated[
-        str, typer.Option("--order", help="event_time; or source: of files and rows, for adopted files alone.")
-    ] = "event_time",
+    files: Files = "rewrite",
+    order: Order = "event_time",
     file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Size of a Parquet file.")] = "64MiB",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Any Spark master.")] = "local[*]",
     conf: Conf = None,
@@ -89,29 +112,72 @@ def flood_run(
     """Bring history into a topic: Spark writes it to the topic's store, and it appears in one step, in front of later live
     records.
 
-    A second run with the same options adds nothing. Exit code 0: all records are there.
+    With FILE: a flood of this file, for the partitions of --partition; brokers are raised for it, and released after it. Without
+    FILE: the flood that --topic, --source and further options describe. A second run adds nothing.
+
+    Exit code 0: all records are there, from this run or from an earlier one. With FILE also 1: look at the message; 2: a mistake, a
+    retry fails again; 75: cluster, store or brokers are not available, a retry may succeed; 130: interrupted.
     """
     problem = missing("pipelines")
     if problem is not None:
         raise FatalError(Reason.UNSUPPORTED, problem)
+    given = {name for name in context.params if _is_given(context, name)}
+    if file is not None or given & set(OF_A_FILE):
+        _check_form(given - set(OF_A_FILE) - set(OF_BOTH), file)
+        raise typer.Exit(_run_file(file or Path("floods.yaml"), flood, partition, cluster, master, conf, certificate, json))
     from headgate.broker.cli.flood import run_flood
+
+    backfill = _backfill(context.params, topic, source)
+    output.check_reachable(cluster)
+    raise typer.Exit(run_flood(backfill, master, named_pairs("--conf", conf), certificate, json))
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_form(others: set[str], file: Path | None) -> None:
+    """Raise InvalidError if options describe a flood beside those of a file."""
+    if others:
+        option = "--" + sorted(others)[0].replace("source_format", "format").replace("_", "-")
+        said = "the file says this" if file is not None else "--partition and --flood choose from a file"
+        raise InvalidError(Reason.INVALID_REQUEST, f"{said}: leave the option out. option=`{option}`")
+
+
+def _run_file(
+    file: Path, flood: str | None, partition: list[str] | None, cluster: str, master: str, conf: list[str] | None,
+    certificate: Path | None, json: bool,
+) -> int:  # fmt: skip
+    from headgate.broker.cli.flood_file import Asked, run_file
+
+    asked = Asked(
+        file=file, flood=flood, partitions=partition or (), cluster=cluster, master=master, conf=named_pairs("--conf", conf),
+        certificates=certificate,
+    )  # fmt: skip
+    return run_file(asked, json)
+
+
+def _backfill(given: Mapping[str, Any], topic: str | None, source: str | None) -> Backfill:
+    """The flood that options describe. Raises InvalidError."""
     from headgate.broker.client.gate_admin import Place
     from headgate.broker.runtime.config import parse_size
     from headgate.pipelines.backfill import Backfill
 
+    if topic is None or source is None:
+        wanted = "--topic and --source describe a flood; or name a FILE with floods, and --partition"
+        raise InvalidError(Reason.INVALID_REQUEST, wanted)
+    place, file_size = given["place"], given["file_size"]
     if place not in {one.value for one in Place}:
         raise bad_option("--place", place, "now, front or end")
     file_bytes = parse_size(file_size)
     if file_bytes is None:
         raise bad_option("--file-size", file_size, "a size, such as 64MiB")
-    options = named_pairs("--option", option)
-    output.check_reachable(cluster)
-    backfill = Backfill(
-        cluster=cluster, topic=topic, source=source, format=source_format, options=options, key=key, value=value,
-        event_time=event_time, headers=headers, order_by=tuple(order_by or ()), where=where, flood_id=flood_id, place=Place(place),
-        partitions=partitions, file_bytes=file_bytes, files=files, order=order, verify=verify,
+    same = ("cluster", "key", "value", "event_time", "headers", "where", "flood_id", "partitions", "files", "order", "verify")
+    return Backfill(
+        topic=topic, source=source, format=given["source_format"], options=named_pairs("--option", given["option"]),
+        order_by=tuple(given["order_by"] or ()), place=Place(place), file_bytes=file_bytes, **{name: given[name] for name in same},
     )  # fmt: skip
-    raise typer.Exit(run_flood(backfill, master, named_pairs("--conf", conf), certificate, json))
 
 
 @app.command("verify")

@@ -40,6 +40,9 @@ class Api:
         topic, partitions = await self._views().topic(request.path_params["name"])
         return json({"topic": topic, "partitions": partitions})
 
+    async def gate(self, request: Request) -> Response:
+        return json(self._views().gate(request.path_params["name"], request.path_params["id"]))
+
     async def groups(self, request: Request) -> Response:
         query = query_of(request)
         return json(await self._views().groups(query.search, query.page))

@@ -100,6 +100,12 @@ def doors(behind: Behind, pages: Pages) -> list[Door]:
         Door("/api/cluster", "read", api.cluster, "brokers, floods, gates, capacity over time, and decisions as JSON"),
         Door("/api/topics", "read", api.topics, "topics with segments and rates; `search`, `sort` (name, busiest), `page`"),
         Door("/api/topics/{name}", "read", api.topic, "one topic with its partitions and offsets"),
+        Door(
+            "/api/topics/{name}/gates/{id}",
+            "read",
+            api.gate,
+            "one gate with its state (open, filled, released); 404 before it opens",
+        ),
         Door("/api/groups", "read", api.groups, "consumer groups, the greatest lag first; `search`, `page`"),
         Door("/api/floods", "read", api.floods, "floods with their progress, and gates with their windows"),
         Door("/api/floods/{id}", "read", api.flood, "one flood and its gate"),

@@ -226,6 +226,13 @@ class Views:
             )
         return row, partitions
 
+    def gate(self, topic: str, gate_id: str) -> model.Gate:
+        """One gate of any age, from this broker's copy of the manifest. Raises InvalidError(UNKNOWN_TOPIC, UNKNOWN_GATE)."""
+        gate = self._engine.manifest.gates.of(self._engine.topic(topic).id).get(gate_id)
+        if gate is None:
+            raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic}` gate=`{gate_id[:100]}`")
+        return gate_row(self._engine.manifest, gate, self._clock.now_ms(), None, None)
+
     async def _topic_rows(self, names: Sequence[str], leader: model.LeaderView | None) -> list[model.Topic]:
         manifest, turn = self._engine.manifest, self._engine.turns.begin()
         known = {} if leader is None else {topic.name: topic for topic in leader.topics}

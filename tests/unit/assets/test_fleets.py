@@ -21,12 +21,12 @@ import pytest
 import yaml
 from kubernetes import client as kubernetes  # type: ignore[import-untyped]
 
-from headgate.assets.fleets.interface import Fleet
-from headgate.assets.fleets.kubernetes import KubernetesFleet
-from headgate.assets.fleets.local import LocalFleet
 from headgate.assets.resources import FleetResource
 from headgate.broker.client.control import DesiredBrokers
 from headgate.broker.runtime.errors import FatalError, RetryError
+from headgate.pipelines.fleets.interface import Fleet
+from headgate.pipelines.fleets.kubernetes import KubernetesFleet
+from headgate.pipelines.fleets.local import LocalFleet
 from tests.support.ports import free_port
 from tests.support.stand_in import StandInCluster, book
 

@@ -24,11 +24,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.assets.build import flood_definitions
-from headgate.assets.reservations import RESERVATIONS
-from headgate.assets.resources import FleetResource, GroupLag, SparkResource
-from headgate.assets.steps import Run
+from headgate.assets.resources import FleetResource, SparkResource
+from headgate.assets.steps import DagsterRun
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.cluster import GroupLag
 from headgate.pipelines.floods.model import Brokers, Partitions
+from headgate.pipelines.reservations import RESERVATIONS
 from tests.support.floods import CHECKS, flood
 from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
 
@@ -390,7 +391,7 @@ def test_a_run_that_is_cancelled_while_it_plans_held_nothing(world: World, monke
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headgate.assets.graph.make_plan", interrupt)
+    monkeypatch.setattr("headgate.pipelines.floods.steps.make_plan", interrupt)
     assert told(world.run()) == (
         "cancelled while planning. No brokers were asked for, and nothing was added: run the same days again."
     )
@@ -403,7 +404,7 @@ def test_a_run_that_is_being_cancelled_never_fails_whatever_it_raises(
 ) -> None:
     """Cancelled work fails in many ways, and Dagster may have stopped waiting for its end: a failed run would be retried."""
 
-    def cancelled(run: Run, *_: object) -> None:
+    def cancelled(run: DagsterRun, *_: object) -> None:
         record = run.context.instance.get_run_by_id(run.context.run.run_id)
         assert record is not None
         run.context.instance.report_run_canceling(record)
@@ -411,7 +412,7 @@ def test_a_run_that_is_being_cancelled_never_fails_whatever_it_raises(
             run.context.instance.report_run_canceled(record)
         raise error
 
-    monkeypatch.setattr("headgate.assets.graph.make_plan", cancelled)
+    monkeypatch.setattr("headgate.pipelines.floods.steps.make_plan", cancelled)
     result = world.run()
     (record,) = instance.get_runs()
     assert record.status is dg.DagsterRunStatus.CANCELED, result.all_events
@@ -423,8 +424,8 @@ def test_a_run_that_is_being_cancelled_never_fails_whatever_it_raises(
 
 def test_a_cluster_that_does_not_answer_holds_no_run_that_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
-    monkeypatch.setattr("headgate.assets.ending.let_go", lambda run: answers.wait(600))
-    monkeypatch.setattr("headgate.assets.ending.LET_GO_S", 0.01)
+    monkeypatch.setattr(DagsterRun, "let_go", lambda run: answers.wait(600))
+    monkeypatch.setattr("headgate.pipelines.floods.ending.LET_GO_S", 0.01)
     world.book.spark_error = KeyboardInterrupt()
     said = told(world.run())
     answers.set()

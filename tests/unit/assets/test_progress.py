@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from headgate.assets import progress
-from headgate.assets.progress import Follower, Load
+from headgate.pipelines import follower
+from headgate.pipelines.follower import Follower, Load
 from headgate.pipelines.progress import Phase, Progress
 
 
@@ -51,7 +51,7 @@ def test_a_follower_says_each_new_piece_of_work_at_once() -> None:
 
 def test_a_log_that_stays_locked_holds_neither_work_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt of a thread that writes into a log can leave its lock taken."""
-    monkeypatch.setattr(progress, "END_S", 0.01)
+    monkeypatch.setattr(follower, "END_S", 0.01)
     lock, waits = threading.Lock(), threading.Event()
 
     def say(text: str) -> None:

@@ -24,11 +24,11 @@ from headgate.assets.owners import (
     occurrence_id,
     occurrence_time,
 )
-from headgate.assets.reservations import BEATS_PER_TTL, Heartbeat, HeldReservations
 from headgate.assets.resources import FleetResource
 from headgate.assets.sensors import abandoned, cluster_sensors, reconcile, release_after
 from headgate.broker.client.control import Reservation
 from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.pipelines.reservations import BEATS_PER_TTL, Heartbeat, HeldReservations
 from tests.support.floods import flood
 from tests.support.stand_in import StandInCluster, book
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headgate.assets.progress import Follower
-from headgate.assets.spark import gates_ahead
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.floods.job import job_of
+from headgate.pipelines.floods.loading import gates_ahead
 from headgate.pipelines.floods.model import Source
 from headgate.pipelines.floods.spans import TimeSpan, span_of, spans_of
+from headgate.pipelines.follower import Follower
 from tests.support.floods import flood
 
 if TYPE_CHECKING:

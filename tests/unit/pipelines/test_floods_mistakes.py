@@ -243,6 +243,15 @@ def test_a_flood_that_was_renamed_is_refused(lake: Path) -> None:
     assert plan_of(replace(one, name="visits", where="paid"), topic(gate(one, DAYS[0]))).rows == 6
 
 
+def test_an_open_gate_of_a_killed_run_is_taken_up_by_the_next_run(lake: Path) -> None:
+    """It is the partition's own gate, not one of another flood's name."""
+    one = flood(lake)
+    left = replace(gate(one, DAYS[0]), state="open")
+    assert plan_of(one, topic(left)).rows == 6
+    with pytest.raises(InvalidError, match="was the flood renamed"):
+        plan_of(replace(one, name="visits"), topic(left))
+
+
 def test_a_topic_with_other_keys_is_told(lake: Path) -> None:
     other = replace(flood(lake), name="orders", key="amount", where="paid")
     (note,) = plan_of(flood(lake), topic(gate(other, DAYS[0]))).notes

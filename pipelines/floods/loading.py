@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headgate.assets.progress import Follower
 from headgate.pipelines.ahead import Ahead
 from headgate.pipelines.backfill import floods
 from headgate.pipelines.certificate import Certificate
@@ -18,6 +17,7 @@ from headgate.pipelines.columns.memory import Machine, Need, need_of, size_of
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
+from headgate.pipelines.follower import Follower
 from headgate.pipelines.progress import Progress
 from headgate.pipelines.session import LazySession, cancel_all, heap_bytes, memory_bytes, warm
 from headgate.pipelines.session import session as start_session

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from headgate.assets.fleets.interface import FleetState
-from headgate.broker.client.control import DesiredBrokers
+from headgate.pipelines.fleets.interface import FleetState
+
+if TYPE_CHECKING:
+    from headgate.broker.client.control import DesiredBrokers
 
 
 class LocalFleet:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from headgate.assets.fleets.interface import FleetState
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 from headgate.broker.runtime.extras import missing
+from headgate.pipelines.fleets.interface import FleetState
 
 TIMEOUT_S = 10
 Kind = Literal["statefulset", "deployment"]
