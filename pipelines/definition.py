@@ -14,6 +14,7 @@ from headgate.broker.client.gate_admin import Gate, GateState, Place
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns.adoption import BY_TIME, REWRITE, check_order, check_way
 from headgate.pipelines.columns.stand_ins import has_no_rows
+from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.late import Loaded
 from headgate.pipelines.part import Part
@@ -30,6 +31,8 @@ FILE_BYTES = 64 << 20
 FILE_BYTES_MIN = 64 << 10
 FILE_BYTES_MAX = 1 << 30
 
+WHOLE_ROW = "to_json(struct(*))"
+"""The default value: the row as JSON."""
 _FLOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
 
@@ -45,6 +48,7 @@ class Backfill:
         key: decides the partition as Kafka's Java client does. Rows without a key are spread by their content.
         value: default: the row as a JSON object, as Spark's ``to_json`` writes it: without null fields, times in milliseconds.
         event_time: a timestamp or date; the record's time and order in a partition. None: the run's time, the source's order.
+        key_frame, value_frame: a schema registry's frame around keys, each a column, and around values, each the row.
         headers: a map, or an array of structs of a name and a value.
         order_by: order of rows with equal event times; their content decides last, so every run gives the same order.
         where, part: the rows that are loaded.
@@ -70,6 +74,8 @@ class Backfill:
     options: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     value: str | None = None
+    key_frame: Framing | None = None
+    value_frame: Framing | None = None
     event_time: str | None = None
     headers: str | None = None
     order_by: tuple[str, ...] = ()
@@ -113,8 +119,20 @@ class Backfill:
         check_order(self.order, self.files)
         if self.place == Place.END and (self.files in ("link", "copy") or self.order != BY_TIME):
             raise InvalidError(Reason.INVALID_REQUEST, "files at the end of a topic are written anew: use --place now or front")
+        if self.key_frame is not None and self.key is None:
+            raise InvalidError(Reason.INVALID_REQUEST, "a framed key needs a key: name its column with --key")
+        if self.value_frame is not None and self.value not in (None, WHOLE_ROW):
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"a framed value is the row, of which the schema names the columns: leave the value out. value=`{self.value}`",
+            )
         if self.partitions is not None and self.partitions < 1:
             raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{self.partitions}`")
+
+    @property
+    def is_framed(self) -> bool:
+        """True if keys or values are in a schema registry's frame."""
+        return self.key_frame is not None or self.value_frame is not None
 
     def rows(self, spark: SparkSession, now_ms: int) -> Rows:
         """The source's rows as records. Raises InvalidError when the expressions do not fit the source.
@@ -155,6 +173,8 @@ class Backfill:
             headers=self.headers, order_by=list(self.order_by),
             where=self.where if self.part is None else self.part.text(self.event_time, self.where), place=str(self.place),
             **({} if self.order == BY_TIME else {"order": self.order}),
+            **({} if self.key_frame is None else {"key_frame": self.key_frame.identity}),
+            **({} if self.value_frame is None else {"value_frame": self.value_frame.identity}),
         )  # fmt: skip
 
     def definition(self) -> str:

@@ -14,7 +14,7 @@ from headgate.pipelines.late import missing
 from headgate.pipelines.plan import ARROW, Counts, Job
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.session import LazySession
-from headgate.pipelines.work import PlainWork, RowWork, Work, counted, plain_work
+from headgate.pipelines.work import PlainWork, RowWork, Work, counted, only_columns, plain_work
 
 if TYPE_CHECKING:
     from headgate.pipelines.definition import Backfill
@@ -59,7 +59,7 @@ class FloodSource:
         with self._jobs.group():  # Spark reads whole files of JSON to know their columns
             rows = self._backfill.rows_if_any(spark)
             self.snapshot = "" if rows is None else rows.snapshot
-            self._work, counts = counted(spark, rows, partitions)
+            self._work, counts = counted(spark, rows, partitions, self._backfill)
             if (behind := self._backfill.late_behind) is not None:
                 whole = replace(self._backfill, part=behind.part).rows_if_any(spark)
                 counts = missing(behind, 0 if whole is None else whole.frame.count(), counts, flood_id)
@@ -88,6 +88,7 @@ class FloodSource:
 
     def _moved(self, why: str, counts: Counts) -> Work:
         """Spark's rows instead of plain columns, of which a task has found that they are not for columns."""
+        only_columns(self._backfill, why)
         spark = self._jobs.spark()
         rows = self._backfill.rows(spark, time.time_ns() // 1_000_000).for_spark(why)
         return RowWork(spark, rows, len(counts.rows), why, keyless=counts.keyless > 0)

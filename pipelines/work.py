@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.client.gate_admin import Place
-from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.columns.adoption import REWRITE
 from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
+from headgate.pipelines.columns.framed import framed
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, slots_of
 from headgate.pipelines.columns.plain import plain_source
@@ -124,20 +125,35 @@ def plain_work(session: LazySession, flood: Backfill, partitions: int) -> PlainW
         source = plain_source(flood, limits_of(session.conf.get(MEMORY_SETTING)))
     if source is None:
         return NoWork(partitions)
-    return PlainWork(session, flood, source, partitions)
+    return PlainWork(session, flood, framed(source, key=flood.key_frame, value=flood.value_frame), partitions)
 
 
-def counted(spark: SparkSession, rows: Rows | None, partitions: int) -> tuple[Work, Counts]:
-    """Choose the way for these rows and count them. `rows` None: the source has none."""
+def only_columns(flood: Backfill | None, why: str) -> None:
+    """Raise InvalidError if Spark's rows cannot do a flood's work. `why`: columns cannot."""
+    if flood is not None and flood.is_framed:
+        raise InvalidError(
+            Reason.UNSUPPORTED,
+            f"keys and values in a registry's frame are made on columns, and this flood needs Spark's rows: {why}",
+        )
+
+
+def counted(spark: SparkSession, rows: Rows | None, partitions: int, flood: Backfill | None = None) -> tuple[Work, Counts]:
+    """Choose the way for these rows and count them.
+
+    Args:
+        rows: None: the source has none.
+        flood: says how keys and values are framed, if they are.
+    """
     if rows is None:
         return NoWork(partitions), NoWork(partitions).count()
     try:
         if not has_jvm(spark):
             raise UnlikeError("Spark Connect shows no plan")
-        columns = _Columns(spark, rows, partitions)
+        columns = _Columns(spark, rows, partitions, flood)
         return columns, columns.count()
     except UnlikeError as error:
         why = str(error)
+    only_columns(flood, why)
     moved = RowWork(spark, rows.for_spark(why), partitions, why)
     try:
         return moved, moved.count()
@@ -151,8 +167,12 @@ def counted(spark: SparkSession, rows: Rows | None, partitions: int) -> tuple[Wo
 class _Columns:
     """Work on columns, and on Spark's rows after all if a task meets a value that Arrow treats in another way."""
 
-    def __init__(self, spark: SparkSession, rows: Rows, partitions: int) -> None:
-        self._columns = ColumnWork(SparkEngine(spark), read_source(rows), partitions)
+    def __init__(self, spark: SparkSession, rows: Rows, partitions: int, flood: Backfill | None) -> None:
+        source = read_source(rows)
+        if flood is not None:
+            source = framed(source, key=flood.key_frame, value=flood.value_frame)
+        self._columns = ColumnWork(SparkEngine(spark), source, partitions)
+        self._flood = flood
         self._work: ColumnWork | RowWork = self._columns
         self._spark = spark
         self._rows = rows
@@ -180,6 +200,7 @@ class _Columns:
         try:
             return self._work.write(job)
         except UnlikeError as error:
+            only_columns(self._flood, str(error))
             rows = self._rows.for_spark(str(error))
             self._work = RowWork(self._spark, rows, self._partitions, str(error), keyless=self._keyless)
             return self._work.write(job)

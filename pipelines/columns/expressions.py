@@ -445,6 +445,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "coalesce": lambda _, *values: pc.coalesce(*values),
     "concat": _concat,
     "json": _json_of,
+    "framed": lambda node, *values: node.value.encode(*values),
     "headers_of_column": lambda node, pairs: _headers_of(node, *headers.of_column(pairs)),
     "headers_of_values": lambda node, *values: _headers_of(node, *headers.of_values(values)),
 }

@@ -155,12 +155,12 @@ class Section:
 
     def has(self, name: str) -> bool:
         """True when the field is given. ``null`` counts as not given."""
-        return self._peek(name) is not None
+        return self.peek(name) is not None
 
     def take(self, name: str, expected: str | None = None) -> yaml.Node | None:
         """A field's node; None when it is not given, which is a problem if `expected` is set."""
         self._known.append(name)
-        node = self._peek(name)
+        node = self.peek(name)
         if node is None and expected is not None and isinstance(self.node, yaml.MappingNode):
             self.notes.add(self._fields.get(name, self.node), self.at(name), f"expected {expected}, found nothing")
         return node
@@ -268,7 +268,7 @@ class Section:
             hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(sorted(set(self._known)))}"
             self.notes.add(node, self.at(name), f"expected no such field ({hint})")
 
-    def _peek(self, name: str) -> yaml.Node | None:
+    def peek(self, name: str) -> yaml.Node | None:
         node = self._fields.get(name)
         if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
             return None

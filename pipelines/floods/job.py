@@ -21,6 +21,8 @@ def job_of(flood: Flood, span: TimeSpan, cluster: str, partitions: int) -> Backf
         options=flood.source.options,
         key=flood.key,
         value=flood.value,
+        key_frame=flood.key_frame,
+        value_frame=flood.value_frame,
         event_time=flood.event_time,
         headers=flood.headers,
         part=part_of(flood, span),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from headgate.pipelines.definition import WHOLE_ROW
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.names import BARE_FUNCTIONS, WORD, bare_function_mistake, in_sql
 
@@ -24,8 +25,6 @@ NAMES_MAX = 30
 """Columns that one message names; a person reads it."""
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 _OF_NANOSECONDS = re.compile(r"timestamp_micros\((.+) div 1000\)", re.IGNORECASE)
-WHOLE_ROW = "to_json(struct(*))"
-"""The default value: the row as JSON."""
 _CONSTANTS = frozenset(("null", "true", "false"))
 """Words that are expressions without parentheses."""
 _NESTED = frozenset((MAP, LIST, PAIRS, STRUCT))

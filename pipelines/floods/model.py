@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from headgate.pipelines.floods.cron import Cron
+from headgate.pipelines.framing.declared import Framing
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -104,15 +105,15 @@ class Flood:
     """A planned burst: history that enters a topic by reference.
 
     `name`: name of the topic's asset, prefix of the names of jobs in Dagster. `key`, `value`, `headers`, `where`: Spark SQL over
-    the source's columns; `key` None: records without keys. `event_time`: the column of the event's time. `partition_by`: a row
-    belongs to the partition of its event time, or to that of the path at which it is stored. `late`: condition of the rows that
-    came after their partition was loaded: loading it again adds them, once. `topic_partitions`: number of
-    partitions that the topic must have, or is created with. `lead_time_ms`: brokers are requested this long before an occurrence.
-    `deadline`: latest end of the flood, as ms after its start or as a time; it decides the number of brokers, and a run that
-    cannot make it is refused. `files`, `order`: as of `Backfill`. `catch_up_ms`: time in which readers are to
-    read the flood. `reservation_ttl_ms`: time after the last renewal when brokers leave. `gate_ttl_ms`: time after the last renewal
-    when the gate is released. `verify`: read everything back as a client does, and compare it with the source. `groups`: consumer
-    groups that are to catch up; empty: all groups that have members. `asset`: how the topic appears in Dagster.
+    the source's columns; `key` None: records without keys. `key_frame`, `value_frame`: as of `Backfill`. `event_time`: the column
+    of the event's time. `partition_by`: a row belongs to the partition of its event time, or to that of the path at which it is
+    stored. `late`: condition of the rows that came after their partition was loaded: loading it again adds them, once.
+    `topic_partitions`: number of partitions that the topic must have, or is created with. `lead_time_ms`: brokers are requested
+    this long before an occurrence. `deadline`: latest end of the flood, as ms after its start or as a time; it decides the number
+    of brokers, and a run that cannot make it is refused. `files`, `order`: as of `Backfill`. `catch_up_ms`: time in which readers
+    are to read the flood. `reservation_ttl_ms`: time after the last renewal when brokers leave. `gate_ttl_ms`: time after the last
+    renewal when the gate is released. `verify`: read everything back as a client does, and compare it with the source. `groups`:
+    consumer groups that are to catch up; empty: all groups that have members. `asset`: how the topic appears in Dagster.
     """
 
     name: str
@@ -122,6 +123,8 @@ class Flood:
     partitions: Partitions
     key: str | None = None
     value: str = "to_json(struct(*))"
+    key_frame: Framing | None = None
+    value_frame: Framing | None = None
     headers: str | None = None
     where: str | None = None
     late: str | None = None

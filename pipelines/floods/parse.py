@@ -30,6 +30,7 @@ from headgate.pipelines.floods.model import (
     Source,
 )  # fmt: skip
 from headgate.pipelines.floods.spans import has_whole_hours, names_partition
+from headgate.pipelines.framing.declared import FORMATS, Format, Framing
 from headgate.pipelines.identity import identity
 
 FLOODS_MAX = 1000
@@ -174,8 +175,8 @@ def _flood(section: Section) -> Flood | None:
         section.wrong("topic", "a Kafka topic name: letters, digits, `.`, `_`, `-`, at most 249")
     partitions = _partitions(section)
     source = _source(section, partitions)
-    key = section.text("key")
-    value = section.text("value") or default.value
+    key, key_frame = _message(section, "key", topic)
+    value, value_frame = _message(section, "value", topic)
     event_time = section.text("event_time", "the column that says when it happened")
     headers = section.text("headers")
     where = section.text("where")
@@ -202,12 +203,36 @@ def _flood(section: Section) -> Flood | None:
         return None
     assert name and topic and source and event_time and partitions, "what is missing was noted"
     return Flood(
-        name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, headers=headers, where=where,
-        late=late, partition_by=partition_by, topic_partitions=topic_partitions, partitions=partitions,
+        name=name, topic=topic, source=source, key=key, value=value or default.value, key_frame=key_frame, value_frame=value_frame,
+        event_time=event_time, headers=headers, where=where, late=late, partition_by=partition_by,
+        topic_partitions=topic_partitions, partitions=partitions,
         occurrences=occurrences, lead_time_ms=lead_time_ms,
         deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place, files=files, order=order,
         reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms, verify=verify, groups=groups, asset=asset,
     )  # fmt: skip
+
+
+def _message(parent: Section, name: str, topic: str | None) -> tuple[str | None, Framing | None]:
+    """The expression of a key or a value, and its frame."""
+    if not isinstance(parent.peek(name), yaml.MappingNode):
+        return parent.text(name), None
+    section = parent.section(name)
+    assert section is not None, "it is a mapping"
+    column = section.text("column", "the column that is the key") if name == "key" else None
+    format = section.choice("format", FORMATS, "")
+    if not section.has("format"):
+        section.wrong("format", " or ".join(f"`{one}`" for one in FORMATS))
+    registry = section.text("registry", "the URL of a schema registry")
+    subject = section.text("subject") or f"{topic}-{name}"
+    register = section.choice("register", ("true", "false"), "false") == "true"
+    section.close()
+    if not (format and registry and topic):
+        return column, None
+    try:
+        return column, Framing(format=cast(Format, format), registry=registry, subject=subject, register=register)
+    except InvalidError:
+        section.wrong("registry", "a URL such as `http://host:8081`")
+        return column, None
 
 
 def _source(parent: Section, partitions: Partitions | None) -> Source | None:

@@ -12,6 +12,7 @@ from itertools import chain
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.adopting import adoption_note
+from headgate.pipelines.floods.framing import framing_note
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.judge import Columns, moved_note, needs_spark
 from headgate.pipelines.floods.loaded import notes_of_loaded
@@ -78,6 +79,7 @@ def make_plan(
     notes = [
         *found.notes,
         *moved_note(flood, found.columns.values()),
+        *framing_note(flood, with_files),
         *adoption_note(flood, with_files),
         *check_expressions(flood, with_files, found.columns, analyse),
     ]

@@ -63,6 +63,20 @@ Certificate = Annotated[
         help="Write the completeness certificate to this file, as JSON; with FILE, that of each partition into this directory.",
     ),
 ]
+ValueFormat = Annotated[
+    str | None, typer.Option("--value-format", help="avro, protobuf or json: each value in a schema registry's frame.")
+]
+KeyFormat = Annotated[str | None, typer.Option("--key-format", help="avro: each key in a schema registry's frame.")]
+Registry = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        envvar="HEADGATE_REGISTRY",
+        help="The schema registry; the newest schemas of TOPIC-value and TOPIC-key decide.",
+    ),
+]
+Register = Annotated[bool, typer.Option("--register", help="Register schemas of the source's columns.")]
 Keys = Annotated[
     list[str] | None,
     typer.Option("--partition", metavar="KEY", help="With FILE: a partition, or FIRST..LAST; may be repeated."),
@@ -93,6 +107,10 @@ def flood_run(
     option: Option = None,
     key: Annotated[str | None, typer.Option("--key", "-k", metavar="EXPR", help="A column or SQL. Default: no key.")] = None,
     value: Annotated[str | None, typer.Option("--value", metavar="EXPR", help="Default: the row as JSON.")] = None,
+    value_format: ValueFormat = None,
+    key_format: KeyFormat = None,
+    registry: Registry = None,
+    register: Register = False,
     event_time: EventTime = None,
     headers: Headers = None,
     order_by: OrderBy = None,
@@ -163,6 +181,7 @@ def _backfill(given: Mapping[str, Any], topic: str | None, source: str | None) -
     from headgate.broker.client.gate_admin import Place
     from headgate.broker.runtime.config import parse_size
     from headgate.pipelines.backfill import Backfill
+    from headgate.pipelines.framing.declared import Framing
 
     if topic is None or source is None:
         wanted = "--topic and --source describe a flood; or name a FILE with floods, and --partition"
@@ -173,10 +192,22 @@ def _backfill(given: Mapping[str, Any], topic: str | None, source: str | None) -
     file_bytes = parse_size(file_size)
     if file_bytes is None:
         raise bad_option("--file-size", file_size, "a size, such as 64MiB")
+    frames: dict[str, Any] = {}
+    for part in ("key", "value"):
+        if (format := given[f"{part}_format"]) is not None:
+            if not given["registry"]:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    f"a format is that of a schema registry: name it with --registry. {part}_format=`{format}`",
+                )
+            frames[f"{part}_frame"] = Framing(
+                format=format, registry=given["registry"], subject=f"{topic}-{part}", register=given["register"]
+            )
     same = ("cluster", "key", "value", "event_time", "headers", "where", "flood_id", "partitions", "files", "order", "verify")
     return Backfill(
         topic=topic, source=source, format=given["source_format"], options=named_pairs("--option", given["option"]),
-        order_by=tuple(given["order_by"] or ()), place=Place(place), file_bytes=file_bytes, **{name: given[name] for name in same},
+        order_by=tuple(given["order_by"] or ()), place=Place(place), file_bytes=file_bytes, **frames,
+        **{name: given[name] for name in same},
     )  # fmt: skip
 
 
