@@ -60,6 +60,18 @@ def pip(package: str, version: str, program: str, extras: str = "") -> Program:
     return Program((sys.executable, "-m", f"tests.compat.matrix.programs.{program}"), {"PYTHONPATH": path})
 
 
+def environment(package: str, version: str) -> Path:
+    """The Python of an environment that has this package alone: its dependencies differ from the project's."""
+    home = _home("venv", package, version)
+    if not (home / "complete").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _run([sys.executable, "-m", "venv", str(home)], home)
+        _run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", f"{package}=={version}"], home)
+        (home / "complete").touch()
+    return home / "bin" / "python"
+
+
 def npm(package: str, version: str, program: str) -> Program:
     home = _home("npm", package, version)
     if not (home / "complete").exists():

@@ -1,4 +1,4 @@
-"""Frameworks on Kafka's Java client, each with what it does here."""
+"""Frameworks, most of them on Kafka's Java client, each with what it does here."""
 
 from __future__ import annotations
 
@@ -58,6 +58,12 @@ def _iceberg(spark: str, iceberg: str) -> Program:
     return Program(program.command, {**program.env, "ICEBERG_RUNTIME": str(next(jars.glob("*.jar")))})
 
 
+def _airflow(version: str) -> Program:
+    python = artifacts.environment("apache-airflow", version)
+    env = {"AIRFLOW_PYTHON": str(python), "PYTHONPATH": str(ROOT)}
+    return Program((sys.executable, "-m", "tests.compat.matrix.programs.airflow_program"), env)
+
+
 _STREAMS = {"at_least_once": "counts by key, `at_least_once`", "exactly_once_v2": "counts by key, `exactly_once_v2`"}
 FRAMEWORKS: dict[Row, dict[str, str]] = {
     Row("Kafka Streams", KAFKA, lambda: _streams(KAFKA)): _STREAMS,
@@ -76,6 +82,10 @@ FRAMEWORKS: dict[Row, dict[str, str]] = {
         "whole": "reads a topic's files through the REST catalog",
         "part": "reads some offsets of them",
         "killed": "reads them between SIGKILLs of brokers and of folding processes",
+    },
+    Row("Airflow", "3.3.2", lambda: _airflow("3.3.2")): {
+        "days": "loads a flood day by day with `headgate flood run`, after the [page](../../pipelines/orchestrators.md)",
+        "waits": "waits for a filled gate without a worker",
     },
 }
 """Each with its steps and what they do."""
