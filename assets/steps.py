@@ -52,6 +52,7 @@ class DagsterRun(Run):
             warn=log.warning,
             began=datetime.fromtimestamp(started, UTC) if started else datetime.now(UTC),
             ttl_ms=reservation_ttl_ms(flood, run.tags.get(HOLD_UNTIL_TAG)),
+            asked=True,
             most_s=float(run.tags.get("dagster/max_runtime", MAX_RUN_S)),
         )
 

@@ -42,6 +42,7 @@ class Run:
         began: when it began; a deadline counts from then.
         ttl_ms: time that brokers outlive this run, in ms.
         most_s: no renewal later than this, in seconds after a step began.
+        asked: brokers may be reserved for it, by this step or by an earlier one.
     """
 
     flood: Flood
@@ -54,6 +55,7 @@ class Run:
     began: datetime
     ttl_ms: int
     most_s: float = MAX_RUN_S
+    asked: bool = False
     rows_before: Mapping[str, int] | None = field(default=None, init=False)
     """The rows of each partition that were in the topic when the run looked first; None before that."""
     _plan: Plan | None = field(default=None, init=False)
@@ -171,7 +173,7 @@ class Run:
     # -- the reservation
 
     def let_go(self) -> bool:
-        """Stop renewals and release the reservation, unless other runs need it. Returns True if it was released.
+        """Stop renewals and release the reservation, unless other runs need it. Returns True if none is left.
 
         Never raises: a reservation that is not released ends by itself.
         """
@@ -180,7 +182,9 @@ class Run:
         return self.release()
 
     def release(self) -> bool:
-        """Release the reservation unless another run needs it. Returns True if it was released. Never raises."""
+        """Release the reservation unless another run needs it. Returns True if none is left. Never raises."""
+        if not self.asked:
+            return True
         if others := self.others():
             self.say(f"reservation {self.reservation_id} is left to {others}")
             return False

@@ -150,12 +150,14 @@ def hold(run: Run, brokers: int) -> int:
     When the cluster does not allow that number, the reservation takes the largest allowed one. Raises InvalidError if the flood
     says ``short: fail``, or if every number is refused.
     """
-    reserved = brokers
+    reserved, had_asked = brokers, run.asked
     while True:
         try:
+            run.asked = True  # also when the answer is lost
             RESERVATIONS.hold(run.cluster, run.reservation_id, reserved, run.ttl_ms, run.owner, run.most_s, run.warn)
             break
         except InvalidError as error:
+            run.asked = had_asked
             if run.flood.brokers.short == "fail" or reserved == 1 or error.reason not in _NUMBERS:
                 raise
             if reserved == brokers:

@@ -11,19 +11,26 @@ import asyncio
 import base64
 import io
 import json
+import os
+import re
+import shlex
 import socket
 import ssl
+import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 import jwt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
@@ -52,8 +59,8 @@ from headgate.broker.client.producer import Producer as NativeProducer
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.apis import APIS
 from headgate.broker.wire.grpc.methods import Method
-from tests.support import oracle
-from tests.support.broker_process import PATIENCE_S
+from tests.support import commands, oracle
+from tests.support.broker_process import PATIENCE_S, ROOT
 from tests.support.history_files import upload
 from tests.support.pki import Authority
 from tests.support.secure import Secure
@@ -666,3 +673,37 @@ async def _open_gate(address: str) -> None:
     """At the broker that does not lead: it passes the call on as a broker."""
     async with GateAdmin(address) as gates:
         await gates.open("spread", [1], gate_id="g", ttl_ms=60_000)
+
+
+def test_the_rules_that_a_flood_of_a_file_needs(world: World, tmp_path: Path) -> None:
+    """Those of `pipelines/orchestrators.md`. Each is needed; without one a retry does not help, and nothing is left."""
+    place = tmp_path / "floods.yaml"
+    at = pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"at": at, "user": ["u"]}), tmp_path / "a.parquet")
+    place.write_text(
+        f"floods: [{{name: clicks, topic: clicks, topic_partitions: 1, source: {tmp_path}/a.parquet, key: user, event_time: at, "
+        "partitions: {by: day, start: 2026-01-01}}]"
+    )
+    (world.place / "loader").write_text(ALICE_PASSWORD)
+    page = (ROOT / "pipelines" / "orchestrators.md").read_text()
+    rules = [shlex.split(rule) for rule in re.findall(r"^\$ headgate (acl allow User:loader .*)$", page, re.M)]
+    assert len(rules) == 4
+
+    def headgate(user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return commands.run(arguments, {**os.environ, "HEADGATE_CLUSTER": world.address(user)}, timeout_s=PATIENCE_S)
+
+    async def create() -> None:
+        async with AccessAdmin(world.address()) as admin:
+            await admin.create_user("loader", ALICE_PASSWORD)
+
+    asyncio.run(create())
+    for rule in rules:
+        refused = headgate("loader", "flood", "run", str(place), "--partition", "2026-01-01", "--json")
+        found = json.loads(refused.stdout)
+        assert (refused.returncode, found["retry"], found["reason"]) == (2, False, "not_authorized"), refused.stderr
+        assert "nothing was added: correct it and run the same days again." in found["message"], found
+        assert "could not be released" not in refused.stderr, refused.stderr
+        assert headgate("admin", *rule).returncode == 0
+    done = headgate("loader", "flood", "run", str(place), "--partition", "2026-01-01")
+    assert done.returncode == 0 and "1 record added to topic clicks" in done.stdout, done.stderr
+    assert headgate("admin", "capacity", "list", "--json").stdout.count("flood run clicks") == 0

@@ -218,7 +218,8 @@ def test_an_end_of_the_load_is_made_good_by_the_next_run(
 def test_the_blocks_of_the_page_run(
     broker: BrokerProcess, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`pipelines/orchestrators.md`: its file, its commands, and the tasks of its DAG. `make compat` runs the DAG in Airflow."""
+    """`pipelines/orchestrators.md`: its file, its commands, and the tasks of its DAG. `make compat` runs the DAG in Airflow, and
+    `test_access.py` the rules."""
     flood = Flood(broker, directory, tmp_path, "page")
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     lake = tmp_path / "lake"
@@ -227,7 +228,7 @@ def test_the_blocks_of_the_page_run(
         os.link(directory / f"{like}.parquet", lake / f"{day}.parquet")
     file = tmp_path / "page.yaml"
     texts = {kind: [text for one, text in blocks if one == kind] for kind, _ in blocks}
-    assert sorted(texts) == ["console", "python", "sh", "yaml"] and [len(texts[kind]) for kind in sorted(texts)] == [1, 1, 1, 3]
+    assert sorted(texts) == ["console", "python", "sh", "yaml"] and [len(texts[kind]) for kind in sorted(texts)] == [2, 1, 1, 3]
     file.write_text(texts["yaml"][0].replace("lake/", f"{lake}/"))
     assert all(yaml.safe_load(text) for text in texts["yaml"])
 
