@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from headgate.broker.cli import output
 from headgate.broker.client import ConsumerRecord
+from headgate.broker.log.record_json import json_line
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -92,31 +93,9 @@ class Printer:
             return data
         return output.escaped(data.decode(errors="backslashreplace"), keep="\t").encode()
 
-    def _json(self, record: ConsumerRecord) -> bytes:
-        row: dict[str, object] = {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp_ms": record.timestamp_ms,
-        }
-        _put(row, "key", record.key)
-        _put(row, "value", record.value)
-        if record.headers:
-            headers: list[dict[str, object]] = []
-            for name, value in record.headers:
-                headers.append({})
-                _put(headers[-1], "name", name.encode("utf-8", "surrogateescape"))
-                _put(headers[-1], "value", value)
-            row["headers"] = headers
-        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
-
-
-def _put(row: dict[str, object], name: str, data: bytes | None) -> None:
-    """Text for bytes that are text, and ``<name>_base64`` for others."""
-    try:
-        row[name] = None if data is None else data.decode()
-    except UnicodeDecodeError:
-        row[f"{name}_base64"] = base64.b64encode(data or b"").decode()
+    @staticmethod
+    def _json(record: ConsumerRecord) -> bytes:
+        return json_line(record.topic, record.partition, record)
 
 
 def parse_json(line: bytes, number: int) -> tuple[bytes | None, bytes | None, Headers, int | None]:

@@ -20,8 +20,7 @@ from headgate.broker.runtime import config, setting_texts
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server.http.app import Behind, doors
-from headgate.broker.server.http.page.pages import Pages
+from headgate.broker.server.http.app import Behind, doors, make_pages
 from headgate.broker.server.net import ports
 from headgate.broker.server.process import Process
 
@@ -82,7 +81,10 @@ def _paths() -> str:
         line=str,
         views=lambda: None,
     )
-    table = doors(nothing, Pages(nothing.views, nothing.turns, nothing.line))
+    table = doors(
+        nothing,
+        make_pages(nothing),
+    )
     return "\n".join(["| path | answer |", "| --- | --- |", *(f"| `{one.path}` | {_cell(one.purpose)} |" for one in table)])
 
 

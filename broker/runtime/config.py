@@ -90,6 +90,7 @@ class Settings:
         "further host names under which browsers may open the page, besides IP addresses, localhost and the brokers' own names, "
         "separated by commas; * = any name, for a proxy that checks them itself",
     )
+    http_actions: bool = _flag(True, "the page shows messages, and changes what its user may change; false = it only looks")
 
     # -- security
     kafka_protocol: str = _choice(

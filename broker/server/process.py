@@ -301,6 +301,7 @@ class Process:
                 line=self.line,
                 views=lambda: None if self._grpc is None or self.phase != "serving" else self._grpc.views,
                 engine=lambda: None if self._node is None or self.phase != "serving" else self._node.engine,
+                inner=lambda: None if self._grpc is None or self.phase != "serving" else self._grpc.inner,
             ),
             self._http_socket,
             self._certificates,

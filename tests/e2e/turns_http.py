@@ -20,8 +20,7 @@ from headgate.broker.runtime.turns import SLICE_S
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.server import GrpcServer
-from headgate.broker.server.http.app import Behind, create_app
-from headgate.broker.server.http.page.pages import Pages
+from headgate.broker.server.http.app import Behind, create_app, make_pages
 from headgate.broker.server.observe import Observer
 from headgate.broker.server.topic_series import OTHER, TOPICS_MAX
 from headgate.broker.server.view.cluster_view import Views
@@ -92,11 +91,11 @@ class Opened:
     def __init__(self, broker: MeasuredBroker, views: Views, observer: Observer) -> None:
         self._views, self._observer = views, observer
         turns = broker.engine.turns
-        self._pages = Pages(lambda: views, turns, str)
         behind = Behind(
             settings=broker.settings, metrics=observer.metrics, turns=turns, hosts=tuple, not_ready=lambda: None, line=str,
             views=lambda: views,
         )  # fmt: skip
+        self._pages = make_pages(behind)
         self.app = create_app(behind, self._pages)
 
     async def close(self) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
@@ -33,6 +33,7 @@ from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.methods import Method
 
 if TYPE_CHECKING:
+    from headgate.broker.server.access.grpc_rules import MethodRule
     from headgate.broker.server.access.rights import Rights
     from headgate.broker.server.access.security import Security
     from headgate.broker.server.net.tls import Certificates
@@ -43,6 +44,19 @@ _CLIENT: ContextVar[Client | None] = ContextVar("client", default=None)
 """Who makes the current call; None: it does not come through the port."""
 _GATE: ContextVar[Callers | None] = ContextVar("gate", default=None)
 """The gate that the current call came through."""
+
+
+class Judged(Protocol):
+    """A call as far as the gate judges and notes it: one of the port, or one of this process (`inner.py`)."""
+
+    @property
+    def method(self) -> Method: ...
+    @property
+    def rule(self) -> MethodRule: ...
+    @property
+    def client(self) -> Client | None: ...
+    @property
+    def context(self) -> Context: ...
 
 
 class Callers:
@@ -87,7 +101,7 @@ class Callers:
         self.calls.know(call, client)
         _CLIENT.set(client)
         _GATE.set(self)
-        self._ask(call, client, lambda rights: call.rule.ask_first(rights))
+        self.check_first(call)
 
     async def _client(self, call: OpenCall) -> Client:
         context, security = call.context, self.security
@@ -103,7 +117,7 @@ class Callers:
         except ChallengeError:
             raise  # the broker has not tried yet
         except HeadgateError as error:
-            self._refused(call.method.short, host, error.message)
+            self._refused(call.method.short, Client(host=host), error.message)
             raise type(error)(error.reason, refusal(error)) from error
         return Client(host=host, identity=identity, rights=security.rights(identity), certificate=certificate)
 
@@ -126,26 +140,41 @@ class Callers:
         self.check(call, request)
         return request
 
-    def check(self, call: OpenCall, request: Any) -> None:
+    @contextmanager
+    def acting(self, client: Client) -> Iterator[None]:
+        """Make calls of this process in the name of a client, which has been let in by another port."""
+        before, gate = _CLIENT.set(client), _GATE.set(self)
+        try:
+            yield
+        finally:
+            _CLIENT.reset(before)
+            _GATE.reset(gate)
+
+    def check_first(self, call: Judged) -> None:
+        """Raise InvalidError(NOT_AUTHORIZED) unless the caller may make such a call at all."""
+        assert call.client is not None
+        self._ask(call, call.client, lambda rights: call.rule.ask_first(rights))
+
+    def check(self, call: Judged, request: Any) -> None:
         """Raise InvalidError(NOT_AUTHORIZED) unless the caller may make this call. `request`: None for a stream of requests."""
         assert call.client is not None
         self._ask(call, call.client, lambda rights: call.rule.ask(request, rights))
 
-    def _ask(self, call: OpenCall, client: Client, ask: Callable[[Rights], None]) -> None:
+    def _ask(self, call: Judged, client: Client, ask: Callable[[Rights], None]) -> None:
         if client.rights is not None:
             try:
                 ask(client.rights)
             except InvalidError as error:
-                self._refused(call.method.short, client.host, error.message, client.rights.identity.principal)
+                self._refused(call.method.short, client, error.message, client.rights.identity.principal)
                 raise
 
-    def _refused(self, what: str, host: str, reason: str, principal: str = "") -> None:
+    def _refused(self, what: str, client: Client, reason: str, principal: str = "") -> None:
         if self.security is not None:
-            self.security.refused(what, "grpc", host, reason, principal)
+            self.security.refused(what, client.door, client.host, reason, principal)
 
     # -- the answer
 
-    def note(self, call: OpenCall, request: Any, result: Any) -> None:
+    def note(self, call: Judged, request: Any, result: Any) -> None:
         """Note an administrative act in the audit log: its answer, or the error that it ended with. Of a call that was passed on,
         the broker that the client called has the line."""
         names, client, context = call.rule.act, call.client, call.context
@@ -161,11 +190,11 @@ class Callers:
             details = grpc_acts.details(call.method.response.FromString(result) if isinstance(result, bytes) else result)
             if details:
                 details |= grpc_acts.sources(request)
-        caller = Caller(who=principal_of(client), host=client.host, door="grpc")
+        caller = Caller(who=principal_of(client), host=client.host, door=client.door)
         self.audit.did(call.method.short, caller, names(request), error=error, details=traits | details)
 
     @staticmethod
-    def trim(call: OpenCall, response: Message | bytes) -> Message | bytes:
+    def trim(call: Judged, response: Message | bytes) -> Message | bytes:
         """Take out of an answer what the caller may not see."""
         assert call.client is not None
         rights, trimming = call.client.rights, call.rule.trim
@@ -200,7 +229,7 @@ class Callers:
             if security is not None and client.identity is not None:
                 security.still_holds(client.identity)
         except InvalidError as error:
-            self._refused(call.method.short, client.host, error.message)
+            self._refused(call.method.short, client, error.message)
             raise InvalidError(error.reason, refusal(error)) from error
         self._ask(call, client, lambda rights: call.rule.ask_first(rights))
 
@@ -216,7 +245,7 @@ def check_topic(operation: Operation, topic: str, what: str) -> None:
         return
     text = f"no permission. operation=`{operation.name.lower()}` topic=`{topic[:250]}`"
     if gate is not None:
-        gate._refused(what, client.host, text, client.rights.identity.principal)
+        gate._refused(what, client, text, client.rights.identity.principal)
     raise InvalidError(Reason.NOT_AUTHORIZED, text)
 
 
@@ -261,11 +290,11 @@ def host_of(peer: str) -> str:
     return plain(unquote(host).strip("[]")) if kind in ("ipv4", "ipv6") else ""
 
 
-def client_of_call(context: Context, principal: str = "", host: str = "") -> Client:
+def client_of_call(context: Context, principal: str = "", host: str = "", door: str = "") -> Client:
     """Who makes the current call.
 
     Args:
-        principal, host: the client for whom another broker has passed the call on; believed if a broker calls.
+        principal, host, door: of the client for whom another broker has passed the call on; believed if a broker calls.
     """
     client, gate = _CLIENT.get() or Client(host=""), _GATE.get()
     if not principal or gate is None or gate.security is None or client.identity is None or not is_forwarded(context):
@@ -273,7 +302,7 @@ def client_of_call(context: Context, principal: str = "", host: str = "") -> Cli
     if client.rights is None and not client.is_broker:
         return client  # every client may say that it passes calls on
     identity = Identity(principal=principal, host=host)
-    return Client(host=host, identity=identity, rights=gate.security.rights(identity))
+    return Client(host=host, identity=identity, rights=gate.security.rights(identity), door=door or "grpc")
 
 
 def audit_of_call() -> Audit | None:

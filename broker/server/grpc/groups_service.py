@@ -29,6 +29,8 @@ from headgate.broker.wire.kafka.primitives import DecodeError
 
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 IDS_MAX = 1000
+Readers = dict[str, dict[str, list[int]]]
+"""By topic and group: positions, and records behind them."""
 
 
 class GroupsService:
@@ -47,9 +49,13 @@ class GroupsService:
         response.positions.extend(part.positions)
         return response
 
-    async def everywhere(self) -> groups_pb2.ListGroupsResponse:
+    async def everywhere(self, readers: Readers | None = None) -> groups_pb2.ListGroupsResponse:
         """The groups of all brokers, with their lags. Raises the error of a broker that does not answer: part of a list would be
-        wrong."""
+        wrong.
+
+        Args:
+            readers: gets the positions and the lag of each group in each topic.
+        """
         parts = [await self._own_groups()]
         asked = [(broker, groups_pb2.ListGroupsRequest()) for broker in self._peers.others()]
         for answer in await self._peers.ask(asked, GROUPS["ListGroups"]):
@@ -65,8 +71,12 @@ class GroupsService:
                     part.groups[row.group].positions -= 1
                     continue
                 bound = bounds.get((row.topic, row.partition))
-                if bound is not None:
-                    part.groups[row.group].lag_records += bound.lag(row.offset)
+                lag = 0 if bound is None else bound.lag(row.offset)
+                part.groups[row.group].lag_records += lag
+                if readers is not None:
+                    found = readers.setdefault(row.topic, {}).setdefault(part.groups[row.group].id, [0, 0])
+                    found[0] += 1
+                    found[1] += lag
         return _merged(parts)
 
     async def _own_groups(self) -> groups_pb2.ListGroupsResponse:

@@ -107,7 +107,7 @@ def service_handler(
     gate = callers or Callers()
     table: dict[str, Any] = {}
     for method in methods(service).values():
-        act = getattr(implementation, _snake(method.name))
+        act = getattr(implementation, snake(method.name))
         if method.client_streaming:
             table[method.name] = grpc.stream_stream_rpc_method_handler(_Handler(method, act, counts, gate).stream)
         elif method.server_streaming:
@@ -216,5 +216,6 @@ async def _abort(method: Method, context: Context, error: Exception) -> None:
         raise asyncio.CancelledError from failure
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
+    """``ListOffsets`` as a coroutine is named: ``list_offsets``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -43,11 +43,15 @@ class KafkaService:
         self._kafka = kafka
 
     async def ask(self, request: kafka_pb2.KafkaRequest, context: Context) -> kafka_pb2.KafkaAnswer:
-        client = client_of_call(context, request.principal, request.host)
+        client = client_of_call(context, request.principal, request.host, request.door)
         other = self._elsewhere(request, context)
         if other is not None:
             passed = kafka_pb2.KafkaRequest(
-                request=request.request, broker_id=request.broker_id, principal=principal_of(client), host=client.host
+                request=request.request,
+                broker_id=request.broker_id,
+                principal=principal_of(client),
+                host=client.host,
+                door=client.door,
             )
             answer: kafka_pb2.KafkaAnswer = await self._server_state.peers.call(other, ASK, passed, CHANGE_TIMEOUT_S)
             return answer
@@ -96,7 +100,7 @@ class KafkaService:
             port=port,
             rights=client.rights,
             audit=audit_of_call(),
-            is_carried=True,
+            door=client.door,
         )
         response: Any = await answered(api, message, context, client.identity)
         out = bytearray(response_header(key, correlation_id, served.flexible(version)))

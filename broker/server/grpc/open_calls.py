@@ -65,13 +65,14 @@ class Client:
     """Who makes a call.
 
     `identity`: None at a broker that does not ask who its clients are. `rights`: None: it may do everything. `certificate`: the one
-    that it showed; empty: none.
+    that it showed; empty: none. `door`: the port through which it came, for the audit log.
     """
 
     host: str
     identity: Identity | None = None
     rights: Rights | None = None
     certificate: bytes = b""
+    door: str = "grpc"
 
     @property
     def is_broker(self) -> bool:

@@ -26,6 +26,7 @@ from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.groups_service import GroupsService
 from headgate.broker.server.grpc.handlers import CallCounts, Unknown, service_handler
+from headgate.broker.server.grpc.inner import InnerCalls
 from headgate.broker.server.grpc.kafka_service import KafkaService
 from headgate.broker.server.grpc.lags import Lags
 from headgate.broker.server.grpc.log_service import LogService
@@ -91,17 +92,29 @@ class GrpcServer:
             http_port=settings.http_port if http_port is None else http_port,
             grpc_mtls_port=0 if certificates is None else settings.grpc_mtls_port,
         )
-        self._kafka = KafkaService(self._server_state, node, (host, kafka_port))
         self._admin = AdminService(self._server_state, self._addresses)
         self._groups = GroupsService(self._server_state, node.groups)
         self._lags = Lags(self._server_state, node.groups)
-        self._participant = node.participant
         self.views = Views(node.participant, self._server_state.peers, self._groups, settings)
         """What the HTTP port's page shows."""
-        self._transactions = node.exchange
         self._forwarder = Forwarder(connect)
         self._counts = CallCounts()
         self._callers = Callers(security, audit, certificates, settings, node.engine.turns)
+        capacity = self._server_state, node.participant.capacity, self._forwarder
+        self._services: dict[str, tuple[FileDescriptor, object]] = {
+            "Admin": (admin_pb2.DESCRIPTOR, self._admin),
+            "Log": (log_pb2.DESCRIPTOR, LogService(self._server_state)),
+            "Groups": (groups_pb2.DESCRIPTOR, self._groups),
+            "Kafka": (kafka_pb2.DESCRIPTOR, KafkaService(self._server_state, node, (host, kafka_port))),
+            "Capacity": (capacity_pb2.DESCRIPTOR, CapacityService(*capacity)),
+            "ExternalScaler": (externalscaler_pb2.DESCRIPTOR, ExternalScalerService(*capacity)),
+            "Control": (control_pb2.DESCRIPTOR, ControlService(node.participant, self.views.leader_views, node.exchange)),
+            "Access": (access_pb2.DESCRIPTOR, AccessService(node.engine)),
+            "Gates": (gates_pb2.DESCRIPTOR, GatesService(node.participant, self._forwarder)),
+        }
+        services = {name: service for name, (_, service) in self._services.items()}
+        self.inner = InnerCalls(self._callers, services, self._server_state)
+        """For the HTTP port: calls in the name of a person at the page."""
         self._watch: asyncio.Task[None] | None = None
         self._server: grpc.aio.Server | None = None
 
@@ -120,26 +133,11 @@ class GrpcServer:
     async def start(self) -> int:
         """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) if the port is taken."""
         settings = self._settings
-        capacity = self._server_state, self._participant.capacity, self._forwarder
-        services: dict[str, tuple[FileDescriptor, object]] = {
-            "Admin": (admin_pb2.DESCRIPTOR, self._admin),
-            "Log": (log_pb2.DESCRIPTOR, LogService(self._server_state)),
-            "Groups": (groups_pb2.DESCRIPTOR, self._groups),
-            "Kafka": (kafka_pb2.DESCRIPTOR, self._kafka),
-            "Capacity": (capacity_pb2.DESCRIPTOR, CapacityService(*capacity)),
-            "ExternalScaler": (externalscaler_pb2.DESCRIPTOR, ExternalScalerService(*capacity)),
-            "Control": (
-                control_pb2.DESCRIPTOR,
-                ControlService(self._participant, self.views.leader_views, self._transactions),
-            ),
-            "Access": (access_pb2.DESCRIPTOR, AccessService(self._server_state.engine)),
-            "Gates": (gates_pb2.DESCRIPTOR, GatesService(self._participant, self._forwarder)),
-        }
         server = grpc.aio.server(
             handlers=[
                 *(
                     service_handler(file.services_by_name[name], service, self._counts, self._callers)
-                    for name, (file, service) in services.items()
+                    for name, (file, service) in self._services.items()
                 ),
                 Unknown(),
             ],

@@ -37,8 +37,9 @@ class Api:
         return json(await self._views().topics(query.search, query.sort, query.page))
 
     async def topic(self, request: Request) -> Response:
-        topic, partitions = await self._views().topic(request.path_params["name"])
-        return json({"topic": topic, "partitions": partitions})
+        name = request.path_params["name"]
+        topic, partitions = await self._views().topic(name)
+        return json({"topic": topic, "partitions": partitions, "groups": await self._views().readers(name)})
 
     async def gate(self, request: Request) -> Response:
         return json(self._views().gate(request.path_params["name"], request.path_params["id"]))

@@ -3,10 +3,13 @@
 `probe`   for load balancers and orchestrators: says nothing about the cluster's content, and is open to everyone.
 `scrape`  for Prometheus, which may reach the broker under any name. With authorization: for clients that may describe the cluster,
           or for everyone with `http_metrics_open`.
-`read`    the cluster's content, for people and programs: only under a name of this broker (`guard.py`). With authorization: for
-          clients that may describe the cluster.
+`open`    the form to log in, and what it looks like: for everyone, under a name of this broker (`guard.py`).
+`read`    the cluster's content, for people and programs: only under a name of this broker. With authorization: for clients that may
+          describe the cluster.
+`hands`   messages, and what a person changes: only under a name of this broker, for a person who is known (`hands/entrance.py`).
+          Each call that is made for this person asks for its rights.
 
-All paths are read-only. A path that is not in the table does not exist.
+All paths but the two of POST are read-only. A path that is not in the table does not exist.
 """
 
 from __future__ import annotations
@@ -27,6 +30,11 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.http.api import Api
 from headgate.broker.server.http.guard import Answer, KnownHosts, guarded
+from headgate.broker.server.http.hands.entrance import Entrance
+from headgate.broker.server.http.hands.hands import Hands
+from headgate.broker.server.http.hands.reading import Pace
+from headgate.broker.server.http.hands.room import Room
+from headgate.broker.server.http.hands.sessions import Sessions
 from headgate.broker.server.http.iceberg import Catalog, catalog_paths
 from headgate.broker.server.http.page.pages import Pages
 from headgate.broker.server.http.server import HttpServer
@@ -36,6 +44,7 @@ from headgate.broker.server.view.shared import Shared
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.server.access.security import Security
+    from headgate.broker.server.grpc.inner import InnerCalls
     from headgate.broker.server.net.tls import Certificates
 
 PAUSE_PER_SCRAPE = 4.0
@@ -47,9 +56,10 @@ class Door:
     """One path: its access, its answer, and what it is for."""
 
     path: str
-    access: Literal["probe", "scrape", "read"]
+    access: Literal["probe", "scrape", "open", "read", "hands"]
     answer: Answer
     purpose: str
+    method: Literal["GET", "POST"] = "GET"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +68,7 @@ class Behind:
 
     `hosts`: returns the host names of the cluster's brokers. `not_ready`: returns the reason why the broker does not serve at the
     moment, or None. `line`: one line about the broker. `views`: returns what there is to see; None until the broker has joined
-    its cluster. `engine`: returns its engine, or None until then.
+    its cluster. `engine`: returns its engine, or None until then. `inner`: returns its calls in a person's name, likewise.
     """
 
     settings: Settings
@@ -69,11 +79,13 @@ class Behind:
     line: Callable[[], str]
     views: Callable[[], Views | None]
     engine: Callable[[], Engine | None] = lambda: None
+    inner: Callable[[], InnerCalls | None] = lambda: None
 
 
 def doors(behind: Behind, pages: Pages) -> list[Door]:
     """All paths of the HTTP port."""
     api = Api(behind.views)
+    hands = Hands(Room(entrance=pages.entrance, inner=behind.inner, render=pages.render), Pace(behind.turns.now))
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -96,7 +108,20 @@ def doors(behind: Behind, pages: Pages) -> list[Door]:
         Door("/", "read", pages.front, "the page"),
         Door("/topics/{name}", "read", pages.topic, "the page of one topic: its segments and partitions"),
         Door("/floods/{id}", "read", pages.flood, "stable address of a flood; leads to its place on the page, `/#flood-ID`"),
-        Door("/static/{name}", "read", pages.static, "the page's styles and script"),
+        Door("/topics/{name}/messages", "hands", hands.messages.messages, "messages of a topic, by place, time, key or text; live"),
+        Door("/topics/{name}/messages.jsonl", "hands", hands.messages.download, "the same as lines of JSON, up to 100,000"),
+        Door(
+            "/topics/{name}/settings",
+            "hands",
+            hands.topics.settings,
+            "settings of a topic with their meanings; what can be changed",
+        ),
+        Door("/new-topic", "hands", hands.topics.new, "the form of a new topic"),
+        Door("/group", "hands", hands.groups.group, "a consumer group, `id`: members, positions, lag; previews of new positions"),
+        Door("/acts/{act}", "hands", hands.act, "the forms of these pages", "POST"),
+        Door("/login", "open", hands.login, "the form to log in"),
+        Door("/login", "open", hands.log_in, "its answer: a session", "POST"),
+        Door("/static/{name}", "open", pages.static, "the page's styles and script"),
         Door("/api/cluster", "read", api.cluster, "brokers, floods, gates, capacity over time, and decisions as JSON"),
         Door("/api/topics", "read", api.topics, "topics with segments and rates; `search`, `sort` (name, busiest), `page`"),
         Door("/api/topics/{name}", "read", api.topic, "one topic with its partitions and offsets"),
@@ -118,16 +143,34 @@ def doors(behind: Behind, pages: Pages) -> list[Door]:
     ]
 
 
-def create_app(behind: Behind, pages: Pages, security: Security | None = None) -> Starlette:
-    """The application. `security`: None: every client may read."""
-    settings = behind.settings
+def make_pages(behind: Behind, security: Security | None = None, *, port: int = 0, is_tls: bool = False) -> Pages:
+    """The pages, and the entrance to them.
+
+    Args:
+        security: None: every client may do everything.
+        port: this port.
+    """
+    entrance = Entrance(behind.settings, security, Sessions(behind.turns.now), port, is_tls=is_tls)
+    return Pages(behind.views, behind.turns, behind.line, entrance)
+
+
+def create_app(behind: Behind, pages: Pages) -> Starlette:
+    """The application."""
+    settings, entrance = behind.settings, pages.entrance
+    room = Room(entrance=entrance, inner=behind.inner, render=pages.render)
     hosts = KnownHosts(settings.http_allowed_hosts, (settings.host, settings.advertised_host), behind.hosts)
-    open_ones = ("probe", "scrape") if settings.http_metrics_open else ("probe",)
+    asking = ("read",) if settings.http_metrics_open else ("read", "scrape")
+    named = ("open", "read", "hands")
     routes = [
         Route(
             door.path,
-            guarded(door.answer, hosts if door.access == "read" else None, None if door.access in open_ones else security),
-            methods=["GET"],
+            guarded(
+                door.answer,
+                hosts if door.access in named else None,
+                entrance.admit if door.access in asking else None,
+                room.show_error if door.access in named else None,
+            ),
+            methods=[door.method],
         )
         for door in doors(behind, pages)
     ]
@@ -144,11 +187,14 @@ class HttpPort:
         certificates: Certificates | None = None,
         security: Security | None = None,
     ) -> None:
-        self.pages = Pages(behind.views, behind.turns, behind.line)
-        app, context = create_app(behind, self.pages, security), self._context(behind.settings, certificates)
+        port, is_tls = listening.getsockname()[1], certificates is not None
+        self.pages = make_pages(behind, security, port=port, is_tls=is_tls)
+        sessions = self.pages.entrance.sessions
+        app, context = create_app(behind, self.pages), self._context(behind.settings, certificates)
         self._server = HttpServer(app, listening, context, *(() if security is None else (security.failures.failed,)))
         hub = self.pages.hub
         behind.metrics.gauge("headgate_http_open_pages", "pages of this broker that are open in browsers", lambda: len(hub.pages))
+        behind.metrics.gauge("headgate_http_sessions", "people who are logged in to this broker's page", lambda: len(sessions))
         behind.metrics.counter("headgate_http_sent_parts", "changed parts that were sent to open pages", lambda: hub.events)
 
     @staticmethod

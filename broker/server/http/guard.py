@@ -6,22 +6,17 @@ request's Host is that name. So pages with the cluster's data are only served un
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
-from headgate.broker.cluster.acl import Operation
-from headgate.broker.runtime.addresses import plain
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-
-if TYPE_CHECKING:
-    from headgate.broker.server.access.security import Security
 
 logger = get_logger(__name__)
 
@@ -29,12 +24,14 @@ HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
+BODY_S = 10.0
+"""Longest time in which the body of a request arrives."""
 LOG_IN = "log in with a user and a password, a token or a client certificate"
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -58,13 +55,14 @@ class KnownHosts:
 
     def knows(self, host: str) -> bool:
         """Whether a Host header names this broker. An IP address does: no name was resolved for it. "" comes from no browser."""
-        name = _without_port(host).casefold().rstrip(".")
+        name = without_port(host).casefold().rstrip(".")
         if self._any or not name or name in self._known or name.endswith(".localhost") or _is_address(name):
             return True
         return any(name == one.casefold() for one in self._others())
 
 
-def _without_port(host: str) -> str:
+def without_port(host: str) -> str:
+    """The name, or the address, in a Host header."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host
@@ -78,12 +76,17 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def guarded(answer: Answer, hosts: KnownHosts | None, security: Security | None = None) -> Answer:
+Admit = Callable[[Request], Awaitable[None]]
+Show = Callable[[Request, HeadgateError, int], Awaitable[Response]]
+
+
+def guarded(answer: Answer, hosts: KnownHosts | None, admit: Admit | None = None, show: Show | None = None) -> Answer:
     """An endpoint with the common headers and errors.
 
     Args:
         hosts: serve only requests under a known name.
-        security: serve only clients that may describe the cluster.
+        admit: raises HeadgateError for a client that may not come in.
+        show: makes the page that tells a person of an error.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -96,11 +99,13 @@ def guarded(answer: Answer, hosts: KnownHosts | None, security: Security | None 
             )
         else:
             try:
-                if security is not None:
-                    await admit(security, request)
+                if admit is not None:
+                    await admit(request)
                 response = await answer(request)
             except HeadgateError as error:
                 response = refusal(error)
+                if show is not None and "text/html" in request.headers.get("accept", ""):
+                    response = await show(request, error, response.status_code)
             except Exception as error:  # every error becomes a status
                 logger.exception("http_request_failed", error, path=request.url.path[:200])
                 response = PlainTextResponse("unexpected error, see the broker's log\n", 500)
@@ -111,27 +116,20 @@ def guarded(answer: Answer, hosts: KnownHosts | None, security: Security | None 
     return endpoint
 
 
-async def admit(security: Security, request: Request) -> None:
-    """Let a client in by its certificate or its Authorization header. Raises InvalidError: NOT_AUTHENTICATED, NOT_AUTHORIZED."""
-    host = plain(request.client.host) if request.client is not None else ""
-    certificate, header = getattr(request.state, "certificate", None), request.headers.get("authorization")
+async def read_body(request: Request, bytes_max: int) -> bytes:
+    """The body of a request. Raises InvalidError if it is too large, RetryError(TIMED_OUT)."""
+    body = bytearray()
     try:
-        if header is not None:
-            identity = await security.by_header(header, host, "http")
-        elif certificate is not None:
-            identity = security.by_certificate(certificate, host)
-        else:
-            identity = security.without_proof(host)
-    except InvalidError as error:
-        security.refused(request.url.path[:200], "http", host, error.message)
-        raise InvalidError(error.reason, LOG_IN if header is None and certificate is None else "authentication failed") from error
-    rights = security.rights(identity)
-    if rights is None or rights.on_cluster(Operation.DESCRIBE):
-        return
-    if header is None and certificate is None:
-        raise InvalidError(Reason.NOT_AUTHENTICATED, LOG_IN)
-    security.refused(request.url.path[:200], "http", host, "no permission to describe the cluster", identity.principal)
-    raise InvalidError(Reason.NOT_AUTHORIZED, "no permission. operation=`describe` resource=`cluster`")
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > bytes_max:
+                    raise InvalidError(Reason.INVALID_REQUEST, f"the request is too large. bytes_max=`{bytes_max}`")
+    except ClientDisconnect as error:
+        raise RetryError(Reason.CLOSED, "the client is gone") from error
+    except TimeoutError as error:
+        raise RetryError(Reason.TIMED_OUT, "the request did not arrive in time") from error
+    return bytes(body)
 
 
 def refusal(error: HeadgateError) -> Response:

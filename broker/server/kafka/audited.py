@@ -46,7 +46,7 @@ def rows(field: str, name: str = "name") -> Callable[[Message], Iterator[str]]:
 async def answered(api: Api, message: Message, context: Context, identity: Identity | None) -> Message:
     """The handler's answer, as far as the client may have it, noted in the audit log."""
     audit, rights = context.audit, context.rights
-    names = begin(audit, api.act, message)
+    names = begin(audit, api.act or (api.act_carried if context.is_carried else None), message)
     if rights is None:
         answer: Message = await api.handle(message, context)
     else:
@@ -70,8 +70,7 @@ def targets(act: Act, request: Message) -> list[str]:
 
 def caller(identity: Identity | None, context: Context) -> Caller:
     who = ANONYMOUS if identity is None else identity.principal
-    door = "grpc" if context.is_carried else "kafka"
-    return Caller(who=who, host=context.client_host, door=door, client_id=context.client_id or "")
+    return Caller(who=who, host=context.client_host, door=context.door, client_id=context.client_id or "")
 
 
 def end(audit: Audit, key: int, names: list[str] | None, caller: Caller, answer: Message) -> None:

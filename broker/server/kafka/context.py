@@ -25,7 +25,8 @@ class Context:
     `host` and `port` are the address that this listener, named `listener`, announces to clients. `client_id` is the client's
     own name, `client_host` its address. `reader` is the connection, for windows that wait for their history
     (engine/partition/windows.py).
-    `audit`: notes what the request did; None: nothing is noted. `is_carried`: it came over gRPC, from a Headgate client.
+    `audit`: notes what the request did; None: nothing is noted. `door`: the port through which it came: kafka; grpc, from a
+    Headgate client; http, from a person at the page.
     `sasl`: the connection's logins, on a listener with SASL. `rights`: what the client may do; None: everything. The rules in
     `server/access/` check requests; a handler needs `rights` only for what it finds itself.
 
@@ -52,8 +53,13 @@ class Context:
     sasl: Sasl | None = None
     rights: Rights | None = None
     audit: Audit | None = None
-    is_carried: bool = False
+    door: str = "kafka"
     unserved: Callable[[str], None] = lambda _: None
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether the request came from Headgate itself, not over a Kafka port."""
+        return self.door != "kafka"
 
     @property
     def transactions(self) -> TransactionCoordinator:

@@ -85,7 +85,8 @@ class Api:
 
     `versions`: the first and the last one that is served. `flexible_from`: the first version with KIP-482's encoding, or None.
     `rule`: what the client must be allowed to do (`rules.py`). `act`: None if a request changes nothing that an administrator
-    decides.
+    decides. `act_carried`: the same of a request that Headgate's own clients or its page send: they set positions as
+    administrators do, and Kafka's consumers all the time.
     """
 
     key: int
@@ -95,6 +96,7 @@ class Api:
     handle: Handler = field(kw_only=True)
     rule: Rule = field(kw_only=True)
     act: Act | None = field(kw_only=True, default=None)
+    act_carried: Act | None = field(kw_only=True, default=None)
 
     @property
     def decode(self) -> Decoder:

@@ -21,7 +21,7 @@ from headgate.broker.control.participant import Participant
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.bounds import Bounds, find_bounds
-from headgate.broker.server.grpc.groups_service import GroupsService
+from headgate.broker.server.grpc.groups_service import GroupsService, Readers
 from headgate.broker.server.grpc.peers import Peers
 from headgate.broker.server.view import model
 from headgate.broker.server.view.leader_view import LeaderViews
@@ -76,6 +76,7 @@ class Views:
         self._seen: tuple[model.LeaderView, float] | None = None
         """The leader's last view, and its time."""
         self._listed: tuple[list[model.Group], float] | None = None
+        self._readers: Readers = {}
         self._sizes: dict[tuple[str, ...], Shared[Bounds]] = {}
 
     async def close(self) -> None:
@@ -297,7 +298,8 @@ class Views:
         )
 
     async def _find_groups(self) -> int:
-        response = await self._groups.everywhere()
+        readers: Readers = {}
+        response = await self._groups.everywhere(readers)
         found = [
             model.Group(
                 id=group.id, state=group.state, members=group.members, positions=group.positions, lag_records=group.lag_records
@@ -306,7 +308,21 @@ class Views:
         ]
         found.sort(key=lambda one: (-one.lag_records, one.id))
         self._listed = found, self._clock.monotonic()
+        self._readers = readers
         return len(found)
+
+    async def readers(self, topic: str) -> list[model.Reader]:
+        """The groups with positions in a topic, the greatest lag first; a few seconds old."""
+        with suppress(HeadgateError):  # then those of before
+            await self._all_groups.get()
+        groups = {one.id: one for one in self._listed[0]} if self._listed is not None else {}
+        found = [
+            model.Reader(id=one.id, state=one.state, members=one.members, positions=positions, lag_records=lag)
+            for group_id, (positions, lag) in self._readers.get(topic, {}).items()
+            if (one := groups.get(group_id)) is not None
+        ]
+        found.sort(key=lambda one: (-one.lag_records, one.id))
+        return found[: model.GROUPS_MAX]
 
 
 def _first(names: list[str], wanted: Sequence[str]) -> list[str]:

@@ -199,6 +199,16 @@ class LeaderView(msgspec.Struct, frozen=True, kw_only=True):
     decisions: list[Decision]
 
 
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group in one topic. `positions`, `lag_records`: of this topic alone."""
+
+    id: str
+    state: str
+    members: int
+    positions: int
+    lag_records: int
+
+
 class Groups(msgspec.Struct, frozen=True, kw_only=True):
     """A page of groups, the greatest lag first. `trouble`: the reason why it is old or empty. `age_s`: null before the first
     look."""

@@ -105,6 +105,7 @@ CARRIED = {
     "FindCoordinator": 4,
     "IncrementalAlterConfigs": 1,
     "OffsetCommit": 9,
+    "OffsetDelete": 0,
 }
 """The APIs that Headgate's own clients speak, with the version that they speak (`broker/client/kafka.py`)."""
 

@@ -22,7 +22,7 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
-from headgate.broker.server.http.app import Behind, create_app, doors
+from headgate.broker.server.http.app import Behind, create_app, doors, make_pages
 from headgate.broker.server.http.guard import HEADERS, KnownHosts
 from headgate.broker.server.http.page.pages import Pages
 from headgate.broker.store.memory import MemoryStore
@@ -63,8 +63,8 @@ def app(settings: Settings | None = None, security: Security | None = None) -> t
         line=lambda: "headgate broker <1>",
         views=lambda: None,
     )
-    pages = Pages(behind.views, behind.turns, behind.line)
-    return create_app(behind, pages, security), pages
+    pages = make_pages(behind, security)
+    return create_app(behind, pages), pages
 
 
 async def test_only_pages_with_the_clusters_content_ask_for_the_name() -> None:
@@ -79,9 +79,9 @@ async def test_only_pages_with_the_clusters_content_ask_for_the_name() -> None:
         views=lambda: None,
     )
     for door in doors(behind, pages):
-        path = door.path.replace("{name}", "page.css").replace("{id}", "x")
-        answer = await get(application, path, host="evil.example")
-        if door.access == "read":
+        path = door.path.replace("{name}", "page.css").replace("{id}", "x").replace("{act}", "x")
+        answer = await get(application, path, host="evil.example", method=door.method)
+        if door.access in ("open", "read", "hands"):
             assert answer.status == 421 and "http_allowed_hosts" in answer.text, path
         else:
             assert answer.status != 421, path

@@ -9,16 +9,23 @@ from html.parser import HTMLParser
 
 import pytest
 
+from headgate.broker.log.records import Record
+from headgate.broker.server.http.hands.entrance import Who
+from headgate.broker.server.http.hands.messages import STARTS, Asked
+from headgate.broker.server.http.hands.positions import TARGETS, Move
+from headgate.broker.server.http.hands.reading import Messages, Window
+from headgate.broker.server.http.hands.records import rows
 from headgate.broker.server.http.page import drawing, text
 from headgate.broker.server.http.page.hub import Query
 from headgate.broker.server.http.page.render import SHARED, Renderer
 from headgate.broker.server.view import model
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}} onload=x javascript:x\u202e"
 PART_BYTES_MAX = 256 << 10
 """Most bytes of one part, and so of one event."""
 
-renderer = Renderer()
+renderer = Renderer(has_hands=True)
 
 
 class Tags(HTMLParser):
@@ -93,21 +100,56 @@ def everything(name: str, many: int = 1) -> dict[str, str]:
 
 def test_names_of_strangers_are_text() -> None:
     parts = everything(HOSTILE)
-    parts["page"] = renderer.page(parts, Query(search=HOSTILE, sort=HOSTILE, group=HOSTILE), title=HOSTILE, cluster_name=HOSTILE)
+    query = Query(search=HOSTILE, sort=HOSTILE, group=HOSTILE)
+    who = Who(name=HOSTILE, has_session=True, csrf=HOSTILE)
+    parts["page"] = renderer.part("page", parts=parts, query=query, title=HOSTILE, cluster_name=HOSTILE, who=who, done=HOSTILE)
     partition = model.Partition(
         partition=0, broker_id=None, leader_epoch=None, log_start=None, high_watermark=None, size_bytes=None
     )
-    parts["topic"] = renderer.part("topic", topic=topic(HOSTILE), partitions=[partition])
+    reader = model.Reader(id=HOSTILE, state=HOSTILE, members=1, positions=1, lag_records=1)
+    parts["topic"] = renderer.part("topic", topic=topic(HOSTILE), partitions=[partition], readers=[reader], who=who)
+    parts |= hands(who)
     for name, html in parts.items():
         tags = Tags()
         tags.feed(html)
         scripts = [value for attribute, value in tags.attributes if attribute == "src"]
-        assert tags.tags.count("script") == len(scripts) and all(one.startswith("/static/page.js?v=") for one in scripts), name
+        assert tags.tags.count("script") == len(scripts) and all(one.startswith("/static/") for one in scripts), name
         # The page's policy allows no styles and handlers in elements, so any of these would come from outside.
         assert not [one for one, _ in tags.attributes if one.startswith("on") or one == "style"], name
         links = [value for attribute, value in tags.attributes if attribute in ("href", "action")]
-        assert all(one.startswith(("/", "?")) for one in links), (name, links)
+        assert all(one.startswith(("/", "?")) and not one.startswith("//") for one in links), (name, links)
         assert "{{7*7}}" not in html or "49" not in html.split("{{7*7}}")[0][-5:]
+
+
+def hands(who: Who) -> dict[str, str]:
+    """The pages of messages, groups and topics, full of hostile names and bytes."""
+    hostile = HOSTILE.encode()
+    record = Record(1, 2, hostile, hostile, ((HOSTILE, hostile), ("\udcff", b"\xff"), ("h", None)))
+    page = Messages(places={0: 1}, unread=[(0, 1, 2, HOSTILE)], windows=[Window(HOSTILE, 0, 1, 2)], troubles=[HOSTILE], left=1)
+    asked = Asked(start="newest", at=HOSTILE, partition=HOSTILE, key=HOSTILE, text=HOSTILE, is_next=True)
+    group = groups_pb2.Group(id=HOSTILE, state=HOSTILE, members=1)
+    position = groups_pb2.GroupPosition(topic=HOSTILE, partition=1, offset=2, member_id=HOSTILE)
+    member = groups_pb2.Member(id=HOSTILE, client_id=HOSTILE, client_host=HOSTILE)
+    move = Move(topic=HOSTILE, partition=0, before=None, after=1, again=2, skipped=3)
+    entry = admin_pb2.ConfigEntry(name=HOSTILE, value=HOSTILE, documentation=HOSTILE)
+    made = {
+        "messages": renderer.part(
+            "messages", who=who, topic=HOSTILE, asked=asked, starts=STARTS, address=asked.address, page=page, places="0-1",
+            rows=rows([(0, record)]), mode="search", is_read=True, trouble=HOSTILE,
+        ),
+        "settings": renderer.part(
+            "settings", who=who, topic=HOSTILE, partitions=1, own=[entry], others=[entry], chosen=entry, done=HOSTILE
+        ),
+        "error": renderer.part("error", who=who, heading=HOSTILE, message=HOSTILE),
+        "login": renderer.part("login", who=who, next=HOSTILE, trouble=HOSTILE, user=HOSTILE),
+    }  # fmt: skip
+    for name, members in (("group", []), ("busy group", [member])):
+        made[name] = renderer.part(
+            "group", who=who, group=group, protocol=HOSTILE, members=members, topics={HOSTILE: [position]}, rows_max=9,
+            moved={HOSTILE: [move]}, again=1, skipped=1, trouble=HOSTILE,
+            asked=dict.fromkeys(("topic", "partitions", "to", "at"), HOSTILE), targets=TARGETS, done=HOSTILE,
+        )  # fmt: skip
+    return made
 
 
 def test_a_part_is_bounded() -> None:

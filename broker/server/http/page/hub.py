@@ -142,7 +142,7 @@ class EventStream(Response):
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.create_task(_wait_gone(receive), name="page-gone")
+        gone = asyncio.create_task(wait_gone(receive), name="page-gone")
         writing = asyncio.create_task(self._write(send), name="page")
         try:
             await asyncio.wait((gone, writing), return_when=asyncio.FIRST_COMPLETED)
@@ -181,6 +181,7 @@ async def _send(send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def _wait_gone(receive: Receive) -> None:
+async def wait_gone(receive: Receive) -> None:
+    """Wait until the browser has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -15,10 +17,13 @@ from headgate.broker.server.http.page.hub import EventStream, Hub, Parts, Query
 from headgate.broker.server.view.cluster_view import Views
 
 if TYPE_CHECKING:
+    from headgate.broker.server.http.hands.entrance import Entrance
     from headgate.broker.server.http.page.render import Renderer
 
 TEXT_CHARS_MAX = 249
 PAGE_MAX = 1_000_000
+SENTENCES = {"topic": "The topic and its messages are deleted.", "group": "The group and its positions are deleted."}
+"""What a person did before coming here."""
 
 
 def query_of(request: Request) -> Query:
@@ -44,13 +49,16 @@ class Pages:
         views: returns what there is to see; None until the broker has joined its cluster.
         turns: gives the page's work its turns on the loop.
         line: one line about this broker, for the time before it has joined.
+        entrance: knows who looks at a page.
     """
 
-    def __init__(self, views: Callable[[], Views | None], turns: Turns, line: Callable[[], str]) -> None:
+    def __init__(self, views: Callable[[], Views | None], turns: Turns, line: Callable[[], str], entrance: Entrance) -> None:
+        self.entrance = entrance
         self._views = views
         self._turns = turns
         self._line = line
         self._renderer: Renderer | None = None
+        self._making = asyncio.Lock()
         self.hub = Hub(self._make, turns.now)
 
     async def close(self) -> None:
@@ -67,15 +75,27 @@ class Pages:
         parts = (await self._make({query}))[query]
         cluster = await views.cluster()
         name = cluster.cluster_name or cluster.cluster_id
-        return HTMLResponse(renderer.page(parts, query, title=f"Headgate broker {cluster.broker_id}", cluster_name=name))
+        return HTMLResponse(
+            renderer.part(
+                "page",
+                parts=parts,
+                query=query,
+                title=f"Headgate broker {cluster.broker_id}",
+                cluster_name=name,
+                who=await self.entrance.who(request),
+                done=SENTENCES.get(request.query_params.get("done", ""), ""),
+            )
+        )
 
     async def topic(self, request: Request) -> Response:
         """One topic with its segments and partitions."""
         renderer, views = await self._ready(), self._views()
         if views is None:
             return RedirectResponse("/", 303)
-        topic, partitions = await views.topic(request.path_params["name"])
-        return HTMLResponse(renderer.part("topic", topic=topic, partitions=partitions))
+        name = request.path_params["name"]
+        topic, partitions = await views.topic(name)
+        readers, who = await views.readers(name), await self.entrance.who(request)
+        return HTMLResponse(renderer.part("topic", topic=topic, partitions=partitions, readers=readers, who=who))
 
     async def flood(self, request: Request) -> Response:
         """A stable address of a flood: its place on the page."""
@@ -95,9 +115,14 @@ class Pages:
 
     # -- parts
 
+    async def render(self, template: str, **values: object) -> str:
+        """The HTML of a page."""
+        return (await self._ready()).part(template, **values)
+
     async def _ready(self) -> Renderer:
-        if self._renderer is None:
-            self._renderer = await load(_renderer)
+        async with self._making:  # many may open their page at once
+            if self._renderer is None:
+                self._renderer = await load(partial(_renderer, self.entrance.is_on))
         return self._renderer
 
     async def _make(self, queries: set[Query]) -> Mapping[Query, Parts]:
@@ -120,8 +145,8 @@ class Pages:
         return made
 
 
-def _renderer() -> Renderer:
+def _renderer(has_hands: bool) -> Renderer:
     """Imports the template engine and reads the page's files."""
     from headgate.broker.server.http.page.render import Renderer
 
-    return Renderer()
+    return Renderer(has_hands)

@@ -4,14 +4,12 @@ strangers."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from headgate.broker.cluster.chronicle import SAMPLE_S, SAMPLES_MAX
 from headgate.broker.server.http.page import drawing, text
-from headgate.broker.server.http.page.hub import Query
 from headgate.broker.server.view import model
 
 HERE = Path(__file__).parent
@@ -30,14 +28,20 @@ CARDS_MAX = 12
 """Floods and open gates that are drawn."""
 SHARED = ("head", "floods", "brokers", "capacity", "decisions")
 """Parts that are the same on all pages. The others depend on the page's query."""
+HANDS = ("login", "error", "messages", "group", "new_topic", "settings")
+"""Whole pages of what people look into and change."""
 
 
 class Renderer:
-    """The templates and static files, read once. Making it reads and compiles files: do it in a thread."""
+    """The templates and static files, read once. Making it reads and compiles files: do it in a thread.
+
+    Args:
+        has_hands: pages lead to messages and to what can be changed.
+    """
 
     shared_parts = SHARED
 
-    def __init__(self) -> None:
+    def __init__(self, has_hands: bool) -> None:
         self.static = {
             path.name: (path.read_bytes(), STATIC_TYPES[path.suffix])
             for path in sorted((HERE / "static").iterdir())
@@ -58,8 +62,10 @@ class Renderer:
             environment.globals[name] = getattr(drawing, name)
         environment.globals.update(static_version=digest, width=drawing.WIDTH, chart_height=drawing.CHART_HEIGHT, steps=STEPS)
         environment.globals["step_names"] = dict(STEPS)
+        environment.globals["has_hands"] = has_hands
         self._templates = {
-            name: environment.get_template(f"{name}.html") for name in (*SHARED, "topics", "groups", "page", "topic", "starting")
+            name: environment.get_template(f"{name}.html")
+            for name in (*SHARED, "topics", "groups", "page", "topic", "starting", *HANDS)
         }
 
     def part(self, name: str, **values: object) -> str:
@@ -74,10 +80,6 @@ class Renderer:
         elif name == "floods":
             extra = _flood_cards(cluster)
         return self.part(name, cluster=cluster, **extra)
-
-    def page(self, parts: Mapping[str, str], query: Query, *, title: str, cluster_name: str) -> str:
-        """The whole page."""
-        return self.part("page", parts=parts, query=query, title=title, cluster_name=cluster_name)
 
 
 def _charts(capacity: model.Capacity | None) -> dict[str, object]:

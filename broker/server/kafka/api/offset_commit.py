@@ -91,4 +91,9 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     response.topics += rows
 
 
-API = Api(8, versions=(2, 10), flexible_from=8, request=OffsetCommitRequest, handle=handle, rule=rule)
+def _reset(request: Message) -> Iterator[str]:
+    yield request.group_id
+    yield from (topic.name for topic in request.topics)
+
+
+API = Api(8, versions=(2, 10), flexible_from=8, request=OffsetCommitRequest, handle=handle, rule=rule, act_carried=_reset)

@@ -81,6 +81,28 @@ def _read_offset_delete_request(buf: Buffer, pos: int, version: int) -> Steps[tu
     return result, pos
 
 
+def _write_offset_delete_request_partition_carried(out: bytearray, value: OffsetDeleteRequestPartition, version: int) -> None:
+    out += _I32.pack(value.partition_index)
+
+
+def _write_offset_delete_request_topic_carried(out: bytearray, value: OffsetDeleteRequestTopic, version: int) -> Steps[None]:
+    write_string(out, value.name)
+    write_count(out, len(value.partitions))
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_delete_request_partition in some_partitions:
+            _write_offset_delete_request_partition_carried(out, offset_delete_request_partition, version)
+
+
+def _write_offset_delete_request_carried(out: bytearray, value: OffsetDeleteRequest, version: int) -> Steps[None]:
+    write_string(out, value.group_id)
+    write_count(out, len(value.topics))
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_delete_request_topic in some_topics:
+            yield from _write_offset_delete_request_topic_carried(out, offset_delete_request_topic, version)
+
+
 @dataclass(slots=True, kw_only=True)
 class OffsetDeleteRequest(Message):
     group_id: str = ""
@@ -91,6 +113,8 @@ class OffsetDeleteRequest(Message):
     API_KEY = 47
     VERSIONS = (0, 0)
     _read = staticmethod(_read_offset_delete_request)
+    CARRIED = 0
+    _write_carried = staticmethod(_write_offset_delete_request_carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,6 +159,52 @@ def _write_offset_delete_response(out: bytearray, value: OffsetDeleteResponse, v
             yield from _write_offset_delete_response_topic(out, offset_delete_response_topic, version)
 
 
+def _read_offset_delete_response_partition_carried(
+    buf: Buffer, pos: int, version: int
+) -> tuple[OffsetDeleteResponsePartition, int]:
+    partition_index, error_code = _I32_I16.unpack_from(buf, pos)
+    pos += 6
+    result = OffsetDeleteResponsePartition(
+        partition_index=partition_index,
+        error_code=error_code,
+    )
+    return result, pos
+
+
+def _read_offset_delete_response_topic_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponseTopic, int]]:
+    name, pos = read_string(buf, pos)
+    length, pos = read_count(buf, pos, 6)
+    partitions: list[OffsetDeleteResponsePartition] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_delete_response_partition, pos = _read_offset_delete_response_partition_carried(buf, pos, version)
+            partitions.append(offset_delete_response_partition)
+    result = OffsetDeleteResponseTopic(
+        name=name,
+        partitions=partitions,
+    )
+    return result, pos
+
+
+def _read_offset_delete_response_carried(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponse, int]]:
+    error_code, throttle_time_ms = _I16_I32.unpack_from(buf, pos)
+    pos += 6
+    length, pos = read_count(buf, pos, 6)
+    topics: list[OffsetDeleteResponseTopic] = []
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_delete_response_topic, pos = yield from _read_offset_delete_response_topic_carried(buf, pos, version)
+            topics.append(offset_delete_response_topic)
+    result = OffsetDeleteResponse(
+        error_code=error_code,
+        throttle_time_ms=throttle_time_ms,
+        topics=topics,
+    )
+    return result, pos
+
+
 @dataclass(slots=True, kw_only=True)
 class OffsetDeleteResponse(Message):
     error_code: int = 0
@@ -149,3 +219,5 @@ class OffsetDeleteResponse(Message):
     API_KEY = 47
     VERSIONS = (0, 0)
     _write = staticmethod(_write_offset_delete_response)
+    CARRIED = 0
+    _read_carried = staticmethod(_read_offset_delete_response_carried)

@@ -23,7 +23,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headgate/v1/kafka.proto\x12\x0bheadgate.v1\"f\n\x0cKafkaRequest\x12\x0f\n\x07request\x18\x01 \x01(\x0c\x12\x16\n\tbroker_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\tB\x0c\n\n_broker_id\"\x1d\n\x0bKafkaAnswer\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x32\x43\n\x05Kafka\x12:\n\x03\x41sk\x12\x19.headgate.v1.KafkaRequest\x1a\x18.headgate.v1.KafkaAnswerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headgate/v1/kafka.proto\x12\x0bheadgate.v1\"t\n\x0cKafkaRequest\x12\x0f\n\x07request\x18\x01 \x01(\x0c\x12\x16\n\tbroker_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0c\n\x04\x64oor\x18\x05 \x01(\tB\x0c\n\n_broker_id\"\x1d\n\x0bKafkaAnswer\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\x0c\x32\x43\n\x05Kafka\x12:\n\x03\x41sk\x12\x19.headgate.v1.KafkaRequest\x1a\x18.headgate.v1.KafkaAnswerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -31,9 +31,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headgate.broker.wire.grpc.h
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_KAFKAREQUEST']._serialized_start=40
-  _globals['_KAFKAREQUEST']._serialized_end=142
-  _globals['_KAFKAANSWER']._serialized_start=144
-  _globals['_KAFKAANSWER']._serialized_end=173
-  _globals['_KAFKA']._serialized_start=175
-  _globals['_KAFKA']._serialized_end=242
+  _globals['_KAFKAREQUEST']._serialized_end=156
+  _globals['_KAFKAANSWER']._serialized_start=158
+  _globals['_KAFKAANSWER']._serialized_end=187
+  _globals['_KAFKA']._serialized_start=189
+  _globals['_KAFKA']._serialized_end=256
 # @@protoc_insertion_point(module_scope)
