@@ -8,7 +8,7 @@ one by one. Version 10 names topics by their ids. A member of a consumer group (
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 
 from headgate.broker.cluster.acl import Operation
 from headgate.broker.groups.entry import RowsReply
