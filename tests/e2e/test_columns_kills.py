@@ -90,6 +90,10 @@ def run_after(broker: BrokerProcess, topic: str, source: tuple[Path, list[Event]
     check(broker, topic, source, run(flood(broker, topic, source[0]), spark), spark)
 
 
+LOOK_S = 0.002
+"""Pause between two looks at the stages: a look takes the processor of the tasks."""
+
+
 class Stages:
     """The stages of Spark jobs that begin from now on. `active`: the number of the stage that works, counted from this moment."""
 
@@ -123,6 +127,7 @@ def in_stage(spark: SparkSession, stage: int, act: Callable[[Stages], bool]) -> 
             active = stages.active()
             if active is not None and (active > stage or (active == stage and act(stages))):
                 return
+            time.sleep(LOOK_S)
 
     thread = threading.Thread(target=watch)
     thread.start()

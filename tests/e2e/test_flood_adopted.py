@@ -36,6 +36,7 @@ from headgate.pipelines.part import Part
 from headgate.pipelines.session import LazySession
 from tests.e2e.test_flood import PARTITIONS, TIMEOUT_S, cluster, content, create, gates, read
 from tests.e2e.test_flood_ended import read_until
+from tests.support import commands
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.s3_server import S3Server
 from tests.support.signals import python
@@ -82,12 +83,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("lake") / "events")
 
 
-def command(broker: BrokerProcess, topic: str, source: Path | str, *more: str) -> list[str]:
+def command(topic: str, source: Path | str, *more: str) -> list[str]:
     usual = {"--key": "user", "--event-time": "at", "--value": "payload", "--master": "local[2]"}
     given = [text for name, value in usual.items() if name not in more for text in (name, value)]
-    return [
-        *python("-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source)), *given, *more,
-    ]  # fmt: skip
+    return ["flood", "run", "--topic", topic, "--source", str(source), *given, *more]
 
 
 def environment(broker: BrokerProcess) -> dict[str, str]:
@@ -98,18 +97,13 @@ def flood(broker: BrokerProcess, topic: str, source: Path | str, *more: str, **e
     """Exit code and output of a flood into a topic, which is created if it is not there."""
     if not more or more[-1] != "again":
         create(broker, topic)
-    done = subprocess.run(
-        command(broker, topic, source, *(one for one in more if one != "again")),
-        cwd=ROOT, env={**environment(broker), **env}, text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    arguments = command(topic, source, *(one for one in more if one != "again"))
+    done = commands.run(arguments, {**environment(broker), **env}, timeout_s=TIMEOUT_S)
     return done.returncode, done.stdout, done.stderr
 
 
 def headgate(broker: BrokerProcess, *arguments: str) -> str:
-    done = subprocess.run(
-        [*python("-m", "headgate.broker.cli.main"), *arguments],
-        cwd=ROOT, env=environment(broker), text=True, capture_output=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    done = commands.run(arguments, environment(broker), timeout_s=TIMEOUT_S)
     return done.stdout + done.stderr
 
 
@@ -350,8 +344,8 @@ def test_a_flood_that_ends_early_leaves_nothing(broker: BrokerProcess, tmp_path:
     create(broker, topic)
     before = pins(broker)
     with subprocess.Popen(
-        command(broker, topic, source, "--files", "link", "--verify"), cwd=ROOT, env=environment(broker), text=True,
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        python("-m", "headgate.broker.cli.main", *command(topic, source, "--files", "link", "--verify")),
+        cwd=ROOT, env=environment(broker), text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         read_until(process, "opening")
         while len(pins(broker)) <= len(before) and process.poll() is None:

@@ -1,4 +1,4 @@
-"""Several days of one flood, loaded by the loader of Dagster's assets, against a real broker (`test_flood_lake.py` has a month).
+"""Several days of one flood, loaded by the loader of Dagster's assets, against a real broker (`test_flood_lake.py` has twelve).
 
 Compared: the order in which phases of different days begin; certificates and records with those of the same days loaded one after
 the other; gates after a day that fails and after an interrupt. A mismatch means that days do not overlap, that one day's failure

@@ -18,6 +18,7 @@ import pytest
 from headgate.broker.client.gate_admin import GateState
 from tests.e2e.test_flood import TIMEOUT_S, broker, cluster, create, gates, source
 from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.children import children
 from tests.support.flood_sources import Event
 from tests.support.signals import python
 
@@ -95,14 +96,20 @@ def read_until(process: subprocess.Popen[str], phase: str) -> None:
 
 
 def wait_for_java(process: subprocess.Popen[str]) -> int:
-    """Wait until a process of this one's group is Spark's JVM itself, not the JVM of its launcher. Returns its id."""
+    """Wait until a descendant of this process is Spark's JVM itself, not the JVM of its launcher. Returns its id."""
     deadline = time.monotonic() + TIMEOUT_S / 2
     while True:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, "there never was a JVM"
-        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pgid=,pid=,args="], capture_output=True, text=True, check=True).stdout
-        mine = [line for line in listed.splitlines() if line.split()[0] == str(process.pid)]
-        for line in mine:
-            if "java" in line and "deploy.SparkSubmit" in line and "launcher.Main" not in line:
-                return int(line.split()[1])
-        time.sleep(0.01)
+        for pid, command in descendants(process.pid).items():
+            if "java" in command and "deploy.SparkSubmit" in command and "launcher.Main" not in command:
+                return pid
+        time.sleep(0.02)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The command lines of a process's children, and of theirs."""
+    found = children(pid)
+    for child in [*found]:
+        found |= descendants(child)
+    return found

@@ -1,4 +1,4 @@
-"""A month of a lake as Spark leaves it, loaded by runs of Dagster and by commands that are cancelled in each phase: times of 96
+"""Twelve days of a lake as Spark leaves it, loaded by runs of Dagster and by commands that are cancelled in each phase: times of 96
 bits, nested columns, marks of success, a day without rows, a file that is damaged, and one that comes late.
 
 Runs: a real broker; in the short form files as Spark writes them and a column as the value, without Spark; in the long form Spark
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 PARTITIONS = 3
 WAIT_S = 120.0
-MONTH = [f"2026-01-{day:02}" for day in range(1, 31)]
-EMPTY, LATE, DAMAGED = "2026-01-17", "2026-01-04", "2026-01-20"
+MONTH = [f"2026-01-{day:02}" for day in range(1, 13)]
+EMPTY, LATE, DAMAGED = "2026-01-09", "2026-01-04", "2026-01-11"
 ROWS_A_DAY = 20
 MONTH_ROWS = (len(MONTH) - 1) * ROWS_A_DAY
 LATE_ROWS = range(1000, 1003)
@@ -177,9 +177,9 @@ PLACES = [
     "counting 2026-01-05",
     "opening 2026-01-02",
     "shuffling 2026-01-03",
-    "writing 2026-01-05",
-    "committing 2026-01-08",
-    "verifying 2026-01-12",
+    "writing 2026-01-04",
+    "committing 2026-01-06",
+    "verifying 2026-01-08",
 ]
 """Work of a run of Dagster during which it is cancelled. Days before the last three have been added by then."""
 
@@ -280,7 +280,7 @@ def test_a_month_on_the_command_line(broker: BrokerProcess, month: Lake, lake: L
     assert failed.returncode == 1 and str(damaged(lake.path)) in failed.stderr.splitlines()[-1], failed.stderr
     assert {str(gate.state) for gate in cluster.gates(topic).values()} == {"released"}
     repair(lake, month)
-    for phase in ("opening", "writing", "committing", "verifying"):
+    for phase in ("opening", "committing", *(("writing", "verifying") if lake.value is None else ())):
         arguments = run_into(topic := f"command-{phase}-{lake.value}")
         with subprocess.Popen(
             python("-m", "headgate.broker.cli.main", *arguments),

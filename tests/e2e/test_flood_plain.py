@@ -29,8 +29,8 @@ from tests.support.signals import python
 
 __all__ = ["broker"]
 
-ROWS = 400_000
-"""With values of 100 bytes more than the driver's own thread does."""
+ROWS = 180_000
+"""With values of 200 bytes more than the driver's own thread does."""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,7 +47,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {
                 "at": arrow.array([1_700_000_000_000_000 + row for row in rows], pa.timestamp("us", "UTC")),
                 "user": [f"user-{row % 1000}" for row in rows],
-                "payload": arrow.array([b"%0100d" % row for row in rows], pa.binary()),
+                "payload": arrow.array([b"%0200d" % row for row in rows], pa.binary()),
             }
         )
         assert table.num_rows == half

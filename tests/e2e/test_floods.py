@@ -9,13 +9,11 @@ or that unused brokers keep running.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -36,6 +34,9 @@ from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kil
 from tests.support.floods import CHECKS
 from tests.support.s3_server import S3Server
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 WORDS = {"daemon": "dagster._daemon", "spark": "SparkSubmit", "broker": "headgate.broker.cli.main broker"}
 """Text that identifies each victim's command line."""
 
@@ -47,7 +48,8 @@ def materialized(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.timeout(1200)
-def test_two_days_through_spark(tmp_path: Path) -> None:
+def test_two_days_through_spark(tmp_path: Path, spark: SparkSession) -> None:
+    """Dagster takes the session that the process has."""
     with flood_world(tmp_path) as world, dg.DagsterInstance.ephemeral() as instance:
         world.make_flights(brokers=2)
         world.start_brokers(2)
@@ -118,48 +120,29 @@ def add_late_flights(path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server) -> None:
-    """The brokers have credentials for the topic's bucket; the process that runs Spark has none. It is a separate process: a
-    Spark of another test would have that test's credentials."""
+def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers have credentials for the topic's bucket; the process of the run has none."""
+    for name in [*filter(lambda name: name.startswith("AWS_"), os.environ)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     store = f"s3://{s3_server.bucket()}/floods?endpoint={s3_server.endpoint}&region=us-east-1"
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"at": pa.array([datetime(2026, 1, 1, 5, tzinfo=UTC)] * 9, pa.timestamp("us", "UTC"))}), path)
+    days = Partitions(start=datetime(2026, 1, 1, tzinfo=UTC))
+    flood = Flood(name="rows", topic="rows", topic_partitions=1, source=Source(path=str(path)), event_time="at", partitions=days)
     with (
-        flood_world(tmp_path) as world,
         BrokerProcess(store, tmp_path / "broker.log", env=s3_server.environment) as broker,
+        dg.DagsterInstance.ephemeral() as instance,
     ):
-        world.make_flights(brokers=1)
         broker.start()
         cluster = ClusterResource(address=f"127.0.0.1:{broker.grpc_port}")
-        home = tmp_path / "home"
-        home.mkdir()
-        arguments = [
-            "job",
-            "execute",
-            "-m",
-            "headgate.assets.definitions",
-            "-j",
-            "flights_flood",
-            "--tags",
-            '{"dagster/partition": "2013-06-10"}',
-        ]
-        done = subprocess.run(
-            [sys.executable, "-m", "dagster", *arguments],
-            env={
-                **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-                "AWS_EC2_METADATA_DISABLED": "true",
-                "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-                "DAGSTER_HOME": str(home),
-                "HEADGATE_CLUSTER": cluster.address,
-                "HEADGATE_FLOODS": str(tmp_path / "floods.yaml"),
-                "HEADGATE_SPARK_MASTER": "local[1]",
-            },
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        assert done.returncode != 0 and "no credentials were found" in done.stderr + done.stdout, done.stderr[-3000:]
+        job = flood_definitions([flood], cluster=cluster).resolve_job_def("rows_flood")
+        done = job.execute_in_process(instance=instance, tags={"dagster/partition": "2026-01-01"}, raise_on_error=False)
+        (failed,) = [event.step_failure_data for event in done.all_events if event.is_step_failure]
+        assert failed.user_failure_data is not None and "no credentials were found" in str(failed.user_failure_data.description)
         assert not cluster.reservations()
-        assert {str(gate.state) for gate in cluster.gates(TOPIC).values()} <= {"released"}
+        assert {str(gate.state) for gate in cluster.gates("rows").values()} <= {"released"}
         broker.kill()
         broker.check_output()
 

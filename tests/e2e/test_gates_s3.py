@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,8 @@ import pytest
 
 from headgate.broker.client import Admin, Gate, GateAdmin, GateState, Place
 from headgate.broker.runtime.errors import InvalidError, Reason
-from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support import commands
+from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import events, expected, write
 from tests.support.history_files import expected as rows_of
@@ -126,24 +125,10 @@ def test_a_flood_into_a_bucket_that_throttles_in_the_middle(
     rows = events(3000, seed=21)
     source = write(tmp_path / "source", rows)
     bucket.left = 12
-    command = [
-        sys.executable,
-        "-m",
-        "headgate.broker.cli.main",
-        "flood",
-        "run",
-        "--topic",
-        "t",
-        "--source",
-        str(source),
-        "--verify",
-    ]
     options = ["--key", "user", "--value", "payload", "--event-time", "at", "--file-size", "64KiB", "--partitions", str(PARTITIONS)]
-    done = subprocess.run(
-        [*command, *options, "--master", "local[2]"],
-        cwd=ROOT, env={**os.environ, **s3_server.environment, "HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}"},
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    environment = {**os.environ, **s3_server.environment, "HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}"}
+    command = ["flood", "run", "--topic", "t", "--source", str(source), "--verify", *options, "--master", "local[2]"]
+    done = commands.run(command, environment, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert "yes: the topic has what the source has" in done.stdout
     assert bucket.left == 0, "it throttled while files were written"

@@ -74,12 +74,12 @@ def test_rows_come_out_as_if_they_were_sorted_at_once(tmp_path: Path, times: int
 
 @pytest.mark.usefixtures("small")
 def test_memory_is_bounded_whatever_the_rows(tmp_path: Path) -> None:
-    """Thirty times as many rows as are sorted at once, all of one partition and time, some of them large."""
+    """Fifteen times as many rows as are sorted at once, all of one partition and time, some of them large."""
     dice = random.Random(2)
     bytes_max = 1 << 18
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for _ in range(80):
+        for _ in range(40):
             yield rows_of(dice, 200, 1, dice.choice((10, 900, 2000)))
 
     before = pa.total_allocated_bytes()
@@ -87,7 +87,7 @@ def test_memory_is_bounded_whatever_the_rows(tmp_path: Path) -> None:
     for found in sorted_rows(batches(), ORDER, bytes_max, COLUMNS, str(tmp_path)):
         count += found.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
-    assert count == 80 * 200
+    assert count == 40 * 200
     assert most <= 3 * bytes_max
 
 
