@@ -9,12 +9,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.broker.cli import output
 from headgate.broker.client import ConsumerRecord
 from headgate.broker.log.record_json import json_line
 from headgate.broker.runtime.errors import InvalidError, Reason
+
+if TYPE_CHECKING:
+    from headgate.broker.client.framed import Decoder
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 Part: TypeAlias = "bytes | Callable[[ConsumerRecord], bytes | None]"
@@ -60,11 +63,23 @@ def parse_pattern(pattern: str) -> list[Part]:
     return parts
 
 
+def decoder_of(registry: str) -> Decoder:
+    """The decoder of a registry's messages."""
+    from headgate.broker.client.framed import Decoder
+    from headgate.broker.client.registry import Registry
+
+    return Decoder(Registry(registry))
+
+
 class Printer:
     """Writes records to stdout. For a terminal, control characters are escaped; for any other output, bytes are written
     unchanged."""
 
-    def __init__(self, as_json: bool, key_separator: bytes | None, pattern: str | None = None) -> None:
+    def __init__(
+        self, as_json: bool, key_separator: bytes | None, pattern: str | None = None, decoder: Decoder | None = None
+    ) -> None:
+        """`decoder`: of keys and values in a registry's frame."""
+        self._decoder = decoder
         self._line: Callable[[ConsumerRecord], bytes] = self._json if as_json else self._plain
         if pattern is not None:
             self._parts = parse_pattern(pattern)
@@ -74,6 +89,8 @@ class Printer:
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
         """Print some records, and flush them to the reader now. Raises BrokenPipeError if the reader has gone."""
+        if (decoder := self._decoder) is not None:
+            records = [record._replace(key=decoder.text(record.key), value=decoder.text(record.value)) for record in records]
         sys.stdout.buffer.write(b"".join(map(self._line, records)))
         sys.stdout.buffer.flush()
 

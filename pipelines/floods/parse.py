@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import yaml
 
+from headgate.broker.client.registry import Format
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
@@ -30,7 +31,7 @@ from headgate.pipelines.floods.model import (
     Source,
 )  # fmt: skip
 from headgate.pipelines.floods.spans import has_whole_hours, names_partition
-from headgate.pipelines.framing.declared import FORMATS, Format, Framing
+from headgate.pipelines.framing.declared import FORMATS, Framing
 from headgate.pipelines.identity import identity
 
 FLOODS_MAX = 1000

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
-from urllib.parse import urlsplit
+from typing import get_args
 
+from headgate.broker.client.registry import Format, Registry
 from headgate.broker.runtime.errors import InvalidError, Reason
 
-Format = Literal["avro", "protobuf", "json"]
 FORMATS = get_args(Format)
 
 
@@ -31,19 +30,9 @@ class Framing:
             raise InvalidError(Reason.INVALID_REQUEST, f"a format is {', '.join(FORMATS)}. format=`{self.format}`")
         if not self.subject:
             raise InvalidError(Reason.INVALID_REQUEST, "a framed message has a subject in the registry")
-        parts = urlsplit(self.registry)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidError(
-                Reason.INVALID_REQUEST,
-                f"a registry is named by its URL, such as http://host:8081. registry=`{shown(self.registry)}`",
-            )
+        Registry(self.registry)
 
     @property
     def identity(self) -> list[object]:
         """What of it decides the records. The same registry has several URLs."""
         return [self.format, self.subject]
-
-
-def shown(url: str) -> str:
-    """A URL without its login."""
-    return url.rpartition("@")[2] if "@" in url else url

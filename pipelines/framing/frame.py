@@ -13,15 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from headgate.broker.client.registry import TYPES, Format, Registry, Schema, shown
 from headgate.broker.log.json_rows import UnlikeJavaError, json_rows
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.framing import avro as avro_columns
 from headgate.pipelines.framing import json_schema, protobuf_schema
 from headgate.pipelines.framing.avro import avro, nearest
 from headgate.pipelines.framing.bytes_of_columns import arrow, together
-from headgate.pipelines.framing.declared import Format, Framing, shown
+from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.framing.protobuf import protobuf
-from headgate.pipelines.framing.registry import Registry, Schema
 
 FIRST_MESSAGE = b"\0"
 
@@ -116,6 +116,6 @@ def _registered(registry: Registry, framing: Framing, columns: Mapping[str, Any]
         return Schema(registry.register(framing.subject, "avro", text), text)
     if framing.format == "protobuf":
         text, descriptor = protobuf_schema.derived(columns, name)
-        return Schema(registry.register(framing.subject, "protobuf", text), descriptor)
+        return Schema(registry.register(framing.subject, "protobuf", text), descriptor, (), TYPES["protobuf"])
     text = json_schema.derived(columns, name)
-    return Schema(registry.register(framing.subject, "json", text), text)
+    return Schema(registry.register(framing.subject, "json", text), text, (), TYPES["json"])

@@ -24,9 +24,9 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
+from headgate.broker.client import registry as client
 from headgate.broker.runtime.errors import InvalidError, RetryError
 from headgate.pipelines.backfill import Backfill, run
-from headgate.pipelines.framing import registry as client
 from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.session import LazySession
 from tests.e2e.test_flood import TIMEOUT_S, cluster, content, create, gates, read
@@ -129,6 +129,14 @@ def test_avro_keys_and_values_are_those_of_live_producers(
     assert found == [*said, said[-1]], "history has the bytes that their serializers write"
     decode: Any = AvroDeserializer(theirs)
     assert decode(found[7][1], context) == {**row(7), "later": "none"}
+    printed = subprocess.run(
+        [*python("-m", "headgate.broker.cli.main"), "consume", "avro", "-b", "-e", "-k", " ", "--registry", fake.url,
+         "--cluster", cluster(broker)],
+        cwd=ROOT, capture_output=True, timeout=TIMEOUT_S, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    shown = {"user": "u0", "n": 7, "at": "2026-01-01T00:00:07.000000Z", "share": 1.75, "tags": ["x"], "later": "none"}
+    assert [json.loads(line[5:]) for line in printed if b'"n":7,' in line] == [shown] and len(printed) == ROWS + 1
+    assert printed[0][:2] == b'"u'
     assert flood(broker, "avro", lake, **frames).added_rows == 0
     # A newer schema does not change what is there, and the flood is still the same.
     fake.register("avro-value", json.dumps({**schema, "doc": "newer"}))

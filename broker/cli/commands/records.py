@@ -95,15 +95,19 @@ def consume(
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record, with time and headers.")] = False,
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="A schema registry: keys and values in its frame are printed as JSON."),
+    ] = None,
 ) -> None:
     """Print records as they arrive, until Ctrl-C. Starts at the end by default."""
     from headgate.broker.cli.consume import Reading, consume_records, parse_start
-    from headgate.broker.cli.record_format import Printer
+    from headgate.broker.cli.record_format import Printer, decoder_of
 
     if (pattern is not None) + json + (key_separator is not None) > 1:
         raise InvalidError(Reason.INVALID_REQUEST, "give only one of --format, --json and --key-separator")
     start, until = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
-    printer = Printer(json, separator_bytes(key_separator), pattern)
+    printer = Printer(json, separator_bytes(key_separator), pattern, None if registry is None else decoder_of(registry))
     reading = Reading(
         topics=list(dict.fromkeys(topics)), partitions=partition or None, start=start, until=until, count=count,
         exit_at_end=exit_at_end, group=group,

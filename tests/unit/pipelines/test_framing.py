@@ -11,7 +11,7 @@ import io
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -22,8 +22,10 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from jsonschema import Draft7Validator
 
+from headgate.broker.client import registry
+from headgate.broker.client.framed import Decoder
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, RetryError
-from headgate.pipelines.framing import json_schema, protobuf_schema, registry
+from headgate.pipelines.framing import json_schema, protobuf_schema
 from headgate.pipelines.framing.avro import Avro, derived
 from headgate.pipelines.framing.bytes_of_columns import varints, zigzag
 from headgate.pipelines.framing.declared import Framing
@@ -486,6 +488,46 @@ def test_what_a_registry_refuses_has_its_message(fake: FakeRegistry) -> None:
     assert frame(framing(fake, registry=f"http://{support.LOGIN}@{host}"), COLUMNS).schema.id == 1
     assert "refuses the login" in refused(FatalError, framing(fake, registry=f"http://web:secret2@{host}"))
     assert "does not answer" in refused(RetryError, framing(fake, registry="http://web:secret@127.0.0.1:1"))
+
+
+def as_json(value: Any) -> Any:
+    """A value as `Decoder` shows it."""
+    if isinstance(value, dict):
+        return {name: as_json(inside) for name, inside in value.items()}
+    if isinstance(value, list):
+        return [dict(as_json(pair) for pair in value)] if value and isinstance(value[0], tuple) else [as_json(one) for one in value]
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + ("" if value.tzinfo is None else "Z")
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return str(value) if isinstance(value, Decimal | date) else value
+
+
+def test_people_read_messages_as_json(fake: FakeRegistry) -> None:
+    columns = lake()
+    decoder = Decoder(registry.Registry(fake.url))
+    found = frame(framing(fake, register=True), types_of(columns)).encode(*columns.values()).to_pylist()
+    for data, row in zip(found, rows_of(columns), strict=True):
+        maps = {"counts": None if row["counts"] is None else dict(row["counts"])}
+        assert json.loads(decoder.text(data) or b"") == as_json({**row, **maps})
+    some = {name: columns[name] for name in ("text", "number", "place", "at")}
+    for format, key in (("protobuf", "google"), ("json", "json")):
+        made = frame(framing(fake, format, subject=key, register=True), types_of(some)).encode(*some.values()).to_pylist()
+        row = json.loads(decoder.text(made[8]) or b"")
+        assert (row["text"], row["number"], row["place"]["a"]) == ("ü" * 8, columns["number"][8].as_py(), 8)
+    assert len(fake.asked) < 20, "a schema is fetched once"
+    # What does not fit stays as it is.
+    fake.register("zero", json.dumps({"type": "array", "items": "null"}))
+    huge = b"\0" + len(fake.schemas).to_bytes(4, "big") + zigzag(np.array([1 << 60]))[0].as_py() + b"\0"
+    for data in (None, b"", b"\0\0", b"text", b"\0\0\0\xff\xff no such schema", found[5][:-1], found[5] + b"x", huge):
+        assert decoder.text(data) == data
+    chance = random.Random(5)
+    for _ in range(500):
+        wild = found[chance.randrange(ROWS)][:5] + chance.randbytes(chance.randrange(60))
+        assert decoder.text(wild) is not None
+    fake.broken = registry.TRIES
+    with pytest.raises(RetryError):
+        decoder.text(b"\0\0\0\0\x63" + b"x")
 
 
 def test_the_environment_may_have_the_login(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

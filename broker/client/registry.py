@@ -12,12 +12,12 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
-from headgate.pipelines.framing.declared import Format
 
+Format = Literal["avro", "protobuf", "json"]
 TYPES: dict[Format, str] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}
 """The registry's names of the formats."""
 LOGIN = "HEADGATE_REGISTRY_LOGIN"
@@ -35,11 +35,12 @@ REFERENCES_MAX = 200
 @dataclass(frozen=True, slots=True)
 class Schema:
     """A registered schema. `text`: of Protobuf the file's descriptor in base64. `references`: (name, text) of those that it uses;
-    each uses earlier ones alone."""
+    each uses earlier ones alone. `type`: the registry's name of the format."""
 
     id: int
     text: str
     references: tuple[tuple[str, str], ...] = ()
+    type: str = TYPES["avro"]
 
 
 class Registry:
@@ -51,6 +52,9 @@ class Registry:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            named = "a registry is named by its URL, such as http://host:8081"
+            raise InvalidError(Reason.INVALID_REQUEST, f"{named}. registry=`{shown(url)}`")
         host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._headers = {"Accept": CONTENT, "Content-Type": CONTENT}
@@ -74,7 +78,19 @@ class Registry:
                 Reason.INVALID_REQUEST,
                 f"the subject has schemas of another format. subject=`{subject}` format=`{found}` wanted=`{TYPES[format]}`",
             )
-        return Schema(int(answer["id"]), str(answer["schema"]), tuple(self._references(answer, format, {})))
+        return Schema(int(answer["id"]), str(answer["schema"]), tuple(self._references(answer, format, {})), found)
+
+    def by_id(self, number: int) -> Schema:
+        """The schema with an id. Raises as `latest`."""
+        path = f"/schemas/ids/{number}"
+        answer = self._ask("GET", path)
+        kind = answer.get("schemaType", "AVRO")
+        format = next((one for one, name in TYPES.items() if name == kind), None)
+        if format is None:
+            raise InvalidError(Reason.UNSUPPORTED, f"a schema is of an unknown format. format=`{kind}` id=`{number}`")
+        if format == "protobuf":
+            answer = self._ask("GET", f"{path}?format=serialized")
+        return Schema(number, str(answer["schema"]), tuple(self._references(answer, format, {})), kind)
 
     def register(self, subject: str, format: Format, schema: str) -> int:
         """The id of a schema, which becomes the newest one of the subject unless it is there. Raises as `latest`; InvalidError if
@@ -150,3 +166,8 @@ class Registry:
         if 400 <= status < 500 and status not in (408, 429):
             return InvalidError(Reason.INVALID_REQUEST, f"the registry refuses the schema. {said} {where}")
         return RetryError(Reason.STORE_UNAVAILABLE, f"the registry fails now: {status} {said} {where}")
+
+
+def shown(url: str) -> str:
+    """A URL without its login."""
+    return url.rpartition("@")[2] if "@" in url else url
