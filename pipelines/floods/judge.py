@@ -1,7 +1,8 @@
 """Whether a flood's expressions fit the columns of its source. Pure: the columns are known already (`columns.py`).
 
-A plain column is judged here, by its name and its kind. An expression is left to Spark's analysis (`analysis.py`), which alone
-knows its names, types and casts. A kind that the source's metadata do not tell is None, and fits everywhere.
+A plain column is judged here, by its name and its kind, and so is a condition that compares a column with a constant of its kind.
+Another expression is left to Spark's analysis (`analysis.py`), which alone knows its names, types and casts. A kind that the
+source's metadata do not tell is None, and fits everywhere.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ Spark's simple types; one of nulls only is an integer in Spark."""
 NAMES_MAX = 30
 """Columns that one message names; a person reads it."""
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
+_COMPARISON = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z_]\w*)|`(?P<quoted>[^`]+)`)\s*"
+    r"(?:(?:>=|<=|==|=|>|<)\s*(?:(?P<number>-?\d{1,9})|'(?P<text>[^'\\]*)')|is\s+(?:not\s+)?null)\s*",
+    re.IGNORECASE,
+)
 _OF_NANOSECONDS = re.compile(r"timestamp_micros\((.+) div 1000\)", re.IGNORECASE)
 _CONSTANTS = frozenset(("null", "true", "false"))
 """Words that are expressions without parentheses."""
@@ -106,7 +112,7 @@ def _is_judged(field: str, text: str, columns: Columns) -> bool:
     """True when `problems` can judge an expression."""
     name = plain(text, columns)
     if name is None:
-        return False
+        return field in ("where", "late") and _is_comparison(text, columns)
     if name not in columns:
         return not columns.is_open
     kind = columns.kind(name)
@@ -114,6 +120,17 @@ def _is_judged(field: str, text: str, columns: Columns) -> bool:
         return field in ("key", "value")
     # In JSON, later rows can make text of lists and objects.
     return kind is not None and not (columns.is_open and kind in _NESTED)
+
+
+def _is_comparison(text: str, columns: Columns) -> bool:
+    """True if a condition compares a column with a constant of its own kind, or with null: Spark accepts it then."""
+    found = _COMPARISON.fullmatch(text)
+    if found is None or columns.is_open or (name := found["name"] or found["quoted"]) not in columns:
+        return False
+    kind = columns.kind(name)
+    if found["number"] is not None:
+        return kind == NUMBER
+    return kind == TEXT if found["text"] is not None else kind not in (None, PATH)
 
 
 def problems(flood: Flood, columns: Columns) -> list[str]:

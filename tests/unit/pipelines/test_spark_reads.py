@@ -30,7 +30,7 @@ from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.floods import judge
 from headgate.pipelines.floods.analysis import analyse
 from headgate.pipelines.floods.job import job_of
-from headgate.pipelines.floods.judge import Columns
+from headgate.pipelines.floods.judge import Columns, needs_spark
 from headgate.pipelines.floods.measure import look
 from headgate.pipelines.floods.model import Flood, Source
 from headgate.pipelines.floods.planning import make_plan
@@ -305,6 +305,26 @@ def test_a_plan_and_a_run_accept_the_same_columns(spark: SparkSession, many: Pat
             advised = [one or other for one, other in advised]
             wrong += [(field, name, one) for one in advised if not accepts(spark, replace(usual, **{field: one}), frame)]
     assert not wrong
+
+
+COMPARED = ("at", "ns", "user.id", "it's", "long", "double", "unsigned", "price", "bytes", "flag", "list", "map", "struct", "nulls")
+
+
+def test_a_condition_that_is_judged_without_spark_is_one_that_it_accepts(spark: SparkSession, many: Path) -> None:
+    usual = floods.flood(source=Source(path=str(many)), value="'x'")
+    columns, frame = seen(many, "parquet", {}), spark.read.parquet(str(many))
+    assert isinstance(columns, Columns)
+    judged = set()
+    for name in COMPARED:
+        for form in ("`{}` = 'a b'", "`{}` >= -5", "`{}` IS NOT NULL"):
+            flood = replace(usual, late=form.format(name))
+            if "late" not in needs_spark(flood, columns):
+                assert accepts(spark, flood, frame), flood.late
+                judged.add(flood.late)
+    assert {"`user.id` = 'a b'", "`long` >= -5", "`at` IS NOT NULL", "`list` IS NOT NULL"} <= judged
+    assert not {"`long` = 'a b'", "`at` >= -5", "`flag` = 'a b'"} & judged, "Spark casts, or refuses"
+    for text in ("upper(user) = 'a'", "long = 1 or flag", "long % 2 = 0", "missing = 1", "long >= 1 and flag"):
+        assert "late" in needs_spark(replace(usual, late=text), columns), text
 
 
 @pytest.mark.parametrize("text", ["concat(user, 'x')", "user", "coalesce(key, session_user)", "`user`", "at < current_timestamp"])
