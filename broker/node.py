@@ -28,8 +28,8 @@ from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.threads import Pool, Pools
 from headgate.broker.store.interface import Store
+from headgate.broker.transactions.broker_calls import TransactionCalls
 from headgate.broker.transactions.coordinator import TransactionCoordinator
-from headgate.broker.transactions.exchange import Exchange
 
 if TYPE_CHECKING:
     import grpc
@@ -74,14 +74,14 @@ class Node:
         participant: Participant,
         groups: Coordinator,
         transactions: TransactionCoordinator,
-        exchange: Exchange,
+        transaction_calls: TransactionCalls,
         network: Network,
     ) -> None:
         self.engine = engine
         self.participant = participant
         self.groups = groups
         self.transactions = transactions
-        self.exchange = exchange
+        self.transaction_calls = transaction_calls
         self._network = network
         self._joined = False
 
@@ -115,7 +115,7 @@ class Node:
         await ending.close("log", self.engine.close())
         await ending.close("groups", self.groups.close())
         await ending.close("transactions", self.transactions.close())
-        await ending.close("exchange", self.exchange.close())
+        await ending.close("transaction_calls", self.transaction_calls.close())
         await ending.close("cluster", self.participant.close())
 
 
@@ -172,6 +172,6 @@ def assemble(
     )
     participant = Participant(engine, catalog, mine=mine, connect=network.connect, connections=network.connections)
     groups = Coordinator(engine, settings, clock)
-    exchange = Exchange(engine, groups, network.connect)
-    transactions = exchange.coordinator = TransactionCoordinator(engine, settings, clock, exchange)
-    return Node(engine, participant, groups, transactions, exchange, network)
+    transaction_calls = TransactionCalls(engine, groups, network.connect)
+    transactions = transaction_calls.coordinator = TransactionCoordinator(engine, settings, clock, transaction_calls)
+    return Node(engine, participant, groups, transactions, transaction_calls, network)

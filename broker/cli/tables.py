@@ -20,7 +20,7 @@ from headgate.broker.runtime import config, setting_texts
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.turns import Turns
-from headgate.broker.server.http.app import Behind, doors, make_pages
+from headgate.broker.server.http.app import HttpBackend, doors, make_pages
 from headgate.broker.server.net import ports
 from headgate.broker.server.process import Process
 
@@ -72,7 +72,7 @@ def _argument(one: Any) -> str:
 
 
 def _paths() -> str:
-    nothing = Behind(
+    nothing = HttpBackend(
         settings=config.Settings(),
         metrics=Metrics(),
         turns=Turns(lambda: 0.0),

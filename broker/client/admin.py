@@ -196,7 +196,7 @@ class Admin(ClusterClient):
                 asked = {partition: before[partition] for partition in partitions}
                 first.update(await self._delete_records(lead, topic, asked))
 
-        await self._cluster.again(attempt)
+        await self._cluster.retry_until_timeout(attempt)
         return first
 
     async def _delete_records(self, lead: int, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:
@@ -245,7 +245,7 @@ class Admin(ClusterClient):
                 batches=row.batches,
             )
 
-        return await self._cluster.again(attempt)
+        return await self._cluster.retry_until_timeout(attempt)
 
     async def skip_records(
         self, topic: str, partition: int, first_offset: int, last_offset: int, *, validate_only: bool = False
@@ -266,7 +266,7 @@ class Admin(ClusterClient):
             row: admin_pb2.SkipRecordsResponse = await self._cluster.call(ADMIN["SkipRecords"], request, retry=True)
             return row.base_offset, row.end_offset
 
-        return await self._cluster.again(attempt)
+        return await self._cluster.retry_until_timeout(attempt)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Turn places into offsets: earliest, latest, by time; for several topics at once.

@@ -453,7 +453,7 @@ class Cluster:
 
     # -- offsets
 
-    async def again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+    async def retry_until_timeout(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat an action until it succeeds, cannot succeed, or the time is over: parts of a response may fail as whole calls
         do."""
         loop = self.own_loop()

@@ -103,7 +103,7 @@ class GroupAdmin(ClusterClient):
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """One group. Raises InvalidError(GROUP_ID_NOT_FOUND)."""
-        return await self._cluster.again(lambda: self._describe_group(group_id))
+        return await self._cluster.retry_until_timeout(lambda: self._describe_group(group_id))
 
     async def _describe_group(self, group_id: str) -> GroupDescription:
         response: groups_pb2.DescribeGroupsResponse = await self._cluster.call(
@@ -146,11 +146,11 @@ class GroupAdmin(ClusterClient):
         """
         if not group_id:
             raise InvalidError(Reason.INVALID_GROUP_ID, "group id is empty")
-        before = await self._cluster.again(lambda: self._before(group_id, offsets))
+        before = await self._cluster.retry_until_timeout(lambda: self._before(group_id, offsets))
         places = [] if validate_only else list(offsets)
         for first in range(0, len(places), ROWS_MAX):
             rows = {place: offsets[place] for place in places[first : first + ROWS_MAX]}
-            await self._cluster.again(partial(self._commit, group_id, rows))
+            await self._cluster.retry_until_timeout(partial(self._commit, group_id, rows))
         return before
 
     async def _before(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -229,7 +229,7 @@ class GroupAdmin(ClusterClient):
             if not (doubt and kafka.REASONS.get(code) is Reason.GROUP_ID_NOT_FOUND):
                 kafka.check(code, None, f"group=`{group_id}`")
 
-        await self._cluster.again(attempt)
+        await self._cluster.retry_until_timeout(attempt)
 
     async def _coordinator(self, group_id: str) -> int:
         """The id of the broker that holds the group."""

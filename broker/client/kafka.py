@@ -10,10 +10,10 @@ from headgate.broker.client.cluster import Cluster
 from headgate.broker.runtime.errors import Reason
 from headgate.broker.wire.grpc.headgate.v1 import kafka_pb2
 from headgate.broker.wire.grpc.methods import methods
-from headgate.broker.wire.kafka.carried import AGAIN, REASONS, TIMEOUT_MS, answer_of, check, first, frame
+from headgate.broker.wire.kafka.carried import REASONS, RETRIABLE, TIMEOUT_MS, answer_of, check, first, frame
 from headgate.broker.wire.kafka.message import Message
 
-__all__ = ["AGAIN", "REASONS", "TIMEOUT_MS", "ask", "ask_broker", "change", "check", "first"]
+__all__ = ["REASONS", "RETRIABLE", "TIMEOUT_MS", "ask", "ask_broker", "change", "check", "first"]
 
 ASK = methods(kafka_pb2.DESCRIPTOR.services_by_name["Kafka"])["Ask"]
 

@@ -127,7 +127,7 @@ class Prefetcher:
             self._numbers += 1
             self.assigned[partition] = Assigned(partition, self._numbers, offset)
         try:
-            await self.cluster.again(lambda: self.find_leads(list(self.assigned.values())))
+            await self.cluster.retry_until_timeout(lambda: self.find_leads(list(self.assigned.values())))
         except (HeadgateError, asyncio.CancelledError):
             await self.assign({})
             raise

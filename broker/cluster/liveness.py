@@ -388,7 +388,7 @@ class Detector:
         peer.is_connected, peer.has_left = False, True
         peer.lives(self._attention.at(now_s))
 
-    def over(self, incarnation_id: str, why: str) -> None:
+    def note_gone(self, incarnation_id: str, why: str) -> None:
         """Note that a broker is certainly gone: another process has its place."""
         self._peer(incarnation_id).gone = why
 

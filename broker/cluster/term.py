@@ -329,7 +329,7 @@ class Term(Brokers):
             if member is None or not self.is_cut_from_store(member, now_s):
                 continue
             if not self.detector.is_promised(incarnation_id, now_s):
-                self.detector.over(incarnation_id, f"it could not store records for {TROUBLE_S:g} s: {member.trouble}")
+                self.detector.note_gone(incarnation_id, f"it could not store records for {TROUBLE_S:g} s: {member.trouble}")
         found = self.detector.judge(others, now_s)
         effects: list[Effect] = []
         for one in found.waited_for:
@@ -472,7 +472,7 @@ class Term(Brokers):
             raise FencedError(Reason.FENCED, f"another broker took over from this one. incarnation=`{incarnation.id}`")
         for other in self.others():
             if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
-                self.detector.over(other.id, "another process runs in its place")
+                self.detector.note_gone(other.id, "another process runs in its place")
         self.detector.admitting(incarnation.id, is_new=known is None, round_trip_s=round_trip_s)
         if known is not None:
             return lambda _: [self.confirmation]

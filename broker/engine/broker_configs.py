@@ -10,24 +10,24 @@ from headgate.broker.cluster.edits.brokers import SetBrokerConfig
 from headgate.broker.engine import resource_settings
 from headgate.broker.engine.base import live_settings
 from headgate.broker.engine.base.catalog import change
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 
 class BrokerConfigs:
-    """`started_with` has the settings with which the broker was started; `life.settings` those in force."""
+    """`started_with` has the settings with which the broker was started; `lifecycle.settings` those in force."""
 
-    def __init__(self, life: Life, leads: Leads) -> None:
-        self.started_with = replace(life.settings)
-        self._life = life
+    def __init__(self, lifecycle: Lifecycle, leads: Leads) -> None:
+        self.started_with = replace(lifecycle.settings)
+        self._lifecycle = lifecycle
         self._leads = leads
         self._lock = asyncio.Lock()
 
     def follow(self) -> None:
         """Put the settings in the manifest in force. No other code changes settings."""
-        for field, value in live_settings.in_force(self._life.manifest, self.started_with).items():
-            object.__setattr__(self._life.settings, field, value)  # frozen for everyone else
+        for field, value in live_settings.in_force(self._lifecycle.manifest, self.started_with).items():
+            object.__setattr__(self._lifecycle.settings, field, value)  # frozen for everyone else
         self._leads.configure_all()
 
     async def alter(
@@ -42,14 +42,14 @@ class BrokerConfigs:
         """
 
         async def attempt() -> None:
-            was = self._life.manifest.broker_configs.get(broker, {})
+            was = self._lifecycle.manifest.broker_configs.get(broker, {})
             config = dict(made(was))
             self._check(broker, config)
             if not validate_only and config != was:
-                await self._life.catalog.commit(SetBrokerConfig(broker, config, was))
+                await self._lifecycle.catalog.commit(SetBrokerConfig(broker, config, was))
 
         async with self._lock:
-            await change(self._life.catalog, attempt, "the settings of brokers")
+            await change(self._lifecycle.catalog, attempt, "the settings of brokers")
 
     def _check(self, name: str, config: Mapping[str, str]) -> None:
         kind = next((one for one in (resource_settings.GROUP, resource_settings.CLIENT_METRICS) if name.startswith(one)), None)
@@ -57,7 +57,7 @@ class BrokerConfigs:
             live_settings.check(config)
             return
         resource_settings.check(name, config, self.started_with)
-        known = self._life.manifest.broker_configs
+        known = self._lifecycle.manifest.broker_configs
         if name not in known and len(resource_settings.names_of(kind, known)) >= resource_settings.RESOURCES_MAX:
             raise InvalidError(
                 Reason.POLICY_VIOLATION, f"too many resources of this kind have settings. max=`{resource_settings.RESOURCES_MAX}`"

@@ -19,7 +19,7 @@ from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.meters import Meters
 from headgate.broker.cluster.objects import LANE, Follower
 from headgate.broker.engine.base.catalog import Catalog
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.base.proof import LeadProof
 from headgate.broker.engine.base.topic_tables import Tables
 from headgate.broker.engine.broker_configs import BrokerConfigs
@@ -92,13 +92,13 @@ class Engine:
         self.cluster_id = ""
         self.leader_epoch = -1
         self._fail_process = fail
-        self._life = Life(store, settings, clock, incarnation_id, catalog, self._failed)
+        self._lifecycle = Lifecycle(store, settings, clock, incarnation_id, catalog, self._failed)
         self.proof = LeadProof(
             store,
             clock,
             incarnation_id,
-            fenced=lambda: self._life.fail(self._life.taken_over()),
-            fail=self._life.fail,
+            fenced=lambda: self._lifecycle.fail(self._lifecycle.taken_over()),
+            fail=self._lifecycle.fail,
         )
         """Proves that no other broker leads this broker's partitions."""
         self.claims, self.pool = ProducerClaims(), BufferPool(settings.tail_bytes // 4)
@@ -108,10 +108,10 @@ class Engine:
         """Sends copies to this broker's follower."""
         self.replicas = Replicas()
         """Copies that this broker keeps for the leads that it follows."""
-        self.writes = WritePath(self._life, self.replicator)
+        self.writes = WritePath(self._lifecycle, self.replicator)
         # The records of a topic before it gets `ack=replicated` have no copies, so a new replication stream begins.
         self.leads = Leads(
-            self._life, self.tail_memory, copies_wanted=self.replicator.end, windows_opened=self.writes.windows_opened
+            self._lifecycle, self.tail_memory, copies_wanted=self.replicator.end, windows_opened=self.writes.windows_opened
         )
         self.logs = self.leads.logs
         """A slot for each partition of each topic, by topic name. The slot of a partition that this broker does not lead is
@@ -123,7 +123,7 @@ class Engine:
         self.lane: LaneLogs | None = None
         """What a lane reads; None on a broker."""
         if settings.role == LANE:
-            self.lane = LaneLogs(self._life, self.tail_memory, lambda: clock.monotonic() - self.heard_s)
+            self.lane = LaneLogs(self._lifecycle, self.tail_memory, lambda: clock.monotonic() - self.heard_s)
         self.fetched: Leads = self.leads if self.lane is None else self.lane
         """The partitions that fetches find here."""
         self.sent_to_lanes = self.history_out_bytes = 0
@@ -147,15 +147,15 @@ class Engine:
         """The WAL and the upkeep. `start` makes them."""
         self._producer_ids: Iterator[int] = iter(())
         # The parts' methods under the names that callers use. An attribute costs the hot path no second call.
-        self.fail, self.cutoff_ms, self.begin_time = self._life.fail, self._life.cutoff_ms, self._life.begin_time
+        self.fail, self.cutoff_ms, self.begin_time = self._lifecycle.fail, self._lifecycle.cutoff_ms, self._lifecycle.begin_time
         writes = self.writes
         self.append, self.append_parsed, self.append_marker = writes.append, writes.append_parsed, writes.append_marker
         self.on_acked, self.on_durable, self.durable = writes.on_acked, writes.on_durable, writes.durable
-        reads = ReadPath(self._life, self._reader, self.proof)
+        reads = ReadPath(self._lifecycle, self._reader, self.proof)
         self.read, self.read_tail, self.check_range, self.confirm = reads.read, reads.read_tail, reads.check_range, reads.confirm
         self.offset_for_timestamp, self.max_timestamp = reads.offset_for_timestamp, reads.max_timestamp
         self.epoch_end, self.find_unreadable = reads.epoch_end, reads.find_unreadable
-        topics = Topics(self._life, self.leads, self.turns, lambda: self.running.sweeper.wake())
+        topics = Topics(self._lifecycle, self.leads, self.turns, lambda: self.running.sweeper.wake())
         self.topics, self.topic, self.topic_by_id = topics.topics, topics.topic, topics.topic_by_id
         self.partition, self.lead, self.is_on_its_way = topics.partition, topics.lead, topics.is_on_its_way
         self.brokers, self.lanes = topics.brokers, topics.lanes
@@ -164,8 +164,8 @@ class Engine:
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
         self.reassign = topics.reassign
-        self.configs = BrokerConfigs(self._life, self.leads)
-        deletion = self._deletion = Deletion(self._life, self._reader, lambda: self.running.sweeper.wake())
+        self.configs = BrokerConfigs(self._lifecycle, self.leads)
+        deletion = self._deletion = Deletion(self._lifecycle, self._reader, lambda: self.running.sweeper.wake())
         self.delete_records, self.delete_below = deletion.delete_records, deletion.delete_below
         self.cut_offset, self.skip_records = deletion.cut_offset, deletion.skip_records
         self.meters = Meters(lambda: self.manifest.quotas, clock.monotonic, lambda: len(self.brokers()))
@@ -174,27 +174,27 @@ class Engine:
 
     @property
     def manifest(self) -> Manifest:
-        return self._life.catalog.manifest
+        return self._lifecycle.catalog.manifest
 
     @property
     def failed(self) -> HeadgateError | None:
         """The error that ended this broker, or None."""
-        return self._life.failed
+        return self._lifecycle.failed
 
     @property
     def ready(self) -> bool:
         """True from start until close."""
-        return self._life.ready
+        return self._lifecycle.ready
 
     @property
     def started(self) -> bool:
         """True once the engine has been ready, also after close."""
-        return self._life.started
+        return self._lifecycle.started
 
     @property
     def stalled(self) -> HeadgateError | None:
         """The reason why the WAL makes no progress at the moment; None if it does."""
-        return self.running.wal.stalled if self._life.ready else None
+        return self.running.wal.stalled if self._lifecycle.ready else None
 
     @property
     def wal_batches(self) -> tuple[int, int]:
@@ -219,7 +219,7 @@ class Engine:
     @property
     def journal_version(self) -> int:
         """The newest version of the cluster's journal that this broker knows."""
-        return self._life.catalog.version
+        return self._lifecycle.catalog.version
 
     @property
     def controller_id(self) -> int:
@@ -241,10 +241,10 @@ class Engine:
         # an id 63.
         self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
         started = self.clock.monotonic()
-        self.running = Running(self._life, self.leads, self.writes, self._deletion, self._folds)
+        self.running = Running(self._lifecycle, self.leads, self.writes, self._deletion, self._folds)
         self.resign = self.running.handover.resign
         self.running.start()
-        self._life.begin()
+        self._lifecycle.begin()
         self.configs.follow()
         self._sync()
         await self.fetched.openings.settled()
@@ -261,14 +261,14 @@ class Engine:
 
     def applied(self, edits: Sequence[Edit]) -> None:
         """Make the served state agree with the manifest, after the manifest has taken these edits."""
-        if not self._life.started:
+        if not self._lifecycle.started:
             return
         for edit in edits:
             match edit:
                 case AddChunks(incarnation_id, chunks, _) if incarnation_id == self.incarnation_id and chunks:
                     self.running.checkpointer.follow(chunks)
-                case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self._life.ready:
-                    self._life.fail(self._life.taken_over())
+                case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self._lifecycle.ready:
+                    self._lifecycle.fail(self._lifecycle.taken_over())
                 case SealIncarnation(incarnation_id) if incarnation_id != self.incarnation_id:
                     self.replicas.forget(incarnation_id)
                     self.sweep_sealed()
@@ -289,8 +289,8 @@ class Engine:
         """Called when the catalog has loaded a newer manifest. The manifest may be newer by any number of edits."""
         mine = self.manifest.incarnations.get(self.incarnation_id)
         if mine is None or mine.sealed:
-            if self._life.ready:
-                self._life.fail(self._life.taken_over())
+            if self._lifecycle.ready:
+                self._lifecycle.fail(self._lifecycle.taken_over())
             return
         for lead in self.replicas.leads:
             known = self.manifest.incarnations.get(lead)
@@ -321,10 +321,10 @@ class Engine:
     async def close(self) -> None:
         """Make all accepted records durable, list them in the manifest and seal this incarnation. Then the next start has
         nothing to recover."""
-        if not self._life.ready:
+        if not self._lifecycle.ready:
             return
         await self.leads.openings.settled()
-        self._life.end()
+        self._lifecycle.end()
         await self.proof.close()
         await self._reader.close()
         await self.history.close()
@@ -341,11 +341,11 @@ class Engine:
 
     async def set_follower(self, follower: Follower) -> None:
         """Write into the manifest which broker holds copies of this broker's acked records. Raises as `Catalog.commit`."""
-        await self._life.catalog.commit(SetFollower(self.incarnation_id, follower))
+        await self._lifecycle.catalog.commit(SetFollower(self.incarnation_id, follower))
 
     async def change_access(self, *edits: AccessEdit | AlterQuotas) -> None:
         """Change users, permissions or quotas. Raises as `Catalog.commit`."""
-        await self._life.catalog.commit(*edits)
+        await self._lifecycle.catalog.commit(*edits)
 
     async def allocate_producer_id(self) -> int:
         """A producer id that this cluster has never given before."""

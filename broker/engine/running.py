@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.upkeep.deletion import Deletion
 from headgate.broker.engine.upkeep.handover import Handover
@@ -24,25 +24,25 @@ read."""
 class Running:
     """Makes these parts, and starts and ends them in the right order. Made when the incarnation is open in the manifest."""
 
-    def __init__(self, life: Life, leads: Leads, writes: WritePath, deletion: Deletion, worker: Worker) -> None:
-        settings, loop = life.settings, asyncio.get_running_loop()
-        self._life = life
+    def __init__(self, lifecycle: Lifecycle, leads: Leads, writes: WritePath, deletion: Deletion, worker: Worker) -> None:
+        settings, loop = lifecycle.settings, asyncio.get_running_loop()
+        self._lifecycle = lifecycle
         self._writes = writes
-        self.wal = make_wal(life, writes, loop)
+        self.wal = make_wal(lifecycle, writes, loop)
         self.checkpointer = Checkpointer(
-            store=life.store,
-            catalog=life.catalog,
-            incarnation_id=life.incarnation_id,
+            store=lifecycle.store,
+            catalog=lifecycle.catalog,
+            incarnation_id=lifecycle.incarnation_id,
             logs=leads.all,
             listed=lambda: self.sweeper.chunks_listed(),
-            fail=life.fail,
+            fail=lifecycle.fail,
             chunks_max=settings.wal_checkpoint_chunks,
             bytes_max=CHECKPOINT_BYTES_MAX,
             interval_s=settings.wal_checkpoint_interval_ms / 1000,
         )
-        self.sweeper = Sweeper(life, leads, deletion, self.wal, self.checkpointer)
-        self.offline = OfflineFolder(life, leads, worker, self.sweeper.wake, self.sweeper.list_open)
-        self.handover = Handover(life, leads, self.wal, self.checkpointer, writes.durable)
+        self.sweeper = Sweeper(lifecycle, leads, deletion, self.wal, self.checkpointer)
+        self.offline = OfflineFolder(lifecycle, leads, worker, self.sweeper.wake, self.sweeper.list_open)
+        self.handover = Handover(lifecycle, leads, self.wal, self.checkpointer, writes.durable)
         self._watch: WalWatch | None = None
 
     def start(self) -> None:
@@ -66,6 +66,6 @@ class Running:
         await self.checkpointer.close()
         # If the WAL is incomplete, the broker must not seal: sealing would drop the records that the manifest does not list. The
         # next start recovers them instead.
-        if self._life.failed is None and self.wal.complete:
+        if self._lifecycle.failed is None and self.wal.complete:
             await self.handover.seal_all()
             await self.sweeper.sweep_own()

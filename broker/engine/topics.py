@@ -22,7 +22,7 @@ from headgate.broker.cluster.topics import (
     partition_count,
 )
 from headgate.broker.engine.base.catalog import change
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.openings import INSTALL_PARTITIONS_MAX
@@ -47,8 +47,8 @@ class Topics:
         deleted: called after records or topics were deleted.
     """
 
-    def __init__(self, life: Life, leads: Leads, turns: Turns, deleted: Callable[[], None]) -> None:
-        self._life = life
+    def __init__(self, lifecycle: Lifecycle, leads: Leads, turns: Turns, deleted: Callable[[], None]) -> None:
+        self._lifecycle = lifecycle
         self._leads = leads
         self._turns = turns
         self._deleted = deleted
@@ -58,16 +58,16 @@ class Topics:
     # -- look-ups
 
     def topics(self) -> list[Topic]:
-        return list(self._life.manifest.topics.values())
+        return list(self._lifecycle.manifest.topics.values())
 
     def topic(self, name: str) -> Topic:
-        topic = self._life.manifest.topics.get(name)
+        topic = self._lifecycle.manifest.topics.get(name)
         if topic is None:
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{name}`")
         return topic
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Topic:
-        topic = self._life.manifest.topics_by_id.get(topic_id)
+        topic = self._lifecycle.manifest.topics_by_id.get(topic_id)
         if topic is None:
             raise InvalidError(Reason.UNKNOWN_TOPIC_ID, f"no topic has this id. topic_id=`{topic_id}`")
         return topic
@@ -85,17 +85,17 @@ class Topics:
 
     def lead(self, topic_id: uuid.UUID, number: int) -> tuple[Incarnation, int] | None:
         """The broker that leads a partition (this one or another) and its leader epoch. None while no broker leads it."""
-        leads = self._life.manifest.segments.leads.get(topic_id, ())
+        leads = self._lifecycle.manifest.segments.leads.get(topic_id, ())
         segment = leads[number] if 0 <= number < len(leads) else None
-        return None if segment is None else (self._life.manifest.incarnations[segment.incarnation_id], segment.leader_epoch)
+        return None if segment is None else (self._lifecycle.manifest.incarnations[segment.incarnation_id], segment.leader_epoch)
 
     def is_on_its_way(self, topic_id: uuid.UUID, number: int) -> bool:
         """True if a partition that refuses records here is being handed over. Then no broker leads it at the moment, or the
         manifest still names this broker. `leads.next_change` tells when the caller should ask again."""
-        if self._life.failed is not None or not self._life.ready:
+        if self._lifecycle.failed is not None or not self._lifecycle.ready:
             return False
         lead = self.lead(topic_id, number)
-        return lead is None or lead[0].id == self._life.incarnation_id
+        return lead is None or lead[0].id == self._lifecycle.incarnation_id
 
     def brokers(self) -> list[Incarnation]:
         """The live brokers, by id. If a broker was restarted, the list has only its newest run.
@@ -104,16 +104,16 @@ class Topics:
         brokers that it knows, and librdkafka may then never look for one again (its issue 5301).
         """
         newest: dict[int, Incarnation] = {}
-        for incarnation in self._life.manifest.incarnations.values():
+        for incarnation in self._lifecycle.manifest.incarnations.values():
             if not incarnation.sealed and not incarnation.is_lane:
                 newest[incarnation.broker_id] = incarnation
-        if not newest and (mine := self._life.manifest.incarnations.get(self._life.incarnation_id)) is not None:
+        if not newest and (mine := self._lifecycle.manifest.incarnations.get(self._lifecycle.incarnation_id)) is not None:
             return [mine]
         return [newest[broker_id] for broker_id in sorted(newest)]
 
     def lanes(self) -> list[Incarnation]:
         """The live lanes, by id."""
-        found = [one for one in self._life.manifest.incarnations.values() if one.is_lane and not one.sealed]
+        found = [one for one in self._lifecycle.manifest.incarnations.values() if one.is_lane and not one.sealed]
         return sorted(found, key=lambda one: one.broker_id)
 
     # -- gates
@@ -173,12 +173,12 @@ class Topics:
         async with self._lock:
             results: list[Topic | HeadgateError] = []
             try:
-                await self._life.catalog.settle()
+                await self._lifecycle.catalog.settle()
             except HeadgateError as error:
                 return [error for _ in asked]
             turn = self._turns.begin()
-            for lot in lots(max(one.partitions or self._life.settings.num_partitions, 1) for one in asked):
-                created_ms = self._life.clock.now_ms()
+            for lot in lots(max(one.partitions or self._lifecycle.settings.num_partitions, 1) for one in asked):
+                created_ms = self._lifecycle.clock.now_ms()
                 made = [
                     partitions
                     if isinstance(partitions, HeadgateError)
@@ -191,7 +191,7 @@ class Topics:
                         replication_factor=one.replication_factor,
                     )
                     for one, partitions in zip(
-                        asked[lot], check_new_topics(self._life.manifest.topics, asked[lot], self._topic_limits), strict=True
+                        asked[lot], check_new_topics(self._lifecycle.manifest.topics, asked[lot], self._topic_limits), strict=True
                     )
                 ]
                 topics = [one for one in made if isinstance(one, Topic)]
@@ -214,7 +214,7 @@ class Topics:
         if not edits:
             return []
         try:
-            await self._life.catalog.commit(*edits)
+            await self._lifecycle.catalog.commit(*edits)
         except InvalidError as error:
             # Another broker has already made one of these changes. Commit one at a time, so that each edit gets its own answer.
             return [error] if len(edits) == 1 else [(await self._commit_each([edit]))[0] for edit in edits]
@@ -224,7 +224,7 @@ class Topics:
 
     @property
     def _topic_limits(self) -> TopicLimits:
-        settings = self._life.settings
+        settings = self._lifecycle.settings
         return TopicLimits(settings.num_partitions, settings.partitions_per_topic_max, settings.partitions_max)
 
     async def delete_topic(self, topic: Topic) -> None:
@@ -244,7 +244,7 @@ class Topics:
         async with self._lock:
             errors: list[HeadgateError | None] = []
             try:
-                await self._life.catalog.settle()
+                await self._lifecycle.catalog.settle()
             except HeadgateError as error:
                 return [error for _ in topics]
             turn = self._turns.begin()
@@ -262,7 +262,7 @@ class Topics:
                 would have too many.
         """
         async with self._lock:
-            await self._life.catalog.settle()
+            await self._lifecycle.catalog.settle()
             topic = self.topic_by_id(topic.id)
             check_partitions(total, self._topic_limits)
             if total <= topic.partitions:
@@ -270,10 +270,10 @@ class Topics:
                     Reason.INVALID_PARTITIONS,
                     f"a topic's number of partitions can only grow. topic=`{topic.name}` has=`{topic.partitions}` asked=`{total}`",
                 )
-            check_room(partition_count(self._life.manifest.topics), total - topic.partitions, self._topic_limits)
+            check_room(partition_count(self._lifecycle.manifest.topics), total - topic.partitions, self._topic_limits)
             if validate_only:
                 return topic
-            await self._life.catalog.commit(SetPartitions(topic.id, total))
+            await self._lifecycle.catalog.commit(SetPartitions(topic.id, total))
             return self.topic_by_id(topic.id)
 
     async def reassign(self, replicas: Mapping[uuid.UUID, Mapping[int, list[int]]]) -> dict[uuid.UUID, HeadgateError]:
@@ -301,7 +301,7 @@ class Topics:
         """
         async with self._lock:
             return await change(
-                self._life.catalog,
+                self._lifecycle.catalog,
                 lambda: self._alter_topic_config(topic.id, config, validate_only),
                 f"the settings of topic `{topic.name}`",
             )
@@ -318,5 +318,5 @@ class Topics:
             )
         if validate_only:
             return topic
-        await self._life.catalog.commit(SetTopicConfig(topic_id, dict(made), was))
+        await self._lifecycle.catalog.commit(SetTopicConfig(topic_id, dict(made), was))
         return self.topic_by_id(topic_id)

@@ -30,7 +30,7 @@ from headgate.broker.runtime.tasks import finished, known, load
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.audit.file import AuditFile, to_log
-from headgate.broker.server.kafka.common import Entrance
+from headgate.broker.server.kafka.common import AdvertisedListener
 from headgate.broker.server.kafka.listener import KafkaServer
 from headgate.broker.server.net import ports
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.access.security import Security
     from headgate.broker.server.backend import Backend
     from headgate.broker.server.grpc.server import GrpcServer
-    from headgate.broker.server.http.app import Behind, HttpPort
+    from headgate.broker.server.http.app import HttpBackend, HttpPort
     from headgate.broker.server.lanes import LaneKeeper, LaneUpkeep
     from headgate.broker.server.net.tls import Certificates
 
@@ -220,7 +220,7 @@ class Process:
         observer.opened(node)
         if self._security is not None:
             await self._security.use(node.engine, os.environ)
-        self._kafka.serve(node.engine, node.groups, node.exchange)
+        self._kafka.serve(node.engine, node.groups, node.transaction_calls)
         server = await load(_grpc_server)
         self._grpc = server(
             node,
@@ -252,12 +252,12 @@ class Process:
         host = settings.advertised_host or settings.host
         return _reachable(host), settings.advertised_kafka_port or self._kafka_address[1]
 
-    def _entrances(self) -> list[tuple[Entrance, socket.socket]]:
+    def _entrances(self) -> list[tuple[AdvertisedListener, socket.socket]]:
         found = []
         for one, listening in zip(listeners(self.settings)[1:], self._kafka_sockets[1:], strict=True):
             host = _reachable(one.advertised_host or self.settings.advertised_host or one.host)
             port = one.advertised_port or ports.address(listening)[1]
-            found.append((Entrance(name=one.name, protocol=one.protocol, host=host, port=port), listening))
+            found.append((AdvertisedListener(name=one.name, protocol=one.protocol, host=host, port=port), listening))
         return found
 
     # -- start
@@ -268,8 +268,8 @@ class Process:
         if self._certificates is not None:
             self._certificates.watch()
         await self._kafka.start(self._kafka_sockets[0])
-        for entrance, listening in self._further:
-            await self._kafka.listen(entrance, listening)
+        for advertised, listening in self._further:
+            await self._kafka.listen(advertised, listening)
         for _ in range(GREETING_TURNS):
             await asyncio.sleep(0)
         backend = await load(_backend)  # most of the processor time of a start
@@ -290,9 +290,9 @@ class Process:
 
     async def _start_http(self) -> None:
         assert self._backend is not None
-        behind, port = await load(_http_port)
+        make_backend, port = await load(_http_port)
         self._http = port(
-            behind(
+            make_backend(
                 settings=self.settings,
                 metrics=self._backend.observer.metrics,
                 turns=Turns(self.clock.monotonic),
@@ -383,9 +383,9 @@ def _lanes() -> tuple[type[LaneKeeper], type[LaneUpkeep]]:
     return LaneKeeper, LaneUpkeep
 
 
-def _http_port() -> tuple[type[Behind], type[HttpPort]]:
+def _http_port() -> tuple[type[HttpBackend], type[HttpPort]]:
     import prometheus_client  # noqa: F401  # the first page of metrics would import it on the loop
 
-    from headgate.broker.server.http.app import Behind, HttpPort
+    from headgate.broker.server.http.app import HttpBackend, HttpPort
 
-    return Behind, HttpPort
+    return HttpBackend, HttpPort

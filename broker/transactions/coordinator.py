@@ -40,7 +40,7 @@ MARKERS_AT_ONCE = 1_000
 
 
 class Marker(Protocol):
-    """Writes markers. `exchange.Exchange` reaches the leads."""
+    """Writes markers. `broker_calls.TransactionCalls` reaches the leads."""
 
     async def write_markers(
         self, transaction: Transaction, partitions: set[Partition], coordinator: tuple[int, int]

@@ -20,7 +20,7 @@ from headgate.broker.runtime.turns import SLICE_S
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.server import GrpcServer
-from headgate.broker.server.http.app import Behind, create_app, make_pages
+from headgate.broker.server.http.app import HttpBackend, create_app, make_pages
 from headgate.broker.server.observe import Observer
 from headgate.broker.server.topic_series import OTHER, TOPICS_MAX
 from headgate.broker.server.view.cluster_view import Views
@@ -91,12 +91,12 @@ class Opened:
     def __init__(self, broker: MeasuredBroker, views: Views, observer: Observer) -> None:
         self._views, self._observer = views, observer
         turns = broker.engine.turns
-        behind = Behind(
+        backend = HttpBackend(
             settings=broker.settings, metrics=observer.metrics, turns=turns, hosts=tuple, not_ready=lambda: None, line=str,
             views=lambda: views,
         )  # fmt: skip
-        self._pages = make_pages(behind)
-        self.app = create_app(behind, self._pages)
+        self._pages = make_pages(backend)
+        self.app = create_app(backend, self._pages)
 
     async def close(self) -> None:
         await self._pages.close()

@@ -69,7 +69,7 @@ class Broker:
         context = Context(
             engine=engine,
             groups=self.node.groups,
-            exchange=self.node.exchange,
+            transaction_calls=self.node.transaction_calls,
             settings=self.settings,
             client_id=None,
             client_host="127.0.0.1",

@@ -249,7 +249,7 @@ class MeasuredBroker:
         self.port = listener.getsockname()[1]
         self.kafka = server = KafkaServer(self.settings, self.engine.clock, ("127.0.0.1", self.port))
         await server.start(listener)
-        server.serve(self.engine, groups, node.exchange)
+        server.serve(self.engine, groups, node.transaction_calls)
         await self.engine.create_topic(KNOWN, KNOWN_PARTITIONS, {})
         self._ready.set_result(None)
         await self._stopping.wait()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from headgate.broker.cluster.edits.files import FoldToFiles
 from headgate.broker.cluster.gates import Gate, ParquetExtent
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.extents import FileRef
 from headgate.broker.engine.partition.log import PartitionLog
 
@@ -22,18 +22,18 @@ class GatedLogs:
 
     def __init__(
         self,
-        life: Life,
+        lifecycle: Lifecycle,
         logs_of: Callable[[uuid.UUID], list[PartitionLog]],
         windows_opened: Callable[[Sequence[PartitionLog]], None],
     ) -> None:
-        self._life = life
+        self._lifecycle = lifecycle
         self._logs_of = logs_of
         self._windows_opened = windows_opened
 
     def opened(self, gate: Gate) -> None:
         """Called when the manifest has a new gate. The gate may replace a released one."""
-        renamed = [one for one in self._life.manifest.gates.of(gate.topic_id).values() if one.id.startswith(f"{gate.id}~")]
-        now_s = self._life.clock.monotonic()
+        renamed = [one for one in self._lifecycle.manifest.gates.of(gate.topic_id).values() if one.id.startswith(f"{gate.id}~")]
+        now_s = self._lifecycle.clock.monotonic()
         logs = self._logs_of(gate.topic_id)
         opened: list[PartitionLog] = []
         for log in logs:
@@ -64,8 +64,8 @@ class GatedLogs:
 
     def sync(self, topic_id: uuid.UUID) -> None:
         """Update the windows of existing logs: gates may have been opened, filled, or released."""
-        manifest = self._life.manifest
-        now_s = self._life.clock.monotonic()
+        manifest = self._lifecycle.manifest
+        now_s = self._lifecycle.clock.monotonic()
         for log in self._logs_of(topic_id):
             self._lower_start(log)
             for window, gate in manifest.gates.windows(topic_id, log.number):
@@ -75,7 +75,7 @@ class GatedLogs:
 
     def _lower_start(self, log: PartitionLog) -> None:
         """Update the start of a log: a gate may have been opened in front of it."""
-        manifest = self._life.manifest
+        manifest = self._lifecycle.manifest
         log.lower_log_start(manifest.readable.log_start(log.topic.id, log.number), self.cuts(log))
 
     def sync_cuts(self, logs: Iterable[PartitionLog]) -> None:
@@ -85,9 +85,9 @@ class GatedLogs:
             log.waiters.wake()
 
     def cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
-        return self._life.manifest.readable.cuts_of(log.topic.id, log.number)
+        return self._lifecycle.manifest.readable.cuts_of(log.topic.id, log.number)
 
     def file_ref(self, topic_id: uuid.UUID, edit: FoldToFiles, one: ParquetExtent) -> FileRef:
         """The reference of a file after a fold: of a folded one, or of a piece that stays in its gate."""
-        gate = None if one.folded else self._life.manifest.gates.of(topic_id).get(edit.merged[0].gate_id)
+        gate = None if one.folded else self._lifecycle.manifest.gates.of(topic_id).get(edit.merged[0].gate_id)
         return FileRef("", one.appended_ms) if gate is None else FileRef(gate.id, gate.filled_ms)

@@ -23,7 +23,7 @@ from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, SetLo
 from headgate.broker.cluster.objects import Extent, Topic
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig, broker_defaults
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.base.live_settings import topic_defaults
 from headgate.broker.engine.partition.extents import ChunkRef, find_extents
 from headgate.broker.engine.partition.gated_logs import GatedLogs
@@ -48,22 +48,22 @@ class Leads:
 
     def __init__(
         self,
-        life: Life,
+        lifecycle: Lifecycle,
         tail_memory: TailMemory,
         *,
         copies_wanted: Callable[[], None],
         windows_opened: Callable[[Sequence[PartitionLog]], None],
     ) -> None:
-        self._life = life
+        self._lifecycle = lifecycle
         self._tail_memory = tail_memory
         self._copies_wanted = copies_wanted
-        self._gated = GatedLogs(life, self._logs_of, windows_opened)
+        self._gated = GatedLogs(lifecycle, self._logs_of, windows_opened)
         self.logs: dict[str, list[PartitionLog | None]] = {}
         """A slot for every partition of every live topic, by topic name."""
         self.by_id: dict[uuid.UUID, list[PartitionLog | None]] = {}
         """The same slots, by topic id."""
         self._names: dict[uuid.UUID, str] = {}
-        self.openings = Openings(life, self._install)
+        self.openings = Openings(lifecycle, self._install)
         self._watchers: list[Callable[[PartitionLog], None]] = []
         self._changed = asyncio.Event()
 
@@ -104,16 +104,16 @@ class Leads:
     def parse_config(self, topic: Topic) -> TopicConfig:
         """A topic's settings, with the defaults that this broker's own settings give."""
         try:
-            return TopicConfig.parse({**topic_defaults(self._life.manifest, self._life.settings), **topic.config})
+            return TopicConfig.parse({**topic_defaults(self._lifecycle.manifest, self._lifecycle.settings), **topic.config})
         except InvalidError:
             # Defaults that clients gave brokers contradict the topic's own settings.
-            return TopicConfig.parse({**broker_defaults(self._life.settings), **topic.config})
+            return TopicConfig.parse({**broker_defaults(self._lifecycle.settings), **topic.config})
 
     def configure_all(self) -> None:
         """Called when the defaults of topic settings may have changed."""
         for topic_id, slots in self.by_id.items():
             logs = [log for log in slots if log is not None]
-            topic = self._life.manifest.topics_by_id.get(topic_id)
+            topic = self._lifecycle.manifest.topics_by_id.get(topic_id)
             if topic is not None and logs:
                 self._configure(topic, logs, self.parse_config(topic))
 
@@ -156,7 +156,7 @@ class Leads:
                 case OpenGate(gate, _):
                     self._gated.opened(gate)
                 case FillGate(topic_id, gate_id, _, _, _):
-                    self._gated.filled(self._life.manifest.gates.by_topic[topic_id][gate_id])
+                    self._gated.filled(self._lifecycle.manifest.gates.by_topic[topic_id][gate_id])
                 case ReleaseGate(topic_id, gate_id, _):
                     for log in self._logs_of(topic_id):
                         log.release_window(gate_id)
@@ -171,7 +171,7 @@ class Leads:
 
     def sync(self) -> None:
         """Called when the manifest was replaced as a whole. It may be newer by any number of edits."""
-        manifest = self._life.manifest
+        manifest = self._lifecycle.manifest
         for topic_id in [*self.by_id, *(manifest.topics_by_id.keys() - self.by_id.keys())]:
             self._sync_topic(topic_id)
         for segment_id in list(self.openings.mine):
@@ -191,10 +191,10 @@ class Leads:
         self.openings.open(segments)
 
     def _is_mine(self, segment: SegmentInfo) -> bool:
-        return segment.incarnation_id == self._life.incarnation_id
+        return segment.incarnation_id == self._lifecycle.incarnation_id
 
     def _sync_topic(self, topic_id: uuid.UUID) -> None:
-        topic = self._life.manifest.topics_by_id.get(topic_id)
+        topic = self._lifecycle.manifest.topics_by_id.get(topic_id)
         slots = self.by_id.get(topic_id)
         if topic is None:
             if slots is not None:
@@ -226,7 +226,7 @@ class Leads:
         for number in partitions:
             log = slots[number] if number < len(slots) else None
             if log is not None:
-                log.set_log_start(self._life.manifest.readable.log_start(topic_id, number))
+                log.set_log_start(self._lifecycle.manifest.readable.log_start(topic_id, number))
 
     def _close(self, segment_id: int) -> None:
         segment = self.openings.forget(segment_id)
@@ -275,12 +275,12 @@ class Leads:
     def _rebuild_extents(self) -> None:
         """Update the extents of existing logs: chunks may have been folded."""
         logs = {(log.topic.id, log.number): log for log in self.all()}
-        for key, rows in find_extents(self._life.manifest, logs).items():
+        for key, rows in find_extents(self._lifecycle.manifest, logs).items():
             logs[key].relist(rows)
 
     def _install(self, parts: list[tuple[SegmentInfo, range]], producers: Producers) -> None:
         """Open partitions of segments."""
-        manifest = self._life.manifest
+        manifest = self._lifecycle.manifest
         made: list[PartitionLog] = []
         for segment, numbers in parts:
             topic = manifest.topics_by_id[segment.topic_id]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from headgate.broker.cluster.segments import SegmentInfo
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.producers import Producers, load_producers
 from headgate.broker.runtime.errors import CorruptError, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -29,8 +29,8 @@ class Openings:
         install: makes the logs of partitions, with the state of their producers.
     """
 
-    def __init__(self, life: Life, install: Callable[[list[tuple[SegmentInfo, range]], Producers], None]) -> None:
-        self._life = life
+    def __init__(self, lifecycle: Lifecycle, install: Callable[[list[tuple[SegmentInfo, range]], Producers], None]) -> None:
+        self._lifecycle = lifecycle
         self._install = install
         self.mine: dict[int, SegmentInfo] = {}
         """Open segments of this incarnation, including those with producer state that is still being read."""
@@ -82,7 +82,7 @@ class Openings:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             task.add_done_callback(lambda _: _complete(opening))
-            watch(task, "opening of segments", self._life.fail)
+            watch(task, "opening of segments", self._lifecycle.fail)
         else:
             self._install([(segment, segment.partitions) for segment in segments], {})
 
@@ -94,7 +94,7 @@ class Openings:
         """
         while True:
             try:
-                producers = await load_producers(self._life.store, origins)
+                producers = await load_producers(self._lifecycle.store, origins)
             except RetryError as error:
                 logger.warning("segments_wait", segments=len(segments), error=error.message)
                 await asyncio.sleep(RETRY_S)
@@ -132,7 +132,7 @@ class Openings:
 
     def _named(self, segment: SegmentInfo) -> dict[str, object]:
         """A segment in the terms of operators, for the log."""
-        topic = self._life.manifest.topics_by_id.get(segment.topic_id)
+        topic = self._lifecycle.manifest.topics_by_id.get(segment.topic_id)
         return {
             "topic": "" if topic is None else topic.name,
             "first_partition": segment.first_partition,

@@ -18,7 +18,7 @@ from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.incarnations import AddChunks
 from headgate.broker.cluster.objects import Chunk
 from headgate.broker.cluster.segments import SegmentInfo
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.extents import ChunkRef, find_extents, is_live
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
@@ -38,8 +38,8 @@ class LaneLogs(Leads):
         silent_s: returns the seconds since this process last heard the cluster's leader.
     """
 
-    def __init__(self, life: Life, tail_memory: TailMemory, silent_s: Callable[[], float]) -> None:
-        super().__init__(life, tail_memory, copies_wanted=lambda: None, windows_opened=lambda _: None)
+    def __init__(self, lifecycle: Lifecycle, tail_memory: TailMemory, silent_s: Callable[[], float]) -> None:
+        super().__init__(lifecycle, tail_memory, copies_wanted=lambda: None, windows_opened=lambda _: None)
         self._silent_s = silent_s
         self.ends: dict[tuple[str, int], tuple[int, int]] = {}
         """(high watermark, last stable offset) by topic and partition, as the lead told them last. Only clients are shown them."""
@@ -102,7 +102,7 @@ class LaneLogs(Leads):
         super()._open([structs.replace(segment, origins=[]) for segment in segments])
 
     def _install(self, parts: list[tuple[SegmentInfo, range]], producers: Producers) -> None:
-        manifest = self._life.manifest
+        manifest = self._lifecycle.manifest
         places = [(segment, number) for segment, numbers in parts for number in numbers]
         extents = find_extents(manifest, [(segment.topic_id, number) for segment, number in places])
         for segment, number in places:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.read.reader import StoreReader, again
+from headgate.broker.engine.read.reader import StoreReader, retry_if_swept
 from headgate.broker.engine.read.view import reach
 from headgate.broker.log.batch import BatchHeader, parse_header
 from headgate.broker.log.compression import ExpansionError
@@ -39,7 +39,7 @@ async def offset_for_timestamp(reader: StoreReader, partition: PartitionLog, tim
                 offset = extent.end_offset
                 continue
             if isinstance(extent, ParquetExtent):
-                seen = await again(partial(reader.history.first_at, extent, timestamp_ms, begin))
+                seen = await retry_if_swept(partial(reader.history.first_at, extent, timestamp_ms, begin))
                 if seen is not None:
                     return seen
                 offset = extent.end_offset
@@ -104,7 +104,7 @@ async def _greatest_between(reader: StoreReader, partition: PartitionLog, offset
         file = reader.file_at(partition, offset)
         if file is not None:
             extent, begin = file
-            in_file = await again(partial(reader.history.greatest, extent, begin))
+            in_file = await retry_if_swept(partial(reader.history.greatest, extent, begin))
             found += [] if in_file is None else [in_file]
             offset = extent.end_offset
             continue

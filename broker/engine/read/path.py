@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.base.proof import LeadProof
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import NOBODY
@@ -20,8 +20,8 @@ class ReadPath:
         proof: proves that no other broker leads this broker's partitions.
     """
 
-    def __init__(self, life: Life, reader: StoreReader, proof: LeadProof) -> None:
-        self._life = life
+    def __init__(self, lifecycle: Lifecycle, reader: StoreReader, proof: LeadProof) -> None:
+        self._lifecycle = lifecycle
         self._reader = reader
         self._proof = proof
 
@@ -66,7 +66,7 @@ class ReadPath:
             # `offset`, the reader would start again or skip to the end. So this check does not trust even a promise; it looks into
             # the store.
             await self._proof.look()
-            self._life.check()
+            self._lifecycle.check()
             self._check_lead(partition)
         # Offsets that this lead has given away are not beyond its end: a group may continue behind a gate that opens this moment.
         if not partition.log_start <= offset <= partition.next_offset:
@@ -84,7 +84,7 @@ class ReadPath:
         Raises RetryError(NOT_LEADER).
         """
         await self._proof.confirm()
-        self._life.check()
+        self._lifecycle.check()
         if partition is not None:
             self._check_lead(partition)
 

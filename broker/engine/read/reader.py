@@ -95,7 +95,7 @@ class MissingError(RetryError):
     """An object that the manifest names is not in the store. An operator may be restoring a copy of it."""
 
 
-async def again(call: Callable[[], Awaitable[_T]]) -> _T:
+async def retry_if_swept(call: Callable[[], Awaitable[_T]]) -> _T:
     """Call again if a chunk was swept or folded between the look-up and the read."""
     for attempt in range(TRIES):
         try:
@@ -173,11 +173,11 @@ class StoreReader:
         """Call `call` through `again`. Rebuilds a lost index. Logs each error that needs an operator only once."""
         try:
             try:
-                return await again(call)
+                return await retry_if_swept(call)
             except (MissingError, CorruptError):
                 if not await self._mend(log, offset):
                     raise
-            return await again(call)
+            return await retry_if_swept(call)
         except (MissingError, CorruptError) as error:
             # `history` logs errors of its own files.
             if error.message not in self._broken and self.file_at(log, offset) is None:

@@ -12,7 +12,7 @@ from headgate.broker.cluster.edits.topics import CUTS_MAX
 from headgate.broker.cluster.gates import Gate, ParquetExtent
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.upkeep.adopted_folds import (
     FOLD_MS_MAX,
@@ -66,9 +66,9 @@ class AdoptedFolder:
     """
 
     def __init__(
-        self, life: Life, leads: Leads, worker: Worker, commit: Callable[[list[FoldToFiles]], Awaitable[int]], epoch: int
+        self, lifecycle: Lifecycle, leads: Leads, worker: Worker, commit: Callable[[list[FoldToFiles]], Awaitable[int]], epoch: int
     ) -> None:
-        self._life = life
+        self._lifecycle = lifecycle
         self._leads = leads
         self._worker = worker
         self._commit = commit
@@ -97,7 +97,7 @@ class AdoptedFolder:
         return 0
 
     async def _next(self) -> AdoptedJob | None:
-        manifest, now_s = self._life.manifest, self._life.clock.monotonic()
+        manifest, now_s = self._lifecycle.manifest, self._lifecycle.clock.monotonic()
         looked = 0
         seen, self._seen = self._seen, {}
         found: AdoptedJob | None = None
@@ -122,8 +122,8 @@ class AdoptedFolder:
 
     def _job(self, gate: Gate, recipes: Mapping[str, list[ParquetExtent]], config: TopicConfig, now_s: float) -> AdoptedJob | None:
         """The job for the first recipe of a gate that is due here."""
-        life = self._life
-        old_ms = life.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None
+        lifecycle = self._lifecycle
+        old_ms = lifecycle.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None
         if not is_due(gate, recipes, config, old_ms):
             return None
         slots = self._leads.by_id.get(gate.topic_id, [])
@@ -133,7 +133,7 @@ class AdoptedFolder:
             aside = self._aside.get(path)
             if log is None or log.closed is not None or (aside is not None and now_s < aside.until_s):
                 continue
-            if parts := parts_of(life.manifest.readable, gate.topic_id, extents):
+            if parts := parts_of(lifecycle.manifest.readable, gate.topic_id, extents):
                 self._attempts += 1
                 return AdoptedJob(
                     topic_id=gate.topic_id,
@@ -142,7 +142,7 @@ class AdoptedFolder:
                     parts=parts,
                     skipped=[] if aside is None or aside.until_s else sorted(aside.units),
                     bytes_max=JOB_BYTES,
-                    maker=keys.maker(self._epoch, life.incarnation_id, self._attempts) + "a",
+                    maker=keys.maker(self._epoch, lifecycle.incarnation_id, self._attempts) + "a",
                 )
         return None
 
@@ -154,7 +154,7 @@ class AdoptedFolder:
     async def _fold(self, job: AdoptedJob) -> int:
         path = job.parts[0].extent.path
         aside = self._aside.setdefault(path, _Aside(0.0))
-        began_s = self._life.clock.monotonic()
+        began_s = self._lifecycle.clock.monotonic()
         try:
             result = await self._worker.fold_adopted(job)
         except RetryError as error:
@@ -166,14 +166,14 @@ class AdoptedFolder:
         if result.retry:
             raise RetryError(Reason.STORE_UNAVAILABLE, result.retry)
         aside.deaths = 0
-        if self._life.clock.monotonic() - began_s > FOLD_MS_MAX / 2000:
+        if self._lifecycle.clock.monotonic() - began_s > FOLD_MS_MAX / 2000:
             result = AdoptedResult(stuck=[StuckUnit(RECIPE_ITSELF, 0, "the fold took too long: its files may be swept")])
         done = await self._commit_all(job, result)
         self._judge(job, result, aside, done)
         return done
 
     async def _commit_all(self, job: AdoptedJob, result: AdoptedResult) -> int:
-        at_ms, readable = self._life.clock.now_ms(), self._life.manifest.readable
+        at_ms, readable = self._lifecycle.clock.now_ms(), self._lifecycle.manifest.readable
         edits = [
             job.edit(part, at_ms)
             for part in result.parts
@@ -189,7 +189,7 @@ class AdoptedFolder:
         path = job.parts[0].extent.path
         aside.units = {*job.skipped, *(unit.number for unit in result.stuck)}
         if new := [unit for unit in result.stuck if unit.number not in aside.told]:
-            topic = self._life.manifest.topics_by_id.get(job.topic_id)
+            topic = self._lifecycle.manifest.topics_by_id.get(job.topic_id)
             logger.error(
                 "adopted_rows_not_folded",
                 topic="" if topic is None else topic.name,
@@ -203,5 +203,5 @@ class AdoptedFolder:
         if done and (result.more or not aside.units):
             aside.until_s = 0.0
             return
-        aside.until_s = self._life.clock.monotonic() + aside.pause_s
+        aside.until_s = self._lifecycle.clock.monotonic() + aside.pause_s
         aside.pause_s = min(2 * aside.pause_s, AGAIN_S_MAX)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.topics import SetLogStart, SkipRecords
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.skip import whole_batches
@@ -23,8 +23,8 @@ class Deletion:
         deleted: called after records were deleted.
     """
 
-    def __init__(self, life: Life, reader: StoreReader, deleted: Callable[[], None]) -> None:
-        self._life = life
+    def __init__(self, lifecycle: Lifecycle, reader: StoreReader, deleted: Callable[[], None]) -> None:
+        self._lifecycle = lifecycle
         self._reader = reader
         self._deleted = deleted
 
@@ -59,7 +59,7 @@ class Deletion:
         for partition, offset in starts.items():
             by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
         edits: list[Edit] = [SetLogStart(topic_id, offsets, by_age) for topic_id, offsets in by_topic.items()]
-        await self._life.catalog.commit(*edits)
+        await self._lifecycle.catalog.commit(*edits)
 
     async def skip_records(
         self, partition: PartitionLog, first_offset: int, last_offset: int, *, validate_only: bool = False
@@ -73,7 +73,7 @@ class Deletion:
         base_offset, end_offset = await whole_batches(self._reader, partition, first_offset, last_offset)
         if validate_only:
             return base_offset, end_offset
-        await self._life.catalog.commit(SkipRecords(partition.topic.id, partition.number, base_offset, end_offset))
+        await self._lifecycle.catalog.commit(SkipRecords(partition.topic.id, partition.number, base_offset, end_offset))
         logger.warning(
             "records_skipped", topic=partition.topic.name, partition=partition.number, first=base_offset, last=end_offset - 1
         )

@@ -10,7 +10,7 @@ from headgate.broker.cluster.edits.incarnations import SealIncarnation
 from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.producers import encode_states
@@ -35,9 +35,9 @@ class Handover:
     """
 
     def __init__(
-        self, life: Life, leads: Leads, wal: Wal, checkpointer: Checkpointer, durable: Callable[[], Awaitable[None]]
+        self, lifecycle: Lifecycle, leads: Leads, wal: Wal, checkpointer: Checkpointer, durable: Callable[[], Awaitable[None]]
     ) -> None:
-        self._life = life
+        self._lifecycle = lifecycle
         self._leads = leads
         self._wal = wal
         self._checkpointer = checkpointer
@@ -72,7 +72,7 @@ class Handover:
             task.add_done_callback(self._resigning.discard)
             # The partitions of these segments take no records any more. If the task fails, this broker must end, so that another
             # broker leads them.
-            watch(task, "handing over", self._life.fail)
+            watch(task, "handing over", self._lifecycle.fail)
         self._wanted.update(segment_ids)
         await outlast(self._next)
 
@@ -90,7 +90,7 @@ class Handover:
             partition.refuse(refusal)
         await self._durable()
         await self._wal.roll()
-        while self._life.failed is None:
+        while self._lifecycle.failed is None:
             try:
                 await self._seal(segments)
                 return
@@ -105,7 +105,7 @@ class Handover:
         states: dict[str, list[PartitionLog]] = {}
         origins: set[str] = set()
         for segment in segments:
-            if segment.id not in self._life.manifest.segments.open:
+            if segment.id not in self._lifecycle.manifest.segments.open:
                 continue  # the topic was deleted, or an earlier attempt succeeded
             if segment.id in self._leads.openings.damaged:
                 # It has no record of its own, and the state of its producers is still the damaged object. The next lead waits for
@@ -117,17 +117,19 @@ class Handover:
             logs = self._leads.of_segment(segment)
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
             assert self._checkpointer.lists(logs), "a segment is sealed with all of its chunks"
-            key = keys.segment_producers(self._life.incarnation_id, str(segment.id))
+            key = keys.segment_producers(self._lifecycle.incarnation_id, str(segment.id))
             states[key] = logs
             seals.append(SealSegment(segment.id, [partition.high_watermark for partition in logs], key))
             origins.update(segment.origins)
         await in_parallel(self._write_states, states.items(), PUTS_TOGETHER)
         await self._checkpointer.list_all(*seals, *more)
-        await in_parallel(self._life.store.delete, sorted(origins - self._life.manifest.producers_objects()), PUTS_TOGETHER)
+        await in_parallel(
+            self._lifecycle.store.delete, sorted(origins - self._lifecycle.manifest.producers_objects()), PUTS_TOGETHER
+        )
 
     async def _write_states(self, states: tuple[str, list[PartitionLog]]) -> None:
         key, logs = states
-        await self._life.store.put(key, await encode_states(logs))
+        await self._lifecycle.store.put(key, await encode_states(logs))
 
     async def seal_all(self) -> None:
         """Seal all segments and this incarnation. The WAL must be closed."""
@@ -136,7 +138,7 @@ class Handover:
             try:
                 segments = self._leads.segments()
                 is_whole = not any(segment.id in self._leads.openings.damaged and len(segment.origins) > 1 for segment in segments)
-                await self._seal(segments, *([SealIncarnation(self._life.incarnation_id)] if is_whole else []))
+                await self._seal(segments, *([SealIncarnation(self._lifecycle.incarnation_id)] if is_whole else []))
                 return
             except FencedError as error:
                 # This incarnation is sealed already. Either this broker sealed it, and the answer was lost with a leader that also

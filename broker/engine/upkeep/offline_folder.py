@@ -11,7 +11,7 @@ from headgate.broker.cluster.edits.files import FoldToFiles, NoteCompacted
 from headgate.broker.cluster.edits.topics import CUTS_MAX
 from headgate.broker.cluster.topic_config import LONG_MAX, TopicConfig
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.adopted_folder import AdoptedFolder
@@ -64,13 +64,13 @@ class OfflineFolder:
 
     def __init__(
         self,
-        life: Life,
+        lifecycle: Lifecycle,
         leads: Leads,
         worker: Worker,
         folded: Callable[[], None],
         list_open: Callable[[Collection[PartitionLog]], Awaitable[None]],
     ) -> None:
-        self._life = life
+        self._lifecycle = lifecycle
         self._leads = leads
         self._worker = worker
         self._folded = folded
@@ -89,8 +89,8 @@ class OfflineFolder:
         self._settled: dict[PartitionLog, tuple[int, int, int, bool, bool]] = {}
         """Partitions without files to fold, and what was looked at (`_due_files`)."""
         self._attempts = 0
-        self._epoch = life.manifest.incarnations[life.incarnation_id].leader_epoch
-        self.adopted = AdoptedFolder(life, leads, worker, self.commit, self._epoch)
+        self._epoch = lifecycle.manifest.incarnations[lifecycle.incarnation_id].leader_epoch
+        self.adopted = AdoptedFolder(lifecycle, leads, worker, self.commit, self._epoch)
         self._task: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
         self.records_folded = 0
@@ -112,7 +112,7 @@ class OfflineFolder:
         spent_s = 0.0
         while not self._end.is_set():
             await self._pause(spent_s)
-            began_s = self._life.clock.monotonic()
+            began_s = self._lifecycle.clock.monotonic()
             try:
                 if not await self.run_once():
                     await self._worker.rest()
@@ -122,7 +122,7 @@ class OfflineFolder:
                 raise  # it ends the broker
             except Exception as error:  # records stay in chunks, which is safe; ending the broker would not help
                 logger.exception("fold_to_files_failed", error)
-            spent_s = self._life.clock.monotonic() - began_s
+            spent_s = self._lifecycle.clock.monotonic() - began_s
 
     async def _pause(self, spent_s: float) -> None:
         """Wait for the next pass. A topic that is created or changed meanwhile may shorten it."""
@@ -139,7 +139,7 @@ class OfflineFolder:
     def _pause_s(self, spent_s: float) -> float:
         """The pause before the next pass, in seconds: less than the setting's if a topic wants its records folded or compacted
         sooner, but as long as the last pass took."""
-        interval_s = self._life.settings.offline_check_interval_ms / 1000
+        interval_s = self._lifecycle.settings.offline_check_interval_ms / 1000
         lags = (lag_ms_of(log.config) for log in self._leads.all() if not log.internal)
         soonest_s = min((lag_ms for lag_ms in lags if lag_ms is not None), default=LONG_MAX) / 1000
         return min(interval_s, max(PAUSE_S_MIN, soonest_s * LAG_SHARE, spent_s))
@@ -160,13 +160,13 @@ class OfflineFolder:
         while True:
             committed = 0
             ready: list[FoldToFiles] = []
-            begun_s = self._life.clock.monotonic()
+            begun_s = self._lifecycle.clock.monotonic()
             async for fold in self.fold_each():
                 ready.append(fold)
-                late = self._life.clock.monotonic() - begun_s > COMMIT_S
+                late = self._lifecycle.clock.monotonic() - begun_s > COMMIT_S
                 if late or len(ready) == COMMIT_FOLDS or sum(len(one.parts) for one in ready) >= COMMIT_EXTENTS:
                     committed += await self.commit(ready)
-                    ready, begun_s = [], self._life.clock.monotonic()
+                    ready, begun_s = [], self._lifecycle.clock.monotonic()
             committed += await self.commit(ready)
             if not committed and not self._end.is_set():
                 # One recipe at a time: it takes seconds, and other records that are due by then come first.
@@ -183,10 +183,10 @@ class OfflineFolder:
             return False
         if 0 <= config.offline_after_bytes < log.open.size_bytes:
             return True
-        before_ms = self._life.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None
+        before_ms = self._lifecycle.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None
         if before_ms is not None and log.open.is_late(before_ms, config.offline_after_ms // 2):
             return True
-        half_ms = self._life.cutoff_ms(config.max_compaction_lag_ms // 2) if config.compact else None
+        half_ms = self._lifecycle.cutoff_ms(config.max_compaction_lag_ms // 2) if config.compact else None
         return half_ms is not None and log.open.oldest_ms < half_ms
 
     async def fold_each(self) -> AsyncIterator[FoldToFiles]:
@@ -204,8 +204,8 @@ class OfflineFolder:
         config = log.config
         if log.internal or log.closed is not None or (config.offline_after_ms < 0 and config.offline_after_bytes < 0):
             return None
-        life, after_ms = self._life, config.offline_after_ms
-        old_ms = life.cutoff_ms(after_ms) if after_ms >= 0 else None
+        lifecycle, after_ms = self._lifecycle, config.offline_after_ms
+        old_ms = lifecycle.cutoff_ms(after_ms) if after_ms >= 0 else None
         stay: Set[int] = self._stay.get((log.topic.id, log.number), frozenset())
         parts = choose(
             log.sealed.extents,
@@ -214,13 +214,13 @@ class OfflineFolder:
             stable_end=log.stable_end,
             after_bytes=config.offline_after_bytes,
             old_ms=old_ms,
-            young_ms=life.cutoff_ms(after_ms // 2) if after_ms >= 0 else None,
+            young_ms=lifecycle.cutoff_ms(after_ms // 2) if after_ms >= 0 else None,
         )
         parts = parts or self._due_files(log, stay, old_ms)
         if not parts or (log.topic.id, log.number, parts[0][0].base_offset) in self._later:
             return None
         self._attempts += 1
-        return make_job(log, parts, keys.maker(self._epoch, life.incarnation_id, self._attempts))
+        return make_job(log, parts, keys.maker(self._epoch, lifecycle.incarnation_id, self._attempts))
 
     def _due_files(self, log: PartitionLog, stay: Set[int], old_ms: int | None) -> list[Part]:
         """Files that are folded again. A partition with thousands of files is only looked at after a change."""
@@ -235,14 +235,14 @@ class OfflineFolder:
 
     async def _compact(self, log: PartitionLog) -> int:
         """Compact a partition, if that is due. Returns the number of folds that were committed."""
-        life, config = self._life, log.config
+        lifecycle, config = self._lifecycle, log.config
         stay: Set[int] = self._stay.get((log.topic.id, log.number), frozenset())
-        marks = life.manifest.compacted.get(log.topic.id, {}).get(log.number, [])
+        marks = lifecycle.manifest.compacted.get(log.topic.id, {}).get(log.number, [])
         ages = Ages(
-            young_ms=life.cutoff_ms(config.min_compaction_lag_ms),
-            late_ms=life.cutoff_ms(config.max_compaction_lag_ms // 2),
-            old_ms=life.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None,
-            cleaned_ms=life.cutoff_ms(config.delete_retention_ms),
+            young_ms=lifecycle.cutoff_ms(config.min_compaction_lag_ms),
+            late_ms=lifecycle.cutoff_ms(config.max_compaction_lag_ms // 2),
+            old_ms=lifecycle.cutoff_ms(config.offline_after_ms) if config.offline_after_ms >= 0 else None,
+            cleaned_ms=lifecycle.cutoff_ms(config.delete_retention_ms),
         )
         due = plan(log, marks, stay, ages)
         if due is None:
@@ -258,25 +258,25 @@ class OfflineFolder:
         done, offset, end = 0, log.log_start, due.end
         while not self._end.is_set() and log.closed is None and (parts := next_run(log, offset, end, stay)):
             self._attempts += 1
-            job = make_job(log, parts, keys.maker(self._epoch, life.incarnation_id, self._attempts), compaction)
+            job = make_job(log, parts, keys.maker(self._epoch, lifecycle.incarnation_id, self._attempts), compaction)
             result = await self._work(job)
             if result is None:
                 return done  # the next pass begins again
             offset, end = parts[-1][0].end_offset, min(end, result.keys_end)
             if not result.unchanged:
-                if not await self.commit([job.edit(result.files, life.clock.now_ms())]):
+                if not await self.commit([job.edit(result.files, lifecycle.clock.now_ms())]):
                     return done
                 done += 1
         if not self._end.is_set() and log.closed is None:
-            noted = after(marks, due, end, life.clock.now_ms(), config)
-            await life.catalog.commit(NoteCompacted(log.topic.id, log.number, noted))
+            noted = after(marks, due, end, lifecycle.clock.now_ms(), config)
+            await lifecycle.catalog.commit(NoteCompacted(log.topic.id, log.number, noted))
             logger.info("partition_compacted", topic=log.topic.name, partition=log.number, end=end, folds=done)
         return done
 
     async def _fold(self, job: Job) -> FoldToFiles | None:
         """Have a job done. None if its records cannot be folded now."""
         result = await self._work(job)
-        return None if result is None else job.edit(result.files, self._life.clock.now_ms())
+        return None if result is None else job.edit(result.files, self._lifecycle.clock.now_ms())
 
     async def _work(self, job: Job) -> Result | None:
         """Have a job done. None if its records cannot be folded: then they are not tried again, or later.
@@ -301,7 +301,7 @@ class OfflineFolder:
         if result.refused:
             self._keep(job, [result.refused_base], result.refused)
             return None
-        cuts = self._life.manifest.readable.cuts_of(job.topic_id, job.partition)
+        cuts = self._lifecycle.manifest.readable.cuts_of(job.topic_id, job.partition)
         if not result.files and not result.unchanged and len(cuts) >= CUTS_MAX:
             self._keep(
                 job, [part.extent.base_offset for part in job.parts], "no record is left, but there are too many such ranges"
@@ -316,7 +316,7 @@ class OfflineFolder:
 
     def _keep(self, job: Job, bases: list[int], why: str) -> None:
         """Leave extents in their chunks."""
-        topic = self._life.manifest.topics_by_id.get(job.topic_id)
+        topic = self._lifecycle.manifest.topics_by_id.get(job.topic_id)
         if self._stay_count >= STAY_MAX:
             self._stay, self._stay_count = {}, 0
         self._stay.setdefault((job.topic_id, job.partition), set()).update(bases)
@@ -331,7 +331,7 @@ class OfflineFolder:
         if not folds:
             return 0
         try:
-            await self._life.catalog.commit(*folds)
+            await self._lifecycle.catalog.commit(*folds)
         except InvalidError as error:
             if len(folds) == 1:
                 # The extents were folded, moved or deleted meanwhile. The files are left over, and swept.

@@ -20,7 +20,7 @@ from headgate.broker.cluster.edits.incarnations import CloseIncarnation, RemoveC
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Chunk
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.deletion import Deletion
@@ -45,7 +45,7 @@ after another, sweeps without this pause would use the whole loop."""
 
 
 Cutoff: TypeAlias = Callable[[int], int | None]
-"""The type of `Life.cutoff_ms`: from an age in ms to an append time in ms, or None."""
+"""The type of `Lifecycle.cutoff_ms`: from an age in ms to an append time in ms, or None."""
 
 
 def expired_offset(partition: PartitionLog, cutoff: Cutoff) -> int:
@@ -104,13 +104,13 @@ class Sweeper:
     """Runs retention every `retention_check_interval_ms`, and soon after a deletion. Also folds chunks when there are enough of
     them."""
 
-    def __init__(self, life: Life, leads: Leads, deletion: Deletion, wal: Wal, checkpointer: Checkpointer) -> None:
-        self._life = life
+    def __init__(self, lifecycle: Lifecycle, leads: Leads, deletion: Deletion, wal: Wal, checkpointer: Checkpointer) -> None:
+        self._lifecycle = lifecycle
         self._leads = leads
         self._deletion = deletion
         self._wal = wal
         self._checkpointer = checkpointer
-        self._epoch = life.manifest.incarnations[life.incarnation_id].leader_epoch
+        self._epoch = lifecycle.manifest.incarnations[lifecycle.incarnation_id].leader_epoch
         self._wake = asyncio.Event()
         self._rest_s = 0.0
         self._end = asyncio.Event()
@@ -135,8 +135,10 @@ class Sweeper:
     def sweep_sealed(self) -> None:
         """Soon delete the leftovers of sealed incarnations. This runs in turn with folding, so that it deletes no new object of
         a fold."""
-        incarnations = self._life.manifest.incarnations
-        self._unswept = [key for key, incarnation in incarnations.items() if incarnation.sealed] if self._life.leads_cluster else []
+        incarnations = self._lifecycle.manifest.incarnations
+        self._unswept = (
+            [key for key, incarnation in incarnations.items() if incarnation.sealed] if self._lifecycle.leads_cluster else []
+        )
         self._wake.set()
 
     def wake(self) -> None:
@@ -145,7 +147,7 @@ class Sweeper:
 
     def chunks_listed(self) -> None:
         """Run soon if there are chunks to fold."""
-        if choose(self._life.manifest, self._life.incarnation_id, self._left) is not None:
+        if choose(self._lifecycle.manifest, self._lifecycle.incarnation_id, self._left) is not None:
             self._wake.set()
 
     async def close(self) -> None:
@@ -161,11 +163,11 @@ class Sweeper:
     async def sweep_own(self) -> None:
         """Delete the leftovers of this incarnation, if it is sealed. Only the leader does it: another leader may be folding these
         chunks already, and only that broker knows which objects it has just made."""
-        if not self._life.leads_cluster:
+        if not self._lifecycle.leads_cluster:
             return
         try:
             async with asyncio.timeout(SWEEP_S):
-                await sweep_leftovers(self._life.store, self._life.manifest, self._life.incarnation_id)
+                await sweep_leftovers(self._lifecycle.store, self._lifecycle.manifest, self._lifecycle.incarnation_id)
         except (TimeoutError, RetryError) as error:
             logger.info("leftovers_kept", error=str(error) or f"more than {SWEEP_S:g} s of work")
 
@@ -174,7 +176,7 @@ class Sweeper:
         return self._end.is_set()
 
     async def _run(self) -> None:
-        interval_s = self._life.settings.retention_check_interval_ms / 1000
+        interval_s = self._lifecycle.settings.retention_check_interval_ms / 1000
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -189,8 +191,8 @@ class Sweeper:
             try:
                 await self.run_once()
                 await self.fold()
-                while self._unswept and self._life.leads_cluster and not self._closing:
-                    await sweep_leftovers(self._life.store, self._life.manifest, self._unswept[-1])
+                while self._unswept and self._lifecycle.leads_cluster and not self._closing:
+                    await sweep_leftovers(self._lifecycle.store, self._lifecycle.manifest, self._unswept[-1])
                     self._unswept.pop()
             except HeadgateError as error:
                 logger.warning("retention_failed", error=error.message)
@@ -201,27 +203,27 @@ class Sweeper:
 
     async def run_once(self) -> None:
         """Move log starts, forget expired producers, and delete unneeded chunks and incarnations."""
-        life = self._life
-        life.clock.check()
+        lifecycle = self._lifecycle
+        lifecycle.clock.check()
         await self._list_expired()
         starts: dict[PartitionLog, int] = {}
-        begun_s = life.clock.monotonic()
-        silent_before_ms = life.cutoff_ms(life.settings.producer_id_expiration_ms)
+        begun_s = lifecycle.clock.monotonic()
+        silent_before_ms = lifecycle.cutoff_ms(lifecycle.settings.producer_id_expiration_ms)
         for partition in self._leads.all():
             if silent_before_ms is not None:
                 partition.producers_state.expire(silent_before_ms)
-            start = expired_offset(partition, life.cutoff_ms)
+            start = expired_offset(partition, lifecycle.cutoff_ms)
             if start > partition.log_start:
                 starts[partition] = start
-        self._rest_s = REST * (life.clock.monotonic() - begun_s)
+        self._rest_s = REST * (lifecycle.clock.monotonic() - begun_s)
         if starts:
             await self._deletion.set_log_starts(starts, by_age=True)
-        edits = sweep_edits(life.manifest, life.incarnation_id)
+        edits = sweep_edits(lifecycle.manifest, lifecycle.incarnation_id)
         if not edits:
             return
-        listed = {incarnation_id: dict(chunks) for incarnation_id, chunks in life.manifest.chunks.items()}
+        listed = {incarnation_id: dict(chunks) for incarnation_id, chunks in lifecycle.manifest.chunks.items()}
         async with self._step:
-            await self._life.catalog.commit(*edits)
+            await self._lifecycle.catalog.commit(*edits)
             for edit in edits:
                 if isinstance(edit, CloseIncarnation):
                     await self._delete_incarnation(edit.incarnation_id)
@@ -233,12 +235,14 @@ class Sweeper:
 
     async def _list_expired(self) -> None:
         """List records that retention wants to remove but that are not listed yet. A chunk with few writes stays open for long."""
-        await self.list_open([partition for partition in self._leads.all() if waits_for_listing(partition, self._life.cutoff_ms)])
+        await self.list_open(
+            [partition for partition in self._leads.all() if waits_for_listing(partition, self._lifecycle.cutoff_ms)]
+        )
 
     async def list_open(self, waiting: Collection[PartitionLog]) -> None:
         """List the newest records of these partitions. The open chunk, which may have some of them, is completed early."""
-        life = self._life
-        if not waiting or self._closing or life.failed is not None or (life.ready and self._wal.stalled is not None):
+        lifecycle = self._lifecycle
+        if not waiting or self._closing or lifecycle.failed is not None or (lifecycle.ready and self._wal.stalled is not None):
             return
         if not self._checkpointer.lists(waiting):
             # Without the cut, the unused rest of the file would stay on the disk until the next write, although the file is
@@ -251,8 +255,8 @@ class Sweeper:
     def _maker_epoch(self) -> int:
         """The leader epoch for objects that this broker makes in the WAL of other incarnations (`keys.maker`), or in its own
         WAL."""
-        manifest = self._life.manifest
-        return manifest.term_epoch if manifest.leader == self._life.incarnation_id else self._epoch
+        manifest = self._lifecycle.manifest
+        return manifest.term_epoch if manifest.leader == self._lifecycle.incarnation_id else self._epoch
 
     async def fold(self) -> None:
         """Fold chunks until there are not enough to fold."""
@@ -260,12 +264,12 @@ class Sweeper:
             await self._fold()
 
     async def _fold(self) -> None:
-        life = self._life
-        await self._life.catalog.settle()
-        while not self._closing and (chosen := choose(life.manifest, life.incarnation_id, self._left)) is not None:
+        lifecycle = self._lifecycle
+        await self._lifecycle.catalog.settle()
+        while not self._closing and (chosen := choose(lifecycle.manifest, lifecycle.incarnation_id, self._left)) is not None:
             await self._replace(*chosen)
-        for incarnation_id, chunk in sparse(life.manifest, life.incarnation_id, self._left):
-            listed = life.manifest.chunks.get(incarnation_id, {}).get(chunk.number)
+        for incarnation_id, chunk in sparse(lifecycle.manifest, lifecycle.incarnation_id, self._left):
+            listed = lifecycle.manifest.chunks.get(incarnation_id, {}).get(chunk.number)
             # Between two folds, the incarnation or the lead may have changed hands: then the next pass looks again.
             if self._closing or listed is not chunk:
                 return
@@ -273,11 +277,11 @@ class Sweeper:
 
     async def _replace(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         """Fold these chunks into one and delete them. Leaves them out of later folds if one is missing or damaged."""
-        life = self._life
+        lifecycle = self._lifecycle
         self._folds += 1
-        made_by = keys.maker(self._maker_epoch, life.incarnation_id, self._folds)
+        made_by = keys.maker(self._maker_epoch, lifecycle.incarnation_id, self._folds)
         try:
-            folded, key, parts, found = await fold(life.store, life.manifest, incarnation_id, chunks, made_by)
+            folded, key, parts, found = await fold(lifecycle.store, lifecycle.manifest, incarnation_id, chunks, made_by)
         except (InvalidError, CorruptError) as error:
             # Other chunks are still folded.
             self._left.update((incarnation_id, chunk.number) for chunk in chunks)
@@ -285,15 +289,15 @@ class Sweeper:
             return
         try:
             async with self._step:
-                await life.store.put(key, parts)
-                await life.catalog.commit(folded)
+                await lifecycle.store.put(key, parts)
+                await lifecycle.catalog.commit(folded)
         except InvalidError as error:
             # Records of these chunks were moved to files meanwhile. The next pass folds what is left in them.
             logger.info("fold_too_late", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
-            await life.catalog.settle()
-            listed = life.manifest.chunks.get(incarnation_id, {}).values()
+            await lifecycle.catalog.settle()
+            listed = lifecycle.manifest.chunks.get(incarnation_id, {}).values()
             if not any(chunk.made_by == made_by for chunk in listed):  # a lost answer to a commit was repeated
-                await life.store.delete(key)
+                await lifecycle.store.delete(key)
             return
         await self._delete_chunks(incarnation_id, chunks)
         self.chunks_folded += len(chunks)
@@ -303,7 +307,7 @@ class Sweeper:
         """Log batches that consumers cannot read. They were acked, so only an operator may skip them."""
         self.batches_unreadable += len(found)
         for one in found[:REPORTS_MAX]:
-            topic = self._life.manifest.topics_by_id.get(one.topic_id)
+            topic = self._lifecycle.manifest.topics_by_id.get(one.topic_id)
             if topic is not None:
                 logger.error(
                     "batch_unreadable",
@@ -317,14 +321,14 @@ class Sweeper:
     async def _delete_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         objects = [keys.chunk_object(incarnation_id, chunk) for chunk in chunks]
         objects += [keys.index_object(incarnation_id, chunk) for chunk in chunks if not chunk.index_inline]
-        await in_parallel(self._life.store.delete, objects, UPKEEP_TOGETHER)
+        await in_parallel(self._lifecycle.store.delete, objects, UPKEEP_TOGETHER)
         self.chunks_removed += len(chunks)
 
     async def _delete_incarnation(self, incarnation_id: str) -> None:
         """Delete all objects of an incarnation except its fences: if the dead broker continues to run, it must still find them."""
-        kept = self._life.manifest.producers_objects()
+        kept = self._lifecycle.manifest.producers_objects()
         last = ""
-        while objects := await self._life.store.list(keys.wal_prefix(incarnation_id), last):
+        while objects := await self._lifecycle.store.list(keys.wal_prefix(incarnation_id), last):
             unneeded = [found.key for found in objects if not is_fence(found) and found.key not in kept]
-            await in_parallel(self._life.store.delete, unneeded, UPKEEP_TOGETHER)
+            await in_parallel(self._lifecycle.store.delete, unneeded, UPKEEP_TOGETHER)
             last = objects[-1].key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.write.wal import AppendWal, InlineWal, Wal, WalObserver
 from headgate.broker.engine.write.wal_group import GroupWriter
 from headgate.broker.engine.write.wal_put import PutWal
@@ -15,28 +15,28 @@ CHUNK_MS = 3600 * 1000
 delete it."""
 
 
-def make_wal(life: Life, observer: WalObserver, loop: asyncio.AbstractEventLoop) -> Wal:
+def make_wal(lifecycle: Lifecycle, observer: WalObserver, loop: asyncio.AbstractEventLoop) -> Wal:
     """The WAL of one incarnation; call its `start` next. `observer`: receives its reports."""
-    settings = life.settings
-    if life.store.appender is not None:
+    settings = lifecycle.settings
+    if lifecycle.store.appender is not None:
         # A private store has no disk, so the loop never waits for a write.
-        in_memory = life.store.url in PRIVATE_URLS
+        in_memory = lifecycle.store.url in PRIVATE_URLS
         writer = GroupWriter(
-            appender=life.store.appender,
-            incarnation_id=life.incarnation_id,
+            appender=lifecycle.store.appender,
+            incarnation_id=lifecycle.incarnation_id,
             synced=settings.wal_fsync == "always" and not in_memory,
             chunk_bytes=settings.wal_chunk_bytes,
             chunk_ms=CHUNK_MS,
-            clock=life.clock,
+            clock=lifecycle.clock,
         )
         return (InlineWal if in_memory else AppendWal)(writer, loop, observer)
     return PutWal(
-        store=life.store,
-        incarnation_id=life.incarnation_id,
+        store=lifecycle.store,
+        incarnation_id=lifecycle.incarnation_id,
         flush_bytes=settings.wal_flush_bytes,
         flush_interval_ms=settings.wal_flush_interval_ms,
         puts_max=settings.wal_inflight_puts_max,
-        clock=life.clock,
+        clock=lifecycle.clock,
         loop=loop,
         observer=observer,
     )

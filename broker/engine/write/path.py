@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.engine.base.life import Life
+from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.log import Appended, PartitionLog, Pending
 from headgate.broker.engine.write.checkpoint import Rolled
 from headgate.broker.engine.write.replicas import Replicator
@@ -46,9 +46,9 @@ class WritePath:
         replicator: sends copies of batches to the follower, for topics with `ack=replicated`.
     """
 
-    def __init__(self, life: Life, replicator: Replicator) -> None:
-        self._life = life
-        self._clock = life.clock
+    def __init__(self, lifecycle: Lifecycle, replicator: Replicator) -> None:
+        self._lifecycle = lifecycle
+        self._clock = lifecycle.clock
         self._replicator = replicator
         self._wal: Wal
         self._rolled: Callable[[Rolled], None]
@@ -118,7 +118,7 @@ class WritePath:
             InvalidError: the batch is wrong; nothing was changed. RetryError: the batch cannot be stored now.
         """
         wal = self._wal
-        if wal.stalled is not None or self._life.failed is not None or partition.refusal is not None:
+        if wal.stalled is not None or self._lifecycle.failed is not None or partition.refusal is not None:
             self._refuse(partition)
         config = partition.config
         (
@@ -194,8 +194,8 @@ class WritePath:
     def _refuse(self, partition: PartitionLog) -> None:
         if partition.refusal is not None:
             raise partition.refusal
-        if self._life.failed is not None:
-            raise RetryError(Reason.NOT_LEADER, f"this broker stopped leading the partition: {self._life.failed.message}")
+        if self._lifecycle.failed is not None:
+            raise RetryError(Reason.NOT_LEADER, f"this broker stopped leading the partition: {self._lifecycle.failed.message}")
         stalled = self._wal.stalled
         if stalled is None:
             return
@@ -317,7 +317,7 @@ class WritePath:
         self._rolled(Rolled(number, size_bytes, appended_ms, sections, self._chunk_logs.pop(number, {})))
 
     def wal_failed(self, error: HeadgateError) -> None:
-        self._life.fail(error)
+        self._lifecycle.fail(error)
 
 
 def _admit_in_transaction(state: ProducerState, header: tuple[int, ...], base_offset: int, now_ms: int) -> tuple[int, int] | None:

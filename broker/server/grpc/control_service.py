@@ -36,7 +36,7 @@ from headgate.broker.server.grpc.handlers import MESSAGE_ELEMENTS_MAX, Call
 from headgate.broker.server.grpc.open_calls import Context
 from headgate.broker.server.view.leader_view import LeaderViews
 from headgate.broker.server.view.model import TOPICS_MAX
-from headgate.broker.transactions.exchange import Exchange, error_reason, partitions_of
+from headgate.broker.transactions.broker_calls import TransactionCalls, error_reason, partitions_of
 from headgate.broker.wire.grpc.bounded import decoding
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
@@ -188,7 +188,7 @@ class MemberSession:
 class ControlService:
     """The service of `control.proto`: the leader's side of it."""
 
-    def __init__(self, participant: Participant, views: LeaderViews, transactions: Exchange) -> None:
+    def __init__(self, participant: Participant, views: LeaderViews, transactions: TransactionCalls) -> None:
         self._participant = participant
         self._views = views
         self._transactions = transactions

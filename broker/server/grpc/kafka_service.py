@@ -90,7 +90,7 @@ class KafkaService:
         context = KafkaContext(
             engine=self._node.engine,
             groups=self._node.groups,
-            exchange=self._node.exchange,
+            transaction_calls=self._node.transaction_calls,
             settings=self._server_state.settings,
             client_id=head.client_id,
             client_host=client.host,

@@ -108,7 +108,7 @@ class GrpcServer:
             "Kafka": (kafka_pb2.DESCRIPTOR, KafkaService(self._server_state, node, (host, kafka_port))),
             "Capacity": (capacity_pb2.DESCRIPTOR, CapacityService(*capacity)),
             "ExternalScaler": (externalscaler_pb2.DESCRIPTOR, ExternalScalerService(*capacity)),
-            "Control": (control_pb2.DESCRIPTOR, ControlService(node.participant, self.views.leader_views, node.exchange)),
+            "Control": (control_pb2.DESCRIPTOR, ControlService(node.participant, self.views.leader_views, node.transaction_calls)),
             "Access": (access_pb2.DESCRIPTOR, AccessService(node.engine)),
             "Gates": (gates_pb2.DESCRIPTOR, GatesService(node.participant, self._forwarder)),
         }

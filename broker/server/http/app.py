@@ -63,7 +63,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
+class HttpBackend:
     """What stands behind the HTTP port.
 
     `hosts`: returns the host names of the cluster's brokers. `not_ready`: returns the reason why the broker does not serve at the
@@ -82,24 +82,24 @@ class Behind:
     inner: Callable[[], InnerCalls | None] = lambda: None
 
 
-def doors(behind: Behind, pages: Pages) -> list[Door]:
+def doors(backend: HttpBackend, pages: Pages) -> list[Door]:
     """All paths of the HTTP port."""
-    api = Api(behind.views)
-    hands = Hands(Room(entrance=pages.entrance, inner=behind.inner, render=pages.render), Pace(behind.turns.now))
+    api = Api(backend.views)
+    hands = Hands(Room(entrance=pages.entrance, inner=backend.inner, render=pages.render), Pace(backend.turns.now))
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def readyz(request: Request) -> Response:
-        reason = behind.not_ready()
+        reason = backend.not_ready()
         return PlainTextResponse("ready\n") if reason is None else PlainTextResponse(f"not ready: {reason}\n", 503)
 
     async def scrape() -> bytes:
-        await behind.metrics.prepare()
-        return await behind.turns.begin().run(behind.metrics.render_steps())
+        await backend.metrics.prepare()
+        return await backend.turns.begin().run(backend.metrics.render_steps())
 
     # Scrapers that come at once share one text, and it is made for at most a fifth of the time.
-    scraped = Shared(scrape, behind.turns.now, 0.0, PAUSE_PER_SCRAPE)
+    scraped = Shared(scrape, backend.turns.now, 0.0, PAUSE_PER_SCRAPE)
 
     async def metrics_text(request: Request) -> Response:
         return Response(await scraped.get(), media_type=METRICS_CONTENT_TYPE)
@@ -136,29 +136,29 @@ def doors(behind: Behind, pages: Pages) -> list[Door]:
         Door("/api/floods/{id}", "read", api.flood, "one flood and its gate"),
         Door("/api/decisions", "read", api.decisions, "what the leader did and why, the newest first"),
         Door("/api/events", "read", pages.events, "server-sent events: the parts of the page that changed, as HTML"),
-        *(Door(path, "read", answer, purpose) for path, answer, purpose in catalog_paths(Catalog(behind.engine))),
+        *(Door(path, "read", answer, purpose) for path, answer, purpose in catalog_paths(Catalog(backend.engine))),
         Door("/healthz", "probe", healthz, "200 while the process runs its event loop"),
         Door("/readyz", "probe", readyz, "200 when clients are served and their records become durable; else 503 and the reason"),
         Door("/metrics", "scrape", metrics_text, "the metrics, for Prometheus"),
     ]
 
 
-def make_pages(behind: Behind, security: Security | None = None, *, port: int = 0, is_tls: bool = False) -> Pages:
+def make_pages(backend: HttpBackend, security: Security | None = None, *, port: int = 0, is_tls: bool = False) -> Pages:
     """The pages, and the entrance to them.
 
     Args:
         security: None: every client may do everything.
         port: this port.
     """
-    entrance = Entrance(behind.settings, security, Sessions(behind.turns.now), port, is_tls=is_tls)
-    return Pages(behind.views, behind.turns, behind.line, entrance)
+    entrance = Entrance(backend.settings, security, Sessions(backend.turns.now), port, is_tls=is_tls)
+    return Pages(backend.views, backend.turns, backend.line, entrance)
 
 
-def create_app(behind: Behind, pages: Pages) -> Starlette:
+def create_app(backend: HttpBackend, pages: Pages) -> Starlette:
     """The application."""
-    settings, entrance = behind.settings, pages.entrance
-    room = Room(entrance=entrance, inner=behind.inner, render=pages.render)
-    hosts = KnownHosts(settings.http_allowed_hosts, (settings.host, settings.advertised_host), behind.hosts)
+    settings, entrance = backend.settings, pages.entrance
+    room = Room(entrance=entrance, inner=backend.inner, render=pages.render)
+    hosts = KnownHosts(settings.http_allowed_hosts, (settings.host, settings.advertised_host), backend.hosts)
     asking = ("read",) if settings.http_metrics_open else ("read", "scrape")
     named = ("open", "read", "hands")
     routes = [
@@ -172,7 +172,7 @@ def create_app(behind: Behind, pages: Pages) -> Starlette:
             ),
             methods=[door.method],
         )
-        for door in doors(behind, pages)
+        for door in doors(backend, pages)
     ]
     return Starlette(routes=routes)
 
@@ -182,20 +182,20 @@ class HttpPort:
 
     def __init__(
         self,
-        behind: Behind,
+        backend: HttpBackend,
         listening: socket.socket,
         certificates: Certificates | None = None,
         security: Security | None = None,
     ) -> None:
         port, is_tls = listening.getsockname()[1], certificates is not None
-        self.pages = make_pages(behind, security, port=port, is_tls=is_tls)
+        self.pages = make_pages(backend, security, port=port, is_tls=is_tls)
         sessions = self.pages.entrance.sessions
-        app, context = create_app(behind, self.pages), self._context(behind.settings, certificates)
+        app, context = create_app(backend, self.pages), self._context(backend.settings, certificates)
         self._server = HttpServer(app, listening, context, *(() if security is None else (security.failures.failed,)))
         hub = self.pages.hub
-        behind.metrics.gauge("headgate_http_open_pages", "pages of this broker that are open in browsers", lambda: len(hub.pages))
-        behind.metrics.gauge("headgate_http_sessions", "people who are logged in to this broker's page", lambda: len(sessions))
-        behind.metrics.counter("headgate_http_sent_parts", "changed parts that were sent to open pages", lambda: hub.events)
+        backend.metrics.gauge("headgate_http_open_pages", "pages of this broker that are open in browsers", lambda: len(hub.pages))
+        backend.metrics.gauge("headgate_http_sessions", "people who are logged in to this broker's page", lambda: len(sessions))
+        backend.metrics.counter("headgate_http_sent_parts", "changed parts that were sent to open pages", lambda: hub.events)
 
     @staticmethod
     def _context(settings: Settings, certificates: Certificates | None) -> Callable[[], ssl.SSLContext] | None:

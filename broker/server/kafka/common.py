@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turns
     from headgate.broker.server.audit.audit import Audit
-    from headgate.broker.transactions.exchange import Exchange
+    from headgate.broker.transactions.broker_calls import TransactionCalls
 
 MEMORY, STORE, WAITED = FETCHES = ("memory", "store", "waited")
 """A fetch was answered from memory at once; its records came from the store; or it waited for new records, as its client asked."""
@@ -24,7 +24,7 @@ ROOM_BYTES_MIN = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entrance:
+class AdvertisedListener:
     """A listener, as its clients see it: `host` and `port` are announced to them."""
 
     name: str
@@ -37,7 +37,7 @@ class Common:
     """What connections share.
 
     Args:
-        entrance: the listener of `kafka_port`.
+        advertised: the listener of `kafka_port`.
         now: a monotonic clock, seconds. now_ms: the wall clock, ms.
         turns: shared by the requests of all connections. Replaced by the engine's once the engine is open.
         opened: waits until the engine is open, and returns it.
@@ -48,7 +48,7 @@ class Common:
     def __init__(
         self,
         settings: Settings,
-        entrance: Entrance,
+        advertised: AdvertisedListener,
         *,
         now: Callable[[], float],
         now_ms: Callable[[], int],
@@ -58,7 +58,7 @@ class Common:
         unserved: Callable[[str, str], None],
     ) -> None:
         self.settings = settings
-        self.entrance = entrance
+        self.advertised = advertised
         self.now = now
         self.now_ms = now_ms
         self.turns = turns
@@ -68,7 +68,7 @@ class Common:
         self.engine: Engine | None = None
         """None until the engine is open."""
         self.groups: Coordinator | None = None
-        self.exchange: Exchange | None = None
+        self.transaction_calls: TransactionCalls | None = None
         self.audit: Audit | None = None
         """Notes administrative acts and refusals; None: nothing is noted."""
         self.has_quotas = False

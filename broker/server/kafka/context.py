@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from headgate.broker.server.access.rights import Rights
     from headgate.broker.server.access.sasl import Sasl
     from headgate.broker.server.audit.audit import Audit
+    from headgate.broker.transactions.broker_calls import TransactionCalls
     from headgate.broker.transactions.coordinator import TransactionCoordinator
-    from headgate.broker.transactions.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Context:
 
     engine: Engine
     groups: Coordinator
-    exchange: Exchange
+    transaction_calls: TransactionCalls
     settings: Settings
     client_id: str | None
     client_host: str
@@ -64,4 +64,4 @@ class Context:
     @property
     def transactions(self) -> TransactionCoordinator:
         """The coordinator of this broker's transactional ids."""
-        return self.exchange.coordinator
+        return self.transaction_calls.coordinator

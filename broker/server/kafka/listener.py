@@ -15,7 +15,7 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.access.failures import Failures
 from headgate.broker.server.audit.audit import Caller
-from headgate.broker.server.kafka.common import Common, Entrance
+from headgate.broker.server.kafka.common import AdvertisedListener, Common
 from headgate.broker.server.kafka.transport import Connection, SecureConnection
 from headgate.broker.server.net import ports
 from headgate.broker.server.net.tls_handshake import Handshakes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headgate.broker.server.audit.audit import Audit
     from headgate.broker.server.kafka.session import Session
     from headgate.broker.server.net.tls import Certificates
-    from headgate.broker.transactions.exchange import Exchange
+    from headgate.broker.transactions.broker_calls import TransactionCalls
 
 logger = get_logger("kafka")
 
@@ -85,7 +85,7 @@ class KafkaServer:
         self._loop = asyncio.get_running_loop()
         self.common = Common(
             settings,
-            Entrance(name=protocol, protocol=protocol, host=advertised[0], port=advertised[1]),
+            AdvertisedListener(name=protocol, protocol=protocol, host=advertised[0], port=advertised[1]),
             now=clock.monotonic,
             now_ms=clock.now_ms,
             turns=Turns(clock.monotonic),
@@ -114,17 +114,17 @@ class KafkaServer:
 
     async def start(self, listener: socket.socket) -> None:
         """Accept connections on the bound socket of `kafka_port`."""
-        await self.listen(self.common.entrance, listener)
+        await self.listen(self.common.advertised, listener)
         self._sweep = self._loop.call_later(SWEEP_S, self._on_sweep)
 
-    async def listen(self, entrance: Entrance, listener: socket.socket) -> None:
+    async def listen(self, advertised: AdvertisedListener, listener: socket.socket) -> None:
         """Accept connections on the bound socket of a listener."""
-        server = await self._loop.create_server(self._factory(entrance), sock=listener, backlog=1024)
+        server = await self._loop.create_server(self._factory(advertised), sock=listener, backlog=1024)
         self._accepting.append((server, listener))
 
-    def _factory(self, entrance: Entrance) -> Callable[[], asyncio.BaseProtocol]:
-        if not entrance.protocol.endswith("SSL"):
-            return lambda: Connection(self.common, self, entrance)
+    def _factory(self, advertised: AdvertisedListener) -> Callable[[], asyncio.BaseProtocol]:
+        if not advertised.protocol.endswith("SSL"):
+            return lambda: Connection(self.common, self, advertised)
         certificates, client_auth = self._certificates, self._settings.tls_client_auth
         assert certificates is not None, "the settings were checked"
 
@@ -133,12 +133,12 @@ class KafkaServer:
             self.tell_end("tls_handshake_failed", peer, reason)
 
         handshakes = Handshakes(lambda: certificates.context(client_auth), failed, self._may_connect)
-        return lambda: handshakes.before(lambda: SecureConnection(self.common, self, entrance))
+        return lambda: handshakes.before(lambda: SecureConnection(self.common, self, advertised))
 
-    def serve(self, engine: Engine, groups: Coordinator, exchange: Exchange) -> None:
+    def serve(self, engine: Engine, groups: Coordinator, transaction_calls: TransactionCalls) -> None:
         """Take the open engine, and answer all requests, including those that waited for it."""
         common = self.common
-        common.engine, common.groups, common.exchange = engine, groups, exchange
+        common.engine, common.groups, common.transaction_calls = engine, groups, transaction_calls
         common.turns, common.inbox.memory = engine.turns, engine.pool
         engine.meters.on_change = self._quotas_changed
         self._quotas_changed()
@@ -186,7 +186,7 @@ class KafkaServer:
             self.connections_refused += 1
             return False
         # Behind TLS the connection was counted before the handshake, which is the costly part.
-        if not connection.session.entrance.protocol.endswith("SSL") and not self._may_connect(connection.session.peer):
+        if not connection.session.advertised.protocol.endswith("SSL") and not self._may_connect(connection.session.peer):
             return False
         self.connections[connection] = None
         return True
@@ -229,7 +229,7 @@ class KafkaServer:
         security, session = self._security, connection.session
         if security is None:
             return
-        host, protocol = session.peer.rpartition(":")[0], session.entrance.protocol
+        host, protocol = session.peer.rpartition(":")[0], session.advertised.protocol
 
         def known(identity: Identity) -> None:
             session.let_in(identity, security.rights(identity))

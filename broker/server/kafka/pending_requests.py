@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.kafka.common import Common
     from headgate.broker.server.kafka.throttle import Throttle
-    from headgate.broker.transactions.exchange import Exchange
+    from headgate.broker.transactions.broker_calls import TransactionCalls
     from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
 PARK_S = 2.0
@@ -138,15 +138,15 @@ class PendingRequests:
             return None
         check_answerable(acks)
         appended = answer.appended
-        encoded = await turn.run(answer.encode(engine, session.entrance.name))
+        encoded = await turn.run(answer.encode(engine, session.advertised.name))
         return Parked([encoded] if acks else [], appended, is_large)
 
     async def _verify(self, engine: Engine, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
         """Ask the coordinator of the request's transaction, if it has one. See `produce.verify`."""
-        exchange = self._common.exchange
-        if exchange is None or produce_wire.read_transactional_id(frame, position, version) is None:
+        transaction_calls = self._common.transaction_calls
+        if transaction_calls is None or produce_wire.read_transactional_id(frame, position, version) is None:
             return None
-        return await produce.verify(engine, exchange, frame, position, version, self._session.rights)
+        return await produce.verify(engine, transaction_calls, frame, position, version, self._session.rights)
 
     # -- Fetch
 
@@ -194,7 +194,7 @@ class PendingRequests:
         finally:
             if poll is not None:
                 poll.end()
-        answer = await turn.run(fetch.respond(engine, request, correlation_id, session.entrance.name))
+        answer = await turn.run(fetch.respond(engine, request, correlation_id, session.advertised.name))
         if session.throttle is not None:
             session.throttle.fetched(answer, request.version)
         session.fill_counted(slot, answer)
@@ -343,15 +343,15 @@ class PendingRequests:
         return Context(
             engine=cast("Engine", common.engine),
             groups=cast("Coordinator", common.groups),
-            exchange=cast("Exchange", common.exchange),
+            transaction_calls=cast("TransactionCalls", common.transaction_calls),
             settings=common.settings,
             client_id=client_id,
             client_host=session.peer.rpartition(":")[0],
             api_version=version,
             turn=turn,
-            host=session.entrance.host,
-            port=session.entrance.port,
-            listener=session.entrance.name,
+            host=session.advertised.host,
+            port=session.advertised.port,
+            listener=session.advertised.name,
             reader=session.reader,
             sasl=session.sasl,
             rights=session.rights,

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition.log import PartitionLog
     from headgate.broker.server.access.rights import Rights
-    from headgate.broker.transactions.exchange import Exchange
+    from headgate.broker.transactions.broker_calls import TransactionCalls
 
     LogShape: TypeAlias = Shape[PartitionLog]
 
@@ -358,7 +358,7 @@ def _append_all(
 
 
 async def verify(
-    engine: Engine, exchange: Exchange, frame: memoryview, position: int, version: int, rights: Rights | None
+    engine: Engine, transaction_calls: TransactionCalls, frame: memoryview, position: int, version: int, rights: Rights | None
 ) -> tuple[int, str] | None:
     """Ask the coordinator of a request's transaction for its consent, where a batch needs it. Nothing is asked for what the client
     may not do.
@@ -391,7 +391,7 @@ async def verify(
             position = skip_tags(frame, position)
     refusal: tuple[int, str] | None = None
     for (producer_id, epoch), theirs in wanted.items():
-        reply = await exchange.verify(transactional_id or "", producer_id, epoch, theirs, add=version >= ADDS)
+        reply = await transaction_calls.verify(transactional_id or "", producer_id, epoch, theirs, add=version >= ADDS)
         if reply.error is None and rights is not None:
             engine.claims.confirm(producer_id, transactional_id or "", rights.identity.principal)
         if reply.error is not None:

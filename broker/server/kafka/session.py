@@ -39,7 +39,7 @@ from headgate.broker.runtime.steps import finish
 from headgate.broker.server.kafka import fetch, produce
 from headgate.broker.server.kafka.answers import Answers, Port
 from headgate.broker.server.kafka.apis import request_bytes_max
-from headgate.broker.server.kafka.common import MEMORY, Entrance
+from headgate.broker.server.kafka.common import MEMORY, AdvertisedListener
 from headgate.broker.server.kafka.frames import Frames
 from headgate.broker.server.kafka.produce import Answer, produce_again
 from headgate.broker.server.kafka.slot import Slot
@@ -91,8 +91,8 @@ class Session(Answers):
         "_shape",
         "_unanswered",
         "active_at",
+        "advertised",
         "began_at",
-        "entrance",
         "guide",
         "identity",
         "logged_in",
@@ -106,9 +106,9 @@ class Session(Answers):
         "trust",
     )
 
-    def __init__(self, common: Common, port: Port, entrance: Entrance | None = None) -> None:
+    def __init__(self, common: Common, port: Port, advertised: AdvertisedListener | None = None) -> None:
         super().__init__(common, port)
-        self.entrance = entrance or common.entrance
+        self.advertised = advertised or common.advertised
         """The listener that accepted the connection."""
         self.logged_in = True
         """False on a listener with SASL until the first login."""
@@ -283,7 +283,7 @@ class Session(Answers):
                 self._park(buffer[start:end])
                 return
             check_answerable(acks)
-            response = finish(answer.encode(engine, self.entrance.name))
+            response = finish(answer.encode(engine, self.advertised.name))
             self._appended = self._appended or answer.appended
         else:
             response = answer
@@ -360,7 +360,7 @@ class Session(Answers):
                 self.drop("out_of_memory", "there is no memory for an answer")
                 return
             if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                answer = finish(fetch.respond(engine, request, correlation_id, self.entrance.name))
+                answer = finish(fetch.respond(engine, request, correlation_id, self.advertised.name))
                 if self.throttle is not None:
                     self.throttle.fetched(answer, request.version)
                 self.fill_counted(slot, answer)

@@ -19,7 +19,7 @@ from headgate.broker.server.net.tls_handshake import peer_of
 if TYPE_CHECKING:
     from headgate.broker.log.batch import Buffer
     from headgate.broker.server.kafka import fetch
-    from headgate.broker.server.kafka.common import Common, Entrance
+    from headgate.broker.server.kafka.common import AdvertisedListener, Common
 
 logger = get_logger("kafka")
 
@@ -61,7 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         "session",
     )
 
-    def __init__(self, common: Common, listener: Listener, entrance: Entrance | None = None) -> None:
+    def __init__(self, common: Common, listener: Listener, advertised: AdvertisedListener | None = None) -> None:
         self._common = common
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_scheduled = False
         """Whether `flush` is called in the next turn of the loop."""
         self._unmuting: asyncio.TimerHandle | None = None
-        self.session = session = Session(common, self, entrance)
+        self.session = session = Session(common, self, advertised)
         # The loop calls these two for every read: methods that pass the calls on would cost each small request two calls more.
         self.get_buffer = session.frames.buffer  # type: ignore[method-assign]
         self.buffer_updated = session.received  # type: ignore[method-assign]

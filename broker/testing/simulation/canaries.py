@@ -120,7 +120,7 @@ def _fixed_timeout() -> Mapping[str, object]:
 
     def dies(self: Detector, incarnation_id: str, now_s: float) -> None:
         left(self, incarnation_id, now_s)
-        self.over(incarnation_id, "its stream ended")
+        self.note_gone(incarnation_id, "its stream ended")
 
     return {
         "headgate.broker.cluster.liveness.Detector.left": dies,
@@ -134,15 +134,15 @@ def _fixed_timeout() -> Mapping[str, object]:
 
 def _jumping(age: str) -> Mapping[str, object]:
     """The broker measures ages of one kind by the system clock, including its jumps."""
-    from headgate.broker.engine.base.life import Life
+    from headgate.broker.engine.base.lifecycle import Lifecycle
     from headgate.broker.testing.simulation import scenario
 
-    right, wrong_ms = Life.cutoff_ms, getattr(scenario, age)
+    right, wrong_ms = Lifecycle.cutoff_ms, getattr(scenario, age)
 
-    def cutoff_ms(self: Life, age_ms: int) -> int | None:
+    def cutoff_ms(self: Lifecycle, age_ms: int) -> int | None:
         return self.clock.system_ms() - age_ms if wrong_ms <= age_ms < wrong_ms + 1_000_000 else right(self, age_ms)
 
-    return {"headgate.broker.engine.base.life.Life.cutoff_ms": cutoff_ms}
+    return {"headgate.broker.engine.base.lifecycle.Lifecycle.cutoff_ms": cutoff_ms}
 
 
 def _jumping_appends() -> Mapping[str, object]:

@@ -91,7 +91,7 @@ class World:
             try:
                 return await self.ask_one(self.random.choice(addresses), call)
             except RefusedError as error:
-                if not error.again:
+                if not error.retriable:
                     raise
             except GoneError:
                 pass
@@ -239,7 +239,7 @@ class Writer:
 
     def _judge(self, error: Exception) -> None:
         self.last_error = repr(error)
-        if isinstance(error, GoneError) or (isinstance(error, RefusedError) and error.again):
+        if isinstance(error, GoneError) or (isinstance(error, RefusedError) and error.retriable):
             self._refused = 0
             return
         if not isinstance(error, RefusedError):
@@ -288,7 +288,7 @@ class Reader:
                                 f"offsets went back under a reader. position=`{self.position}` {error}",
                             ) from error
                         self.position, self._epoch = start, -1
-                    elif not error.again and error.code not in UNKNOWN_TOPIC:
+                    elif not error.retriable and error.code not in UNKNOWN_TOPIC:
                         raise
                 finally:
                     connection.close()

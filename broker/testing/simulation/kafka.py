@@ -42,7 +42,7 @@ SET = 0
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators."""
 
-AGAIN = frozenset(
+RETRIABLE = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -78,8 +78,8 @@ class RefusedError(Exception):
         assert self.code is not ErrorCode.UNKNOWN_SERVER_ERROR, f"a broker answered with an unexpected error: {message}"
 
     @property
-    def again(self) -> bool:
-        return self.code in AGAIN
+    def retriable(self) -> bool:
+        return self.code in RETRIABLE
 
 
 def check(code: int, message: str | None = None) -> None:

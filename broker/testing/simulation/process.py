@@ -30,7 +30,7 @@ from headgate.broker.testing.simulation.network import Channel, Door, Network
 from headgate.broker.testing.simulation.sockets import Listening
 from headgate.broker.testing.simulation.store import Medium, StoreView
 from headgate.broker.testing.simulation.trace import Trace
-from headgate.broker.transactions.exchange import ASK, MARK
+from headgate.broker.transactions.broker_calls import ASK, MARK
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class _Ports:
         return cast("grpc.aio.Channel", Channel(self._network, address))
 
     async def open(self, node: Node) -> None:
-        self._kafka.serve(node.engine, node.groups, node.exchange)
-        service = ControlService(node.participant, LeaderViews(node.engine), node.exchange)
+        self._kafka.serve(node.engine, node.groups, node.transaction_calls)
+        service = ControlService(node.participant, LeaderViews(node.engine), node.transaction_calls)
         self._door.streams[SERVICE + "Join"] = service.join
         self._door.streams[SERVICE + "Replicate"] = service.replicate
         self._door.streams[SERVICE + "Surrender"] = service.surrender

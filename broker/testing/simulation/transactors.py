@@ -143,7 +143,7 @@ class Transactor:
                 self.last_error = str(error)
                 if error.code in FENCED:
                     raise _FencedError(str(error)) from error
-                if not error.again and error.code not in UNKNOWN_TOPIC:
+                if not error.retriable and error.code not in UNKNOWN_TOPIC:
                     raise
             await asyncio.sleep(self.world.random.random() * PAUSE_S)
 
@@ -267,7 +267,7 @@ class CommittedReader:
         except GoneError:
             return False
         except RefusedError as error:
-            if not error.again and error.code not in UNKNOWN_TOPIC:
+            if not error.retriable and error.code not in UNKNOWN_TOPIC:
                 raise
             return False
         if fetched.stable_end > fetched.high_watermark:

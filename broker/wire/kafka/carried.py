@@ -20,7 +20,7 @@ REASONS: dict[int, Reason] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: Reason.NOT_AUTHORIZED,
 }
 """By code; of several reasons the first one in the table of codes."""
-AGAIN = frozenset(
+RETRIABLE = frozenset(
     (
         Reason.NOT_READY,
         Reason.NOT_LEADER,
@@ -58,7 +58,7 @@ def check(code: int, message: str | None, where: str) -> None:
     reason = REASONS.get(code, Reason.INTERNAL)
     if reason is Reason.NOT_AUTHORIZED or not message:
         message = f"{SENTENCES.get(reason, reason.value.replace('_', ' '))}. {where}"
-    error: type[HeadgateError] = RetryError if reason in AGAIN else InvalidError
+    error: type[HeadgateError] = RetryError if reason in RETRIABLE else InvalidError
     raise error(reason, message)
 
 

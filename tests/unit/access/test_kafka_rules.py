@@ -55,7 +55,7 @@ async def context() -> AsyncIterator[Context]:
     context = Context(
         engine=node.engine,
         groups=node.groups,
-        exchange=node.exchange,
+        transaction_calls=node.transaction_calls,
         settings=settings,
         client_id="test",
         client_host="10.0.0.1",

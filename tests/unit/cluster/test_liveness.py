@@ -375,7 +375,7 @@ def test_one_that_waits_for_its_admission_is_not_silent() -> None:
 
 def test_another_process_in_its_place_is_the_end_of_one() -> None:
     machine = Machine().run(5)
-    machine.detector.over("a", "another process runs in its place")
+    machine.detector.note_gone("a", "another process runs in its place")
     machine.tick()
     assert machine.lost["a"][1] is Evidence.DEAD
 

@@ -322,7 +322,7 @@ async def ask_epoch(broker: Broker, topic: str, epoch: int, current: int) -> tup
     context = Context(
         engine=broker.engine,
         groups=broker.groups,
-        exchange=broker.node.exchange,
+        transaction_calls=broker.node.transaction_calls,
         settings=broker.settings,
         client_id=None,
         client_host="127.0.0.1",

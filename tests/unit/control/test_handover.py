@@ -79,7 +79,7 @@ async def kafka_door(broker: Broker) -> AsyncIterator[Client]:
     server = KafkaServer(broker.settings, Clock(), (HOST, 1))
     listener = listen(HOST, 0, "kafka_port")
     await server.start(listener)
-    server.serve(broker.engine, broker.groups, broker.node.exchange)
+    server.serve(broker.engine, broker.groups, broker.node.transaction_calls)
     reader, writer = await asyncio.open_connection(*address(listener))
     await until(lambda: server.connections)
     try:

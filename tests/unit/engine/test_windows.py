@@ -289,7 +289,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     other = make_machine("memory")
     broker = await other.start()
     engine = broker.engine
-    catalog = engine._life.catalog
+    catalog = engine._lifecycle.catalog
     assert isinstance(catalog, RoutedCatalog)
     # The topic as this broker knew it before it was away, and then with all edits.
     for manifest, edits in ((decode_snapshot(before), []), (decode_snapshot(before), seen)):

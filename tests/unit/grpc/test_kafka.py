@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from headgate.broker.client.access_admin import AccessAdmin, Acl, Quota
-from headgate.broker.client.kafka import AGAIN, REASONS, check
+from headgate.broker.client.kafka import REASONS, RETRIABLE, check
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import User
 from headgate.broker.cluster.edits.access import PutUser
@@ -132,7 +132,7 @@ async def test_a_quota_of_the_loops_time_holds(served: Served) -> None:
 def test_a_code_becomes_the_usual_reason_for_it() -> None:
     for code, reason in REASONS.items():
         assert reason is Reason.NOT_AUTHORIZED or error_code(HeadgateError(reason, "")) == code
-        with pytest.raises(RetryError if reason in AGAIN else InvalidError, match=r"\. topic=`t`$") as caught:
+        with pytest.raises(RetryError if reason in RETRIABLE else InvalidError, match=r"\. topic=`t`$") as caught:
             check(code, None, "topic=`t`")
         assert caught.value.reason is reason
     usual = {ErrorCode.INVALID_REQUEST: Reason.INVALID_REQUEST, ErrorCode.REQUEST_TIMED_OUT: Reason.TIMED_OUT,

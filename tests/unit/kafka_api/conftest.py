@@ -55,7 +55,7 @@ class Kafka:
         context = Context(
             engine=self.engine,
             groups=self.groups,
-            exchange=self.node.exchange,
+            transaction_calls=self.node.transaction_calls,
             settings=self.settings,
             client_id="test",
             client_host="127.0.0.1",

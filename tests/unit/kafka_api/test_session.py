@@ -17,7 +17,7 @@ from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.config import MIB, Settings
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.kafka.answers import JOINED_BYTES_MAX, WRITE_BUFFER_BYTES
-from headgate.broker.server.kafka.common import ROOM_BYTES_MIN, Common, Entrance
+from headgate.broker.server.kafka.common import ROOM_BYTES_MIN, AdvertisedListener, Common
 from headgate.broker.server.kafka.pending_requests import PendingRequests
 from headgate.broker.server.kafka.session import ASTRAY_MAX, PIECE_BYTES, SLOTS_MAX, Session
 from headgate.broker.server.kafka.slot import Slot
@@ -54,7 +54,7 @@ class World:
 
         self.common = Common(
             Settings(**settings),  # type: ignore[arg-type]  # all settings of these tests are numbers
-            Entrance(name="PLAINTEXT", protocol="PLAINTEXT", host="host", port=1),
+            AdvertisedListener(name="PLAINTEXT", protocol="PLAINTEXT", host="host", port=1),
             now=lambda: self.now_s,
             now_ms=lambda: 0,
             turns=Turns(lambda: self.now_s),

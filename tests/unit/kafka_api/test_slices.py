@@ -52,7 +52,7 @@ async def client_of(kafka: Kafka) -> AsyncIterator[Client]:
     server = KafkaServer(kafka.settings, Clock(), (HOST, 1))
     listener = listen(HOST, 0, "kafka_port")
     await server.start(listener)
-    server.serve(kafka.engine, kafka.groups, kafka.node.exchange)
+    server.serve(kafka.engine, kafka.groups, kafka.node.transaction_calls)
     reader, writer = await asyncio.open_connection(*address(listener))
     try:
         yield Client(reader, writer)

@@ -46,7 +46,7 @@ async def test_requests_of_before_and_after_keep_their_order(kafka: Kafka, acks:
             while not server.connections or len(next(iter(server.connections)).session.slots) < 3:  # noqa: ASYNC110  # it has no event
                 await asyncio.sleep(0)
             (door,) = server.connections
-            server.serve(kafka.engine, kafka.groups, kafka.node.exchange)
+            server.serve(kafka.engine, kafka.groups, kafka.node.transaction_calls)
             # This runs in the same turn in which the engine came: the connection has the socket's bytes up to then.
             late = request(3, acks)
             door.get_buffer(-1)[: len(late)] = late

@@ -294,7 +294,7 @@ async def test_records_of_many_partitions_are_deleted_in_one_edit(kafka: Kafka) 
     for number in range(20):
         await kafka.append("a", [b"x"] * 3, partition=number)
     await kafka.append("b", [b"x"] * 3)
-    catalog = kafka.engine._life.catalog
+    catalog = kafka.engine._lifecycle.catalog
     assert isinstance(catalog, RoutedCatalog)
     before = catalog.version
     parts = [DeleteRecordsPartition(partition_index=number, offset=-1 if number % 2 else 2) for number in range(20)]
@@ -355,7 +355,7 @@ async def test_a_broker_without_proof_of_its_lead_tells_no_sizes(kafka: Kafka) -
 
 
 def version(kafka: Kafka) -> int:
-    catalog = kafka.engine._life.catalog
+    catalog = kafka.engine._lifecycle.catalog
     assert isinstance(catalog, RoutedCatalog)
     return catalog.version
 

@@ -22,7 +22,7 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
-from headgate.broker.server.http.app import Behind, create_app, doors, make_pages
+from headgate.broker.server.http.app import HttpBackend, create_app, doors, make_pages
 from headgate.broker.server.http.guard import HEADERS, KnownHosts
 from headgate.broker.server.http.page.pages import Pages
 from headgate.broker.store.memory import MemoryStore
@@ -54,7 +54,7 @@ def hosts() -> KnownHosts:
 
 
 def app(settings: Settings | None = None, security: Security | None = None) -> tuple[Starlette, Pages]:
-    behind = Behind(
+    backend = HttpBackend(
         settings=settings or Settings(),
         metrics=Metrics(),
         turns=Turns(lambda: 0.0),
@@ -63,13 +63,13 @@ def app(settings: Settings | None = None, security: Security | None = None) -> t
         line=lambda: "headgate broker <1>",
         views=lambda: None,
     )
-    pages = make_pages(behind, security)
-    return create_app(behind, pages), pages
+    pages = make_pages(backend, security)
+    return create_app(backend, pages), pages
 
 
 async def test_only_pages_with_the_clusters_content_ask_for_the_name() -> None:
     application, pages = app()
-    behind = Behind(
+    backend = HttpBackend(
         settings=Settings(),
         metrics=Metrics(),
         turns=Turns(lambda: 0.0),
@@ -78,7 +78,7 @@ async def test_only_pages_with_the_clusters_content_ask_for_the_name() -> None:
         line=str,
         views=lambda: None,
     )
-    for door in doors(behind, pages):
+    for door in doors(backend, pages):
         path = door.path.replace("{name}", "page.css").replace("{id}", "x").replace("{act}", "x")
         answer = await get(application, path, host="evil.example", method=door.method)
         if door.access in ("open", "read", "hands"):

@@ -19,7 +19,7 @@ from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.server.access.security import Security
 from headgate.broker.server.audit.audit import Audit
 from headgate.broker.server.grpc.server import GrpcServer
-from headgate.broker.server.http.app import Behind, create_app, make_pages
+from headgate.broker.server.http.app import HttpBackend, create_app, make_pages
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.support import nodes
 from tests.unit.page.asgi import Answer, get
@@ -52,13 +52,13 @@ class World(nodes.Offline):
             security = Security(self.settings, clock.monotonic, clock.now_ms, None, audit)
             await security.use(node.engine, {ADMIN_PASSWORD: "right"})
         self.server = GrpcServer(node, self.settings, security=security, audit=audit)
-        behind = Behind(
+        backend = HttpBackend(
             settings=self.settings, metrics=Metrics(), turns=node.engine.turns, hosts=tuple, not_ready=lambda: None, line=str,
             views=lambda: self.server.views, engine=lambda: node.engine, inner=lambda: self.server.inner,
         )  # fmt: skip
-        self.pages = make_pages(behind, security, port=9090)
+        self.pages = make_pages(backend, security, port=9090)
         self.sessions = self.pages.entrance.sessions
-        self.app = create_app(behind, self.pages)
+        self.app = create_app(backend, self.pages)
 
     async def close(self) -> None:
         await self.pages.close()

@@ -36,7 +36,7 @@ async def handle(request: TxnOffsetCommitRequest, context: Context) -> TxnOffset
     add = context.api_version >= ADDS_VERSION_MIN
 
     async def consent(partition: tuple[str, int]) -> Reason | None:
-        reply = await context.exchange.ask(
+        reply = await context.transaction_calls.ask(
             request.transactional_id, request.producer_id, request.producer_epoch, frozenset([partition]), add=add
         )
         return reply.error

@@ -1,7 +1,7 @@
 """WriteTxnMarkers (27), versions 1-2: end a transaction in some partitions.
 
 Kafka's admin sends it to a lead (AbortTransaction, for a transaction whose producer and coordinator are gone). Brokers of Headgate
-use their own call (`transactions/exchange.py`).
+use their own call (`transactions/broker_calls.py`).
 """
 
 from __future__ import annotations

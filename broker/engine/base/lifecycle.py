@@ -1,4 +1,4 @@
-"""The life of one incarnation: what the parts of the engine share, and nothing else."""
+"""Lifecycle of one incarnation: what the parts of the engine share, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.broker.store.interface import Store
 logger = get_logger("engine")
 
 
-class Life:
+class Lifecycle:
     """Whether this incarnation serves, the error that ended it, and its copy of the manifest.
 
     Args:

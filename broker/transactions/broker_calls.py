@@ -49,7 +49,7 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-class Exchange:
+class TransactionCalls:
     """Both sides of the calls.
 
     Args:
