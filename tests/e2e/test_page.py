@@ -4,11 +4,15 @@ Compared: what a person sees with what the clients did: rates, leads, a split wi
 windows fill, without a reload and without a complaint of the browser about the page's policy. A broker that is cut off says so.
 With HEADGATE_PICTURES=DIR the first test saves the README's pictures there. A mismatch means that people are shown something wrong,
 or that a stranger's name runs as a script in their browser.
+
+The second test uses the page's hands by clicking, as an administrator and as a user with few rights: it finds a message by key,
+sets a group back by time and reads again with a real consumer, and makes a topic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import time
@@ -20,7 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from headgate.broker.client.control import Control
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
@@ -30,6 +46,7 @@ from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.chromium import Page, chromium
 from tests.support.cluster import Brokers, eventually, s3_doors
 from tests.support.network import Network
+from tests.support.ports import free_port
 from tests.support.s3_server import S3Server
 
 PATIENCE_S = 120.0
@@ -174,6 +191,156 @@ def end_the_flood(page: Page, flood: busy.PlayedFlood) -> None:
         "!document.querySelector('.tube') && document.querySelector('#floods-over').innerText.includes('filled')",
     )
     page.until("it is told", "[...document.querySelectorAll('.kind-gate')].some(one => one.innerText.includes('in one step'))")
+
+
+ADMIN_PASSWORD, ALICE_PASSWORD = "planted-admin-52d0", "planted-alice-c1f7"
+MESSAGES, KEYS = 20_000, 5_000
+STEP_MS = 100
+
+
+@pytest.mark.chromium
+@pytest.mark.timeout(600)
+def test_a_person_looks_for_a_message_and_sets_a_group_back(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    settings = {
+        "KAFKA_LISTENERS": f"SASL_PLAINTEXT://{HOST}:{free_port()}", "AUTHORIZATION": "acl", "SUPER_USERS": "User:ANONYMOUS",
+        "ADMIN_PASSWORD": ADMIN_PASSWORD,
+    }  # fmt: skip
+    broker = make_broker(env={f"HEADGATE_{name}": value for name, value in settings.items()})
+    broker.start()
+    began_ms = fill(broker)
+    with chromium(tmp_path) as page:
+        page.ask("Page.addScriptToEvaluateOnNewDocument", source=WATCH_POLICY)
+        page.open(f"http://{HOST}:{broker.http_port}/topics/clicks/messages")
+        log_in(page, "admin", "wrong")
+        page.until_text("The name or the password is wrong")
+        log_in(page, "admin", ADMIN_PASSWORD)
+        find_a_message(page)
+        set_back(page, broker, began_ms)
+        make_a_topic(page, broker)
+        assert page.run("window.complaints") == [] and page.run("document.title") != "owned"
+        page.click("Log out")
+        page.until_text("Log in")
+        log_in(page, "alice", ALICE_PASSWORD)
+        try_as_alice(page, broker)
+        assert page.run("window.complaints") == []
+
+
+def fill(broker: BrokerProcess) -> int:
+    """Messages, a group that has read all of them, and a user who may only read. Returns the time of the first message, in ms."""
+    client = {"bootstrap.servers": broker.bootstrap}
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic("clicks", 4)])["clicks"].result(60)
+    alice = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    created = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("alice", alice, ALICE_PASSWORD.encode())])
+    created["alice"].result(60)
+    rules = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW)
+        for kind, name, operation in (
+            (ResourceType.TOPIC, "clicks", AclOperation.READ), (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
+        )
+    ]  # fmt: skip
+    for made in admin.create_acls(rules).values():
+        made.result(60)
+    began_ms = round(time.time() * 1000) - MESSAGES * STEP_MS
+    producer = Producer({**client, "linger.ms": 50})
+    for number in range(MESSAGES):
+        value = json.dumps({"number": number, "page": HOSTILE if number % KEYS == 77 else "/"}).encode()
+        key = f"user-{number % KEYS}".encode()
+        producer.produce("clicks", value, key, timestamp=began_ms + number * STEP_MS, headers=[(HOSTILE, HOSTILE.encode())])
+        if not number % 1000:
+            producer.poll(0)
+    assert producer.flush(60) == 0
+    assert len(read(broker, MESSAGES)) == MESSAGES
+    return began_ms
+
+
+def read(broker: BrokerProcess, count: int) -> list[int]:
+    """The numbers of the next messages of the group, which it then has read."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )
+    consumer.subscribe(["clicks"])
+    found: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < deadline:
+        found += [json.loads(message.value())["number"] for message in consumer.consume(5000, 1.0)]
+    if found:
+        consumer.commit(asynchronous=False)
+    consumer.close()
+    return found
+
+
+def log_in(page: Page, user: str, password: str) -> None:
+    page.write("input[name=user]", user)
+    page.write("input[name=password]", password)
+    page.click("Log in", "button")
+
+
+def find_a_message(page: Page) -> None:
+    page.until("the newest messages", "document.querySelectorAll('#rows > li').length === 50")
+    page.click("Older", "a")
+    page.until("older ones behind them", "document.querySelectorAll('#rows > li').length === 100")
+    page.write("input[name=key]", "user-77")
+    page.click("Show", "button")
+    page.until("four messages", "document.querySelectorAll('#rows > li').length === 4")
+    page.until_text("All was searched.")
+    page.run("document.querySelector('#rows summary').focus()")
+    for kind in ("keyDown", "keyUp"):
+        page.ask("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+    page.until("it is laid out", "document.querySelector('#rows pre.json').innerText.includes('\\n  \"number\": 15077')")
+    page.until_text(HOSTILE)
+
+
+def set_back(page: Page, broker: BrokerProcess, began_ms: int) -> None:
+    """The last quarter of the messages is read again."""
+    page.click("Headgate", "a")
+    page.until("the group", "[...document.querySelectorAll('table.groups a')].some(one => one.innerText === 'billing')")
+    page.click("billing", "table.groups a")
+    page.until_text("No active members")
+    page.run("document.querySelector('select[name=to]').value = 'time'")
+    page.write("input[name=at]", str(began_ms + MESSAGES * 3 // 4 * STEP_MS))
+    page.click("Preview", "button")
+    page.until_text("5,000 offsets will be read again.")
+    page.click("Set these positions", "button")
+    page.until_text("The positions are set.")
+    assert sorted(read(broker, MESSAGES // 4)) == list(range(MESSAGES * 3 // 4, MESSAGES))
+
+
+def make_a_topic(page: Page, broker: BrokerProcess) -> None:
+    page.click("Headgate", "a")
+    page.click("New topic", "a")
+    page.write("input[name=name]", "visits")
+    page.write("input[name=partitions]", "3")
+    page.write("textarea[name=settings]", "retention.ms=60000")
+    page.click("Create", "button")
+    page.until_text("The topic is created.")
+    page.until("its setting", "document.querySelector('table.settings').innerText.includes('60000')")
+    assert [one["partitions"] for one in api_as_admin(broker, "/api/topics")["topics"] if one["name"] == "visits"] == [3]
+
+
+def api_as_admin(broker: BrokerProcess, path: str) -> Any:
+    login = base64.b64encode(f"admin:{ADMIN_PASSWORD}".encode()).decode()
+    request = urllib.request.Request(f"http://{HOST}:{broker.http_port}{path}", headers={"Authorization": f"Basic {login}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def try_as_alice(page: Page, broker: BrokerProcess) -> None:
+    """She reads messages, and neither makes a topic nor sees the group."""
+    page.until("updates", "document.querySelector('#live').dataset.state === 'live'")
+    page.click("clicks", "table.topics a")
+    page.click("Messages", "a")
+    page.until("the newest messages", "document.querySelectorAll('#rows > li').length === 50")
+    page.click("Headgate", "a")
+    page.click("New topic", "a")
+    page.write("input[name=name]", "hers")
+    page.click("Create", "button")
+    page.until_text("Not allowed")
+    page.open(f"http://{HOST}:{broker.http_port}/group?id=billing")
+    page.until_text("Not allowed")
+    assert "hers" not in [one["name"] for one in api_as_admin(broker, "/api/topics")["topics"]]
+    noted = [line for line in broker.output().splitlines() if "refused" in line and "CreateTopics" in line]
+    assert len(noted) == 1 and "User:alice" in noted[0] and "http" in noted[0]
 
 
 @pytest.mark.timeout(300)

@@ -82,7 +82,9 @@ class Page:
                 const found = [...document.querySelectorAll({json.dumps(within)})]
                     .filter(one => one.innerText.trim() === {json.dumps(text)} && one.offsetParent !== null && !one.disabled);
                 if (!found.length) return null;
-                const box = found[found.length - 1].getBoundingClientRect();
+                const one = found[found.length - 1];
+                one.scrollIntoView({{ block: "center", behavior: "instant" }});
+                const box = one.getBoundingClientRect();
                 return box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null;
             }})()""",
         )
