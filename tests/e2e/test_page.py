@@ -283,7 +283,7 @@ def find_a_message(page: Page) -> None:
     page.write("input[name=key]", "user-77")
     page.click("Show", "button")
     page.until("four messages", "document.querySelectorAll('#rows > li').length === 4")
-    page.until_text("All was searched.")
+    page.until_text("All was searched")
     page.run("document.querySelector('#rows summary').focus()")
     for kind in ("keyDown", "keyUp"):
         page.ask("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")

@@ -123,9 +123,12 @@ async def test_a_live_view_gets_what_comes(make: Make) -> None:
     browser = world.browser()
     first = await browser.get("/topics/t/messages", **{"from": "live"})
     assert offsets(first.text) == [] and 'data-mode="live"' in first.text
-    await world.fill("t", 1, batch("new"))
     places = re.search(r"places=([^\"&]+)", first.text)
     assert places is not None
+    browser.extra = {"headgate-poll": "1"}
+    quiet = await browser.get("/topics/t/messages", **{"from": "live", "places": places[1]})
+    assert (quiet.status, quiet.text) == (204, "")
+    await world.fill("t", 1, batch("new"))
     second = await browser.get("/topics/t/messages", **{"from": "live", "places": places[1]})
     assert offsets(second.text) == [(1, 10)] and "places=0-10.1-11" in second.text
 

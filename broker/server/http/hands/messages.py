@@ -30,6 +30,8 @@ STARTS = (
     ("live", "now, live"),
 )
 TEXT_CHARS_MAX = 1_000
+POLL = "headgate-poll"
+"""Header of a live view that asks for news: without any it gets no page."""
 LINES_MAX = 100_000
 """Messages of one download."""
 DOWNLOAD_BYTES_MAX = 256 << 20
@@ -118,6 +120,8 @@ class MessagePages:
             try:
                 query = query_of(topic, asked, request.query_params.get("places", ""))
                 page = await Reader(hand.inner, hand.visitor.client, self._pace).page(query)
+                if page.is_quiet and POLL in request.headers:
+                    return Response(status_code=204)
                 # Laying out JSON and hex takes milliseconds.
                 found = await asyncio.get_running_loop().run_in_executor(None, rows, page.found)
             except HeadgateError as error:

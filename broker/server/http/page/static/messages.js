@@ -26,7 +26,13 @@ async function follow() {
   busy = true;
   let pause = LIVE_MS;
   try {
-    const answer = await fetch(link.href, { headers: { accept: "text/html" } });
+    const answer = await fetch(link.href, {
+      headers: mode() === "live" ? { accept: "text/html", "headgate-poll": "1" } : { accept: "text/html" },
+    });
+    if (answer.status === 204) {
+      document.getElementById("status").replaceChildren();
+      return;
+    }
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!next.getElementById("rows")) throw new Error((next.querySelector(".said") || next.body).textContent.trim() || answer.status);
     const fresh = [...next.getElementById("rows").children].map((one) => document.adoptNode(one));
