@@ -2,8 +2,8 @@
 
 Compared: what a person sees with what the clients did: rates, leads, a split with its reason, a group with lag, a flood whose
 windows fill, without a reload and without a complaint of the browser about the page's policy. A broker that is cut off says so.
-With HEADGATE_PICTURES=DIR the first test saves the README's pictures there. A mismatch means that people are shown something wrong,
-or that a stranger's name runs as a script in their browser.
+With HEADGATE_PICTURES=DIR the first two tests save the READMEs' pictures there. A mismatch means that people are shown something
+wrong, or that a stranger's name runs as a script in their browser.
 
 The second test uses the page's hands by clicking, as an administrator and as a user with few rights: it finds a message by key,
 sets a group back by time and reads again with a real consumer, and makes a topic.
@@ -289,6 +289,8 @@ def find_a_message(page: Page) -> None:
         page.ask("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
     page.until("it is laid out", "document.querySelector('#rows pre.json').innerText.includes('\\n  \"number\": 15077')")
     page.until_text(HOSTILE)
+    if "HEADGATE_PICTURES" in os.environ:
+        page.picture(Path(os.environ["HEADGATE_PICTURES"]) / "messages.png")
 
 
 def set_back(page: Page, broker: BrokerProcess, began_ms: int) -> None:

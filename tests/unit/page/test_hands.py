@@ -432,6 +432,11 @@ async def test_hands_can_be_switched_off(make: Make) -> None:
     front, topic = await browser.get("/"), await browser.get("/topics/t")
     assert front.status == topic.status == 200
     assert "/new-topic" not in front.text and "/messages" not in topic.text
+    guarded = (await make(http_actions=False, **LOGINS)).browser()
+    asked = await guarded.get("/")
+    assert asked.status == 401 and "www-authenticate" in asked.headers, "a browser asks for a password, as before"
+    assert (await guarded.get("/login")).headers["location"] == "/"
+    assert (await guarded.log_in("admin")).status == 400 and not guarded.cookies
 
 
 async def test_many_open_views_wait_in_turn(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

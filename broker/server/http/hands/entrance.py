@@ -171,8 +171,8 @@ class Entrance:
         Raises InvalidError(NOT_AUTHENTICATED), RetryError.
         """
         security, host = self.security, host_of(request)
-        if security is None:
-            raise InvalidError(Reason.INVALID_REQUEST, "this cluster asks for no login")
+        if security is None or not self.is_on:
+            raise InvalidError(Reason.INVALID_REQUEST, "there is no login at this page")
         header = "Basic " + base64.b64encode(f"{user}:{password}".encode("utf-8", "replace")).decode()
         try:
             identity = await security.by_header(header, host, "http")

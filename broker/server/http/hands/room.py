@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.inner import InnerCalls
+from headgate.broker.server.http.guard import refusal
 from headgate.broker.server.http.hands.entrance import Entrance, Visitor, Who
 from headgate.broker.wire.kafka.message import Message
 
@@ -57,7 +58,9 @@ class Room:
     async def show_error(self, request: Request, error: HeadgateError, status: int) -> Response:
         """The page that tells a person of an error: of a missing login, the form to log in."""
         entrance = self.entrance
-        if status == 401 and entrance.is_on and entrance.security is not None:
+        if status == 401 and not entrance.is_on:
+            return refusal(error)  # the browser itself asks for a password
+        if status == 401 and entrance.security is not None:
             if request.method != "GET":
                 return RedirectResponse("/login", 303)
             query = f"?{request.url.query}" if request.url.query else ""
