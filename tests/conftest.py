@@ -6,6 +6,7 @@ they are deselected, and the header and the last lines of the report say so: the
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
@@ -124,6 +125,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=dropped)
         gone = set(dropped)
         items[:] = [item for item in items if item not in gone]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
+    """Refuse a fixture that runs on another event loop than its test: after a failed test, its end would wait for tasks that never
+    run again."""
+    marker = request.node.get_closest_marker("asyncio")
+    if marker is not None and (inspect.isasyncgenfunction(fixturedef.func) or inspect.iscoroutinefunction(fixturedef.func)):
+        ours, tests = (getattr(fixturedef.func, "_loop_scope", None) or "function"), marker.kwargs.get("loop_scope", "function")
+        assert ours == tests, f"the fixture and its test run on different event loops. fixture=`{ours}` test=`{tests}`"
+    return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
