@@ -63,7 +63,7 @@ transactions: $(STAMP) ## 30 rounds of kills for each client that consumes, tran
 	HEADGATE_TRANSACTION_ROUNDS=30 $(BIN)/python -m pytest -q tests/e2e/test_transactions.py -m "slow or not slow"
 
 security: $(STAMP) ## logins, ACLs and quotas beside Apache Kafka, all clients through changes of certificates, long fuzzing
-	HEADGATE_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q -m "slow or not slow" tests/compat/test_security_kafka.py \
+	HEADGATE_FUZZ_EXAMPLES=800 $(BIN)/python -m pytest -q -m "slow or not slow" tests/compat/test_security_kafka.py \
 		tests/compat/test_security_clients.py tests/unit/access tests/e2e/test_tls.py tests/e2e/test_access.py tests/e2e/test_quotas.py tests/e2e/test_secrets.py
 
 chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: CHAOS_FLAGS='--rounds 100 --seed 7'

@@ -25,6 +25,7 @@ import headgate.broker.testing.messages  # noqa: F401  (both directions of all m
 from tests.support import quick_java
 from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.chromium import executable as chromium_executable
+from tests.support.examples import EXAMPLES
 from tests.support.maven import missing as kafka_server_missing
 from tests.support.npm import install, missing
 from tests.support.s3_foreign import SERVERS
@@ -36,8 +37,6 @@ from tests.support.spark import spark
 __all__ = ["s3_server", "spark"]  # fixtures, found by their names
 
 # A busy machine is no defect: no test of properties has a time limit for one example, or for making it.
-# HEADGATE_FUZZ_EXAMPLES makes those long that do not state their number of examples.
-EXAMPLES = int(os.environ.get("HEADGATE_FUZZ_EXAMPLES", "50"))
 settings.register_profile("busy", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 

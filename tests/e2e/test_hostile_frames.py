@@ -21,6 +21,7 @@ from tests.compat.topics import create_topic
 from tests.e2e.hostile import MIB, check_healthy, check_raw, connect
 from tests.support import oracle, wire
 from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.examples import examples
 from tests.support.requests import ordinary
 from tests.support.wire import ClosedByPeer, RawConnection, framed, request_header
 
@@ -254,7 +255,7 @@ def test_unknown_apis_and_versions(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("api_key", sorted(SERVED))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_fuzzed_bodies(broker: BrokerProcess, api_key: int, data: st.DataObject) -> None:
     """Hypothesis cuts, repeats and rewrites ordinary requests, and generates bodies of its own."""
@@ -268,7 +269,7 @@ def test_fuzzed_bodies(broker: BrokerProcess, api_key: int, data: st.DataObject)
     attempt(broker, connect(broker), api_key, version, bytes(body), flexible=oracle.is_flexible(api_key, version)).close()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payload=st.binary(min_size=8, max_size=200), followed=st.booleans())
 def test_fuzzed_frames(broker: BrokerProcess, payload: bytes, followed: bool) -> None:
     """Frames of the right length with anything inside, alone or followed by an ordinary request."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import os
 import socket
 import ssl
 import time
@@ -26,10 +25,10 @@ from hypothesis import strategies as st
 from headgate.broker.client.admin import Admin
 from headgate.broker.runtime.errors import HeadgateError
 from tests.support.broker_process import HOST, PATIENCE_S
+from tests.support.examples import examples
 from tests.support.pki import DAY, Authority
 from tests.support.secure import Secure
 
-EXAMPLES = int(os.environ.get("HEADGATE_FUZZ_EXAMPLES", "40"))
 """Short in CI; the environment makes it long."""
 
 
@@ -174,7 +173,9 @@ def test_a_broker_with_a_certificate_for_another_host_is_refused(broker: Secure,
     assert _handshake(broker.tls_port, broker.authority.ca)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(
     cut=st.integers(0, 700),
     flips=st.lists(st.tuples(st.integers(0, 700), st.integers(0, 7)), max_size=4),

@@ -21,9 +21,10 @@ from headgate.broker.log.compression import Codec, compress
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import InvalidError
 from tests.support.batches import patched
+from tests.support.examples import examples
 from tests.support.poison import POISON, with_count, with_records
 
-MANY = settings(max_examples=400)
+MANY = settings(max_examples=examples(120))
 T0 = 1_700_000_000_000
 NAMES = st.text(max_size=4)
 RECORDS = st.lists(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from headgate.broker.client.sequencing import IN_FLIGHT_MAX, SEQUENCE_COUNT, PartitionQueue
 from headgate.broker.log.producers import WINDOW_BATCHES, ProducerState
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from tests.support.examples import examples
 
 
 @dataclass(eq=False)
@@ -148,7 +149,7 @@ STEPS = st.lists(
     [("give", [1, 1, 1]), ("give", [1, 1, 1, 1]), ("answer", [""]), ("give up", 0), ("break", 0)],
     0,
 )
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_batch_is_written_once_and_in_order(steps: list[tuple[str, Any]], first_sequence: int) -> None:
     client = Client(first_sequence)
     for step, argument in steps:

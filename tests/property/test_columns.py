@@ -33,6 +33,7 @@ from headgate.broker.log.columns import (
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
+from tests.support.examples import examples
 
 CODECS = list(Codec)
 Y1960, Y2200 = -315_619_200_000, 7_258_118_400_000
@@ -110,7 +111,7 @@ sources = st.lists(st.builds(Row, times, contents, contents, header_lists), min_
     base_offset=st.sampled_from([0, 5, (1 << 40) + 1]),
     unit=st.sampled_from(["ms", "us"]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_batches_have_the_rows(
     rows: list[Row], codec: Codec, batch_bytes_max: int, batch_rows_max: int, with_headers: bool, base_offset: int, unit: str
 ) -> None:
@@ -147,7 +148,7 @@ def test_batches_have_the_rows(
     codec=st.sampled_from(CODECS),
     most=st.integers(1, 50),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 def test_rows_that_are_divided_have_the_bytes_of_rows_that_were_taken(
     rows: list[Row], chosen: list[int], codec: Codec, most: int
 ) -> None:
@@ -159,7 +160,7 @@ def test_rows_that_are_divided_have_the_bytes_of_rows_that_were_taken(
 
 
 @given(rows=st.lists(st.builds(Row, st.integers(0, Y2200), contents, contents, header_lists), min_size=1, max_size=30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_an_uncompressed_batch_is_what_a_producer_sends(rows: list[Row]) -> None:
     (batch,) = encoded(table(rows), 0, leader_epoch=-1, batch_bytes_max=1 << 30)
     assert batch == encode_batch(records(rows, 0))
@@ -169,7 +170,7 @@ def test_an_uncompressed_batch_is_what_a_producer_sends(rows: list[Row]) -> None
     parts=st.lists(sources, min_size=1, max_size=5),
     codecs=st.lists(st.sampled_from(CODECS), min_size=5, max_size=5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @pytest.mark.usefixtures("lanes")
 def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], codecs: list[Codec]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -200,7 +201,7 @@ def lanes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("lanes")
 @given(rows=sources, at=st.integers(0, 1 << 30), byte=st.integers(0, 255), codec=st.sampled_from(CODECS), cut=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
     rows: list[Row], at: int, byte: int, codec: Codec, cut: bool
 ) -> None:
@@ -249,7 +250,7 @@ def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
 
 
 @given(data=st.binary(max_size=300))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_no_bytes_crash_the_decoder(data: bytes) -> None:
     try:
         decode_batches([data])

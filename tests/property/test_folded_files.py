@@ -20,6 +20,7 @@ from headgate.broker.log.parquet import footer_size, read_footer, read_group
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.log.transactions import marker, ranges_of
 from headgate.broker.runtime.errors import InvalidError
+from tests.support.examples import examples
 
 BYTES = st.one_of(st.none(), st.binary(max_size=40))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
@@ -29,7 +30,7 @@ CUTS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 30)), max_size=2)
 
 
 @given(BATCHES, CUTS, st.sampled_from((200, 1000, 1 << 20)), st.integers(100, 2000), st.integers(0, 5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(20))
 def test_records_are_the_same(
     given_batches: list[tuple[list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]], int, int | None]],
     cuts: list[tuple[int, int]],

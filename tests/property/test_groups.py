@@ -40,6 +40,7 @@ from headgate.broker.groups.positions import NEVER, Position
 from headgate.broker.groups.records import encode_group_key
 from headgate.broker.groups.shard import Commit, Shard
 from headgate.broker.runtime.errors import Reason
+from tests.support.examples import examples
 
 GROUP = "g"
 PARTITIONS = 4
@@ -403,5 +404,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert all(row.state is State.EMPTY for row in self.shard.list_groups())
 
 
-GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
 test_groups = GroupMachine.TestCase

@@ -17,6 +17,7 @@ from pyiceberg.table import StaticTable
 
 from headgate.broker.wire.iceberg import table as tables
 from headgate.broker.wire.iceberg.table import DAY_MS, DataFile, Table, Written
+from tests.support.examples import examples
 
 T0 = 19_000 * DAY_MS
 
@@ -34,7 +35,7 @@ def put(directory: Path, written: Written) -> Path:
 
 
 @given(CHANGES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(10))
 def test_every_version_has_its_files(changes: list[tuple[list[tuple[int, int, int]], int]]) -> None:
     tables.MANIFEST_FILES_MAX, before = 3, tables.MANIFEST_FILES_MAX
     try:

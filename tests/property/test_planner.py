@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from headgate.broker.cluster.load_history import Targets
 from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad
+from tests.support.examples import examples
 from tests.support.load_world import World
 
-SLOW = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(deadline=None, max_examples=examples(5), suppress_health_check=[HealthCheck.too_slow])
 SHARES = st.one_of(st.just(0.0), st.floats(0.0001, 0.02), st.floats(0.02, 0.3), st.floats(0.3, 0.9))
 TOPICS = st.lists(st.lists(SHARES, min_size=1, max_size=12), min_size=1, max_size=5)
 CONVERGED_S = 600

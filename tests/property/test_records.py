@@ -13,7 +13,7 @@ import struct
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -178,7 +178,6 @@ def test_a_bomb_is_refused(codec: Codec) -> None:
 
 
 @given(st.binary(max_size=5000), CODECS)
-@settings(max_examples=50)
 def test_codecs_round_trip(data: bytes, codec: Codec) -> None:
     assert decompress(codec, compress(codec, data), len(data)) == data
 

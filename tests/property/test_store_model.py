@@ -19,6 +19,7 @@ from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.store.interface import AppendFile, Buffer, Store
 from headgate.broker.store.local import LocalStore
 from headgate.broker.store.memory import MemoryStore
+from tests.support.examples import examples
 
 Call: TypeAlias = tuple[object, ...]
 
@@ -129,7 +130,7 @@ async def compare(made: Sequence[Call], root: str) -> None:
         await again.store.close()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(calls, max_size=30))
 def test_a_directory_answers_as_memory_does(made: list[Call]) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -28,6 +28,7 @@ from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.segments import SegmentInfo, Successor
 from headgate.broker.cluster.succession import Gap, find_gaps, open_successors
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
+from tests.support.examples import examples
 
 LEADS = [letter * 32 for letter in "abc"]
 
@@ -131,7 +132,7 @@ def test_every_partition_has_one_lead_that_begins_where_the_last_one_ended(seed:
         )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(70, 90))
 def test_a_long_chain_is_cut_and_nothing_that_is_needed_goes(seed: int, seals: int) -> None:
     life = Life(seed)

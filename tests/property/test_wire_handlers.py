@@ -26,6 +26,7 @@ from headgate.broker.store.memory import MemoryStore
 from headgate.broker.wire.kafka.schema import Field
 from tests.support import nodes
 from tests.support.batches import batch
+from tests.support.examples import examples
 from tests.support.messages import message_module, message_values, scalars
 
 OF_GROUPS = {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69}
@@ -98,9 +99,7 @@ def test_every_request_is_answered(broker: Broker, key: int) -> None:
     api = APIS[key]
     module = message_module(f"{api.name}Request")
 
-    @settings(
-        max_examples=settings.default.max_examples // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-    )
+    @settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         version = data.draw(st.integers(api.min_version, api.max_version))

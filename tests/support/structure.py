@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -59,8 +59,15 @@ def measure(root: Path) -> dict[str, list[str]]:
             if within and isinstance(node, ast.Import | ast.ImportFrom)
         ],
         "modules that assign to a PartitionLog from outside": sorted(
-            {named(path, "") for path, node, _ in every(ast.Attribute) if _assigns(node, slots)}
+            {named(path, "") for path, node, _ in every(ast.Attribute) if assigns(node, slots)}
         ),
+        "parameters with a PartitionLog of another name": [
+            named(path, f"{node.arg}:{node.lineno}")
+            for path, node, _ in every(ast.arg)
+            if node.annotation is not None
+            and ast.unparse(node.annotation) in ("PartitionLog", "PartitionLog | None")
+            and node.arg not in ("log", "partition")
+        ],
         "private names that tests reach into": [
             named(path, f"{node.attr}:{node.lineno}")
             for path in sorted((root / "tests").rglob("*.py"))
@@ -103,11 +110,10 @@ def _slots(nodes: list[ast.AST]) -> set[str]:
     }
 
 
-def _assigns(node: ast.Attribute, slots: set[str]) -> bool:
+def assigns(node: ast.Attribute, slots: Collection[str]) -> bool:
     """True for an assignment such as `partition.high_watermark = ...`: by convention, these names hold a PartitionLog."""
-    return (
-        isinstance(node.ctx, ast.Store) and node.attr in slots and _name(node.value) in ("log", "partition", "_log", "_partition")
-    )
+    owners = ("log", "partition", "_log", "_partition")
+    return isinstance(node.ctx, ast.Store | ast.Del) and node.attr in slots and _name(node.value) in owners
 
 
 def _reaches(node: ast.Attribute) -> bool:

@@ -4,10 +4,14 @@ function, or break the cycle. A count that shrinks lowers its bound here.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
-from tests.support.structure import measure
+import pytest
+
+from headgate.broker.engine.partition.log import PartitionLog
+from tests.support.structure import assigns, measure
 
 ROOT = Path(__file__).parents[2]
 MOST = {
@@ -17,6 +21,7 @@ MOST = {
     "import cycles": 0,
     "imports inside functions": 188,
     "modules that assign to a PartitionLog from outside": 0,
+    "parameters with a PartitionLog of another name": 0,
     "private names that tests reach into": 105,
 }
 
@@ -40,3 +45,19 @@ def test_no_count_grows() -> None:
     assert found.keys() == MOST.keys()
     grown = {name: findings for name, findings in found.items() if len(findings) > MOST[name]}
     assert not grown, grown
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "log.high_watermark = 1",
+        "log.next_offset += 1",
+        "a, partition.refusal = 1, None",
+        "wanted.log.size_bytes += 1",
+        "del partition.tail",
+        "for log.size_bytes in (1, 2): pass",
+    ],
+)
+def test_an_assignment_from_outside_is_found(source: str) -> None:
+    attributes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    assert any(assigns(node, PartitionLog.__slots__) for node in attributes)

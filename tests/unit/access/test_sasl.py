@@ -11,7 +11,6 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import os
 from typing import Any
 
 import pytest
@@ -28,9 +27,9 @@ from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.rights import Identity
 from headgate.broker.server.access.sasl import MECHANISMS_ALL, Logins, Sasl
 from headgate.broker.server.access.tokens import Tokens
+from tests.support.examples import examples
 
 PASSWORD = "right"
-EXAMPLES = int(os.environ.get("HEADGATE_FUZZ_EXAMPLES", "150"))
 """Short in CI; the environment makes it long."""
 ACCESS = Access(
     [User(name=name, verifiers=scram.verifiers(PASSWORD, lambda size: bytes(range(1, size + 1)))) for name in ("alice", "bob")]
@@ -275,7 +274,9 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(MOVES)
 def test_no_order_of_any_messages_logs_in_without_a_proof(moves: list[tuple[str, Any]]) -> None:
     asyncio.run(_play(moves))

@@ -22,6 +22,7 @@ from headgate.broker.engine.upkeep.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.store.wrappers import MeteredStore
 from headgate.broker.testing.faults import Fault
+from tests.support.examples import examples
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation as Broker
 from tests.unit.engine.world import Machine, eventually, read_all, swept
@@ -43,7 +44,7 @@ CHUNKS = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, SPAN_MS_MAX)), 
 
 
 @given(CHUNKS)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(60))
 def test_neighbours_are_chosen_until_nothing_is_left_to_choose(chunks: list[tuple[bool, int, int]]) -> None:
     manifest = Manifest()
     manifest.apply([OpenIncarnation(Incarnation(id=ID, broker_id=1, leader_epoch=0, opened_ms=0))])

@@ -31,7 +31,7 @@ from tests.unit.engine.gate_world import files_for, value_of
 from tests.unit.engine.test_random import seeds
 from tests.unit.engine.world import Incarnation, Machine, settings
 
-SEEDS = 60
+SEEDS = 32
 PARTS = 4
 ROOM = 300
 PARTITIONS = 2

@@ -24,7 +24,7 @@ from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation, Machine, settings
 
-SEEDS = 200
+SEEDS = 100
 SEEDS_SLOW = 5_000
 CALLS_MAX = 200
 """Most calls of the store that a broker makes until it serves. Without faults, a start makes fewer."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
+from tests.support.examples import examples
 
 REQUESTS = st.builds(
     log_pb2.PublishRequest,
@@ -60,7 +61,7 @@ def test_lengths_of_every_width(size: int) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(200))
 def test_any_bytes_are_split_or_refused(data: bytes) -> None:
     try:
         rest, found = payload.split(data)
