@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import headgate.broker.testing.messages  # noqa: F401  (both directions of all messages)
-from tests.support import quick_java
+from tests.support import quick_java, rewritten
 from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.chromium import executable as chromium_executable
 from tests.support.examples import EXAMPLES
@@ -31,7 +31,7 @@ from tests.support.npm import install, missing
 from tests.support.s3_foreign import SERVERS
 from tests.support.s3_foreign import missing as s3_server_missing
 from tests.support.s3_server import s3_server
-from tests.support.shares import SPARK, Shares, share_of
+from tests.support.shares import Shares, place_of
 from tests.support.spark import spark
 
 __all__ = ["s3_server", "spark"]  # fixtures, found by their names
@@ -50,6 +50,8 @@ _no_mount: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if worker := getattr(config, "workerinput", None):
+        rewritten.write_part(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
     archive = quick_java.use()
     if archive is not None and not archive.exists() and getattr(config.option, "numprocesses", None):
         # Beside the first tests; the JVMs that start meanwhile are slower.
@@ -96,8 +98,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | Non
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     global _kafkajs_missing, _no_mount
-    # The largest share begins first, so that no worker is left alone with it.
-    items.sort(key=lambda item: share_of(item.nodeid.partition("::")[0]) != SPARK)
+    # The longest shares begin first, so that no worker is left alone with one.
+    items.sort(key=lambda item: place_of(item.nodeid.partition("::")[0]))
     needing = [item for item in items if item.get_closest_marker("kafkajs")]
     if needing and _kafkajs_missing is None:
         try:
