@@ -132,7 +132,7 @@ def store_in_trouble(make: BrokerFactory, s3: S3Server, report: Report, how: str
             brokers.start()
             create_topic(brokers.bootstrap, "t", PARTITIONS)
             before = members(brokers)
-            with Clients(brokers, "t", PARTITIONS, pause_s=0.02) as clients:
+            with Clients(brokers, "t", PARTITIONS) as clients:
                 clients.acked_in_all(5)
                 if how == "failed":
                     proxy.fail_always("slow_down")

@@ -56,6 +56,9 @@ TOPIC = "kill"
 PATIENCE_S = 90.0
 """Ends a hang; no test judges by it."""
 
+PAUSE_S = 0.01
+"""Between two bursts of a writer: five of them without pauses take more of the processors than the broker."""
+
 TIGHT = {
     "HEADGATE_WAL_CHUNK_BYTES": "1MiB",
     "HEADGATE_WAL_CHECKPOINT_CHUNKS": "2",
@@ -151,6 +154,8 @@ def run(broker: BrokerProcess, rounds: int, report: Callable[[str], None], label
     ]
     readers: list[Reader] = [reader(broker.bootstrap, TOPIC, PARTITIONS) for reader in (ConfluentReader, AiokafkaReader)]
     ordeal = Ordeal(broker, draw, writers, readers)
+    for writer in writers:
+        writer.pause_s = PAUSE_S
     for one in (*writers, *readers):
         one.start()
     for _ in range(rounds):

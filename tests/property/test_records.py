@@ -67,6 +67,17 @@ def test_the_estimate_is_never_too_small(records: list[Record]) -> None:
     assert len(encode_batch(records)) - HEADER_BYTES <= estimate
 
 
+def test_the_estimate_counts_the_longest_form_of_everything() -> None:
+    """Four bytes for each character, five for each length: each header adds its own, so many of them leave no slack."""
+    headers = tuple(("\N{SNOWMAN}\N{GRINNING FACE}" * 40, bytes(100)) for _ in range(50))
+    estimate = encoded_bytes_max(b"key", b"value", headers)
+    assert len(encode_batch([Record(0, 0, b"key", b"value", headers)])) - HEADER_BYTES <= estimate
+    faces = tuple(("\N{GRINNING FACE}" * 40, None) for _ in range(50))
+    assert len(encode_batch([Record(0, 0, None, None, faces)])) - HEADER_BYTES <= encoded_bytes_max(None, None, faces)
+    assert encoded_bytes_max(None, None, ()) == 1 + 10 + 5 * 5
+    assert encoded_bytes_max(b"k", b"va", (("name", b"abc"),)) == encoded_bytes_max(None, None, ()) + 1 + 2 + 5 + 4 * 4 + 5 + 3
+
+
 @given(RECORDS, CODECS)
 def test_aiokafka_reads_ours(records: list[Record], codec: Codec) -> None:
     theirs = DefaultRecordBatch(bytearray(encode_batch(records, compression=codec)))
@@ -161,6 +172,38 @@ def test_a_hostile_header_count_makes_no_list() -> None:
     record = bytes((0, 0, 0, 1, 1)) + b"\x80\x80\x80\x80\x80\x40"
     with pytest.raises(InvalidError, match="header count"):
         list(iter_records(with_payload(bytes((len(record) << 1,)) + record, 0, 1)))
+
+
+# attributes, timestamp delta, offset delta; a null key, value, or number of headers
+BEGIN, NULL, NONE, TWO = b"\0\0\0", b"\1", b"\0", b"\4"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BEGIN, NULL + NONE),
+        (BEGIN + NULL, NONE),
+        (BEGIN + NULL + NULL + b"\2", NULL),
+        (BEGIN + NULL + NULL + b"\2" + TWO + b"ab", b""),
+    ],
+    ids=["key", "value", "header's key", "header's value"],
+)
+def test_a_field_of_a_hostile_length(before: bytes, after: bytes) -> None:
+    """Only -1 means null. A field ends within its record, also if another record follows, whose first byte it would take."""
+
+    def read(length: bytes, content: bytes) -> list[Record]:
+        record = before + length + content + after
+        framed_record = bytes((len(record) << 1,)) + record
+        return list(iter_records(with_payload(framed_record + framed_record.replace(BEGIN, b"\0\0\2", 1), 0, 2)))
+
+    assert len(read(TWO, b"ab")) == 2
+    for length in (b"\3", b"\5", b"\xff\xff\xff\xff\x0f"):
+        with pytest.raises(InvalidError, match="negative length"):
+            read(length, b"")
+    # It would end one byte behind its record.
+    beyond = bytes(((len(b"ab" + after) + 1) << 1,))
+    with pytest.raises(InvalidError, match="field that does not fit"):
+        read(beyond, b"ab")
 
 
 def test_a_varint_without_an_end() -> None:

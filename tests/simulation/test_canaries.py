@@ -73,7 +73,9 @@ def find(bug: str, checkers: tuple[str, ...], jobs: int) -> None:
     long = ("--long",) if bug in LONG else ()
     seeds = f"0-{CANARY_SEEDS - 1}"
     status, printed = simulate(
-        "--first", *long, "--jobs", str(jobs), "--bug", bug, "--expect", *checkers, "--seeds", seeds, timeout_s=3500
+        *("--first", *long, "--jobs", str(jobs), "--bug", bug, "--expect", *checkers, "--seeds", seeds),
+        timeout_s=3500,
+        forked=jobs == 1,
     )
     assert status == 1, f"nothing was found: {printed}"
     assert f"--bug {bug}" in printed, "the command that runs it again"

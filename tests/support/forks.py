@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUEST_BYTES_MAX = 1 << 20
 """Size of a request: a program's arguments and its environment."""
 READY = b"ready"
+FIXED = {"tests.support.simulation": {"PYTHONHASHSEED": "0"}}
+"""By program: variables that Python reads at its start, so that the process that forks must have them."""
 _NUMBER_BYTES = 100
 """Length of a process id, and of a status, on the way from the process that forks."""
 
@@ -134,7 +136,8 @@ def _started(program: str, _owner: int) -> socket.socket:
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forks", program, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT, env=os.environ | {"GRPC_VERBOSITY": "NONE"},
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT,
+            env=os.environ | {"GRPC_VERBOSITY": "NONE"} | FIXED.get(program, {}),
         )  # fmt: skip
 
     def end() -> None:

@@ -7,6 +7,7 @@ threads. A mismatch means that a broker serves different records, waits for a pr
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -85,10 +86,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_as_a_thread_would(encoders: Encoders, codec: Codec) -> None:
+def test_as_a_thread_would(encoders: Encoders) -> None:
     data = parquet(2000)
-    for index in range(3):
+    for index, codec in itertools.product(range(3), Codec):
         group = group_of(data, index, codec=codec, base_offset=1 << 40)
         batches = encoders.encode(group)
         assert [bytes(batch) for batch in batches] == [bytes(batch) for batch in encode_here(group)]
