@@ -1,5 +1,4 @@
-"""A user's program over the public API, for mypy only: `make lint` checks it, and `tests/unit/test_package.py` does against the
-built wheel. `user_program_extras.py` has the rest of the API.
+"""A user's program over the whole public API, for mypy only: `tests/unit/test_package.py` checks it against the built wheel.
 
 `assert_type` fails where a type is `Any` or another one than users see in the documents.
 """
@@ -7,6 +6,9 @@ built wheel. `user_program_extras.py` has the rest of the API.
 from __future__ import annotations
 
 from typing import assert_type
+
+import dagster as dg
+from pyspark.sql import DataFrame, SparkSession
 
 import headgate
 from headgate import (
@@ -25,6 +27,7 @@ from headgate import (
     GroupDescription,
     InvalidError,
     OffsetAndTimestamp,
+    Place,
     Producer,
     Reason,
     Reservation,
@@ -76,3 +79,34 @@ def handle(error: headgate.HeadgateError) -> bool:
 
 
 assert_type(headgate.__version__, str)
+
+
+def load_history(spark: SparkSession, cluster: str) -> DataFrame:
+    """A flood with Spark, its proof, and the topic as a DataFrame."""
+    from headgate.spark import Backfill, Certificate, Progress, read_topic, register, run, session, verify
+
+    assert_type(session("local[2]"), SparkSession)
+
+    def tell(progress: Progress) -> None:
+        assert_type(progress.rows_done, int)
+
+    flood = Backfill(cluster=cluster, topic="clicks", source="history.parquet", key="user", place=Place.FRONT)
+    proof = run(flood, spark, progress=tell)
+    assert_type(proof, Certificate)
+    assert_type(verify(cluster, "clicks", certificate=proof), Certificate)
+    register(spark)
+    return read_topic(spark, "clicks", cluster=cluster)
+
+
+def definitions(text: str) -> dg.Definitions:
+    """Floods in Dagster."""
+    from headgate.dagster import ClusterResource, FleetResource, Flood, SparkResource, flood_definitions, parse
+
+    floods = parse(text, "floods.yaml")
+    assert_type(floods, list[Flood])
+    assert_type(floods[0].name, str)
+    made = flood_definitions(
+        floods, cluster=ClusterResource(address="127.0.0.1:9095"), spark=SparkResource(), fleet=FleetResource(kind="local")
+    )
+    assert_type(made, dg.Definitions)
+    return made
