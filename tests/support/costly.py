@@ -165,6 +165,8 @@ def costly(api: Served, version: int, elements: int = REQUEST_ELEMENTS_MAX) -> I
     for long in arrays or [()]:
         is_parent = any(other != long and other[: len(long)] == long for other in arrays)
         for inner, known in itertools.product((0, 1) if is_parent else (0,), (False, True)):
+            if is_parent and (inner, known) == (0, True) and elements < REQUEST_ELEMENTS_MAX:
+                continue  # empty elements of one name: the others of the short form show the same loops
             maker = _Maker(api, version, long, inner, known)
             size = 100
             body = maker.make(size).encode(version)
