@@ -63,14 +63,6 @@ def parse_pattern(pattern: str) -> list[Part]:
     return parts
 
 
-def decoder_of(registry: str) -> Decoder:
-    """The decoder of a registry's messages."""
-    from headgate.broker.client.framed import Decoder
-    from headgate.broker.client.registry import Registry
-
-    return Decoder(Registry(registry))
-
-
 class Printer:
     """Writes records to stdout. For a terminal, control characters are escaped; for any other output, bytes are written
     unchanged."""

@@ -15,6 +15,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, timestamp_pb2, wrappers_pb2
+
 from headgate.broker.client.registry import TYPES, Registry, Schema
 from headgate.broker.runtime.errors import InvalidError, Reason
 
@@ -37,6 +39,11 @@ class Decoder:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._reader = lru_cache(SCHEMAS_MAX)(self._new_reader)
+
+    @classmethod
+    def of(cls, url: str) -> Decoder:
+        """The decoder of a registry with this URL. Raises InvalidError for another text."""
+        return cls(Registry(url))
 
     def text(self, message: bytes | None) -> bytes | None:
         """The message as JSON; the message itself if it has no frame, or does not fit its schema.
@@ -75,8 +82,6 @@ def _json(_: Schema) -> Reader:
 
 
 def _protobuf(schema: Schema) -> Reader:
-    from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, timestamp_pb2, wrappers_pb2
-
     pool: Any = descriptor_pool.DescriptorPool()
     for module in (timestamp_pb2, wrappers_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)

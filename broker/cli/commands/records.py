@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headgate.broker.cli import output
 from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, TopicName, TopicNames, bad_option, separator_bytes, split_pairs
 from headgate.broker.runtime.errors import InvalidError, Reason
+
+if TYPE_CHECKING:
+    from headgate.broker.client.framed import Decoder
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -102,15 +105,21 @@ def consume(
 ) -> None:
     """Print records as they arrive, until Ctrl-C. Starts at the end by default."""
     from headgate.broker.cli.consume import Reading, consume_records, parse_start
-    from headgate.broker.cli.record_format import Printer, decoder_of
+    from headgate.broker.cli.record_format import Printer
 
     if (pattern is not None) + json + (key_separator is not None) > 1:
         raise InvalidError(Reason.INVALID_REQUEST, "give only one of --format, --json and --key-separator")
     start, until = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
-    printer = Printer(json, separator_bytes(key_separator), pattern, None if registry is None else decoder_of(registry))
+    printer = Printer(json, separator_bytes(key_separator), pattern, None if registry is None else _decoder(registry))
     reading = Reading(
         topics=list(dict.fromkeys(topics)), partitions=partition or None, start=start, until=until, count=count,
         exit_at_end=exit_at_end, group=group,
     )  # fmt: skip
     output.check_reachable(cluster)
     output.run(consume_records(cluster, reading, printer))
+
+
+def _decoder(registry: str) -> Decoder:
+    from headgate.broker.client.framed import Decoder  # slow to import, and few read framed records
+
+    return Decoder.of(registry)
