@@ -15,8 +15,10 @@ import asyncio
 import base64
 import json
 import os
+import re
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,6 +101,7 @@ def test_a_person_watches_a_busy_cluster(make_broker: BrokerFactory, tmp_path: P
                 look_at_brokers(page, brokers)
                 look_at_topics(page, brokers)
                 look_at_groups(page, groups)
+                use_another_brokers_partitions(follower)
                 watch_a_flood(page, flood, follower)
                 assert page.run("document.title") == f"Headgate broker {brokers.number(follower)} · flights-eu"
                 assert page.run("performance.getEntriesByType('navigation')[0].type") == "navigate", "the page was loaded once"
@@ -146,6 +149,36 @@ def look_at_groups(page: Page, groups: list[Consumer]) -> None:
     page.until_text(HOSTILE)
     lag = "document.querySelector('table.groups tbody tr td:nth-child(5)').title"
     page.until("the lag grows", f"parseInt({lag}.replaceAll(',', '')) > 0")
+
+
+def use_another_brokers_partitions(broker: BrokerProcess) -> None:
+    """Messages that other brokers lead, and a group that runs: its positions stay."""
+    url = f"http://{HOST}:{broker.http_port}"
+
+    def read() -> bool:
+        partitions = api(broker, "/api/topics/telemetry")["partitions"]
+        full = {
+            one["partition"] for one in partitions if one["high_watermark"] is not None and one["high_watermark"] > one["log_start"]
+        }
+        with urllib.request.urlopen(f"{url}/topics/telemetry/messages.jsonl?from=oldest", timeout=60) as answer:
+            rows = [json.loads(line) for line in answer.read().splitlines()]
+        # While a segment moves, the download says what is missing.
+        known = not any("headgate" in row for row in rows)
+        return known and len({one["broker_id"] for one in partitions}) > 1 and full <= {row["partition"] for row in rows}
+
+    eventually(read, "messages of all leads", PATIENCE_S)
+    with urllib.request.urlopen(f"{url}/group?id=billing", timeout=60) as answer:
+        html = answer.read().decode()
+    assert "Stop its consumers first" in html
+    with urllib.request.urlopen(f"{url}/new-topic", timeout=60) as answer:
+        token = re.search(r'name="csrf" value="([^"]+)"', answer.read().decode())
+    assert token is not None
+    for act in ("positions", "delete-group"):
+        form = urllib.parse.urlencode({"csrf": token[1], "id": "billing", "to": "earliest", "confirm": "billing"}).encode()
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(urllib.request.Request(f"{url}/acts/{act}", form, {"Origin": url}), timeout=60)
+        with caught.value as refused:
+            assert refused.code == 400 and "active members" in refused.read().decode(), act
 
 
 def watch_a_flood(page: Page, flood: busy.PlayedFlood, broker: BrokerProcess) -> None:

@@ -167,6 +167,8 @@ async def _lines(reader: Reader, query: Query, page: Messages) -> AsyncIterator[
         count += len(page.found)
         for number, low, high, why in page.unread:
             yield json_note(f"partition {number}, offsets {low} to {high - 1} left out: {why}")
+        for trouble in page.troubles:
+            yield json_note(f"some messages are missing: {trouble}")
         if page.is_end:
             return
         if count >= LINES_MAX or size >= DOWNLOAD_BYTES_MAX:
