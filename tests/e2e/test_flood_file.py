@@ -145,6 +145,16 @@ def test_a_flood_of_a_file_and_the_same_again(broker: BrokerProcess, directory: 
     assert flood.reservations() == [] and flood.values() == EXPECTED
 
 
+def test_two_commands_at_once_add_each_row_once(broker: BrokerProcess, directory: Path, tmp_path: Path) -> None:
+    """A retry that begins while the first run still works: they share the gates, and one of them fills each."""
+    flood = Flood(broker, directory, tmp_path, "twice")
+    with commands.begun(flood.arguments, flood.environment) as one, commands.begun(flood.arguments, flood.environment) as other:
+        codes = {command.process.wait(PATIENCE_S) for command in (one, other)}
+        assert codes <= {0, 75} and 0 in codes, (one.errors(), other.errors())
+    assert flood.run().returncode == 0 and flood.values() == EXPECTED
+    assert flood.open_gates() == [] and flood.reservations() == []
+
+
 def test_what_waits_for_a_gate_asks_by_http(broker: BrokerProcess, directory: Path, tmp_path: Path) -> None:
     """A gate of any age has an answer of its own: `/api/floods` shows the newest ones."""
     flood = Flood(broker, directory, tmp_path, "waited")
