@@ -31,6 +31,7 @@ from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.run import Run
 from headgate.pipelines.floods.spark import SparkCalls
 from headgate.pipelines.follower import Follower
+from headgate.pipelines.session import end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,8 +78,6 @@ class CommandSpark(SparkCalls):
 
     def end(self) -> None:
         """End Spark if it was started."""
-        from headgate.pipelines.session import end
-
         for one in self.started:
             end(one)
 
