@@ -28,11 +28,12 @@ from headgate.pipelines.definition import Backfill
 from headgate.pipelines.flood_source import FloodSource
 from headgate.pipelines.held_gates import HeldGate, HeldGates
 from headgate.pipelines.jobs import Jobs
-from headgate.pipelines.plan import Counts, Job, spark_errors
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.reports import Reports
 from headgate.pipelines.room import ROOM, ROOM_OFFSETS
 from headgate.pipelines.session import LazySession
+from headgate.pipelines.spark_errors import spark_errors
+from headgate.pipelines.spark_rows import Counts, Job
 from headgate.pipelines.topic_rules import TopicRules, check_rules, rules_of
 
 if TYPE_CHECKING:

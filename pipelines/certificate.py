@@ -1,6 +1,6 @@
 """The certificate of a flood: the records of the source, the records of the topic, and whether they are equal.
 
-Sums are order-independent (`headgate.broker.log.columns.checksum`: time in ms, key, value, headers of every record), so two
+Sums are order-independent (`headgate.broker.log.history_columns.checksum`: time in ms, key, value, headers of every record), so two
 sides are compared without ever standing in one place. The certificate is plain JSON. It can be kept beside the data and compared
 with the topic again at any later time (`headgate.pipelines.verify`).
 """

@@ -18,8 +18,8 @@ from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.identity import Identity, identity, parts_of
 from headgate.pipelines.late import Loaded
 from headgate.pipelines.part import Part
-from headgate.pipelines.plan import EmptySourceError, Rows, records
 from headgate.pipelines.rows import rows_of
+from headgate.pipelines.spark_rows import EmptySourceError, Rows, records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

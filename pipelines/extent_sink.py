@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from headgate.pipelines.attempts import attempt_id
 from headgate.pipelines.extents import ExtentFiles, by_partition
-from headgate.pipelines.plan import Job
+from headgate.pipelines.spark_rows import Job
 
 FORMAT = "headgate_extents"
 

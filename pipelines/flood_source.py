@@ -11,9 +11,9 @@ from headgate.pipelines.columns.adoption import must_adopt
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.jobs import Jobs
 from headgate.pipelines.late import missing
-from headgate.pipelines.plan import ARROW, Counts, Job
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.session import LazySession
+from headgate.pipelines.spark_rows import ARROW, Counts, Job
 from headgate.pipelines.work import PlainWork, RowWork, Work, counted, only_columns, plain_work
 
 if TYPE_CHECKING:

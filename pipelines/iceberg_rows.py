@@ -22,8 +22,9 @@ from headgate.pipelines.columns.stand_ins import stand_in_files
 from headgate.pipelines.iceberg_columns import as_text, has_time, has_uuid, id_of, is_uuid, parts_of
 from headgate.pipelines.iceberg_table import Snapshot, TableFile, read_snapshot
 from headgate.pipelines.names import quoted
-from headgate.pipelines.plan import Rows, spark_errors
+from headgate.pipelines.spark_errors import spark_errors
 from headgate.pipelines.spark_paths import bucket_of
+from headgate.pipelines.spark_rows import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

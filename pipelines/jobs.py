@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.calls import apart
 from headgate.pipelines.executors import Executors
-from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.session import LazySession, activate, has_jvm, while_ending
+from headgate.pipelines.spark_errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

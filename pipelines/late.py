@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.part import Part
-from headgate.pipelines.plan import Counts
+from headgate.pipelines.spark_rows import Counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.stand_ins import hadoop_settings, stand_in
 from headgate.pipelines.iceberg import ICEBERG
-from headgate.pipelines.plan import Rows, load, spark_errors
+from headgate.pipelines.spark_errors import spark_errors
 from headgate.pipelines.spark_paths import bucket_of
+from headgate.pipelines.spark_rows import Rows, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute
 
-from headgate.broker.log.columns import checksum
+from headgate.broker.log.history_columns import checksum
 from headgate.pipelines.certificate import Tally
 
 if TYPE_CHECKING:

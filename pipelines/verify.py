@@ -216,7 +216,7 @@ class Seen:
         self._span: list[int] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add the next records, in `headgate.broker.log.columns.SCHEMA`."""
+        """Add the next records, in `headgate.broker.log.history_columns.SCHEMA`."""
         if rows.num_rows == 0:
             return
         self._tally += tally(rows)

@@ -22,8 +22,9 @@ from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.columns.source import Source
 from headgate.pipelines.definition import Backfill
 from headgate.pipelines.extents import Written
-from headgate.pipelines.plan import ARROW, SPARK, Counts, Job, Rows, count, placed, spark_errors
 from headgate.pipelines.session import LazySession, has_jvm
+from headgate.pipelines.spark_errors import spark_errors
+from headgate.pipelines.spark_rows import ARROW, SPARK, Counts, Job, Rows, count_rows, placed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -221,7 +222,7 @@ class RowWork:
         self._keyless = keyless
 
     def count(self) -> Counts:
-        counts = count(self._spark, self._rows, self._partitions)
+        counts = count_rows(self._spark, self._rows, self._partitions)
         self._keyless = counts.keyless > 0
         return counts
 

@@ -61,20 +61,20 @@ class Fetcher(ClusterClient):
     async def read(
         self, topic: str, partition: int, start: int, end: int, *, with_timestamp_type: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The records with offsets in [start, end), in `headgate.broker.log.columns.SCHEMA`; control batches are skipped.
+        """The records with offsets in [start, end), in `headgate.broker.log.history_columns.SCHEMA`; control batches are skipped.
 
         `end` is at most the high watermark, and no open gate may stand before it. The next batch arrives while the caller
         handles one.
 
         Args:
-            with_timestamp_type: add the column `timestampType`, see `headgate.broker.log.columns.timestamp_types`.
+            with_timestamp_type: add the column `timestampType`, see `headgate.broker.log.history_columns.timestamp_types`.
 
         Raises:
             RetryError: TIMED_OUT when no records come for a minute, because an open gate stands before them.
         """
         import pyarrow as pa
 
-        from headgate.broker.log.columns import decode_batches, timestamp_types
+        from headgate.broker.log.history_columns import decode_batches, timestamp_types
 
         position = start
         waited_ms = 0

@@ -178,8 +178,8 @@ class Producer:
         earlier `send` calls are not awaited.
 
         Args:
-            rows: columns `timestamp`, `key`, `value`, perhaps `headers`, as in `headgate.broker.log.columns.SCHEMA`; perhaps
-                `partition`, else the key decides. Rows without a key are spread evenly.
+            rows: columns `timestamp`, `key`, `value`, perhaps `headers`, as in `headgate.broker.log.history_columns.SCHEMA`;
+                perhaps `partition`, else the key decides. Rows without a key are spread evenly.
             publish_id: the table's name in the topic, up to 100 letters, digits, ``.``, ``_`` and ``-``. Publishing the same
                 rows under it again adds nothing and answers as the first time. Default: a new id, which makes only this call
                 safe against lost answers.

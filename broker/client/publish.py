@@ -78,7 +78,7 @@ def _plain(rows: pa.Table | pa.RecordBatch) -> pa.Table:
     """The columns that are published. Views and dictionaries become plain bytes, because pyarrow cannot select rows of views."""
     import pyarrow as pa
 
-    from headgate.broker.log.columns import check_columns
+    from headgate.broker.log.history_columns import check_columns
 
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])

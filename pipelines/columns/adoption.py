@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from headgate.pipelines.columns.layout import Piece, SourceFile
     from headgate.pipelines.columns.source import Source
     from headgate.pipelines.columns.tasks import Counted
-    from headgate.pipelines.plan import Job
+    from headgate.pipelines.spark_rows import Job
 
 REWRITE = "rewrite"
 """The files of the topic are written anew."""

@@ -33,7 +33,9 @@ from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type
 from headgate.pipelines.columns.layout import ALWAYS, Listed, Piece, as_read, read_layout, read_lines
 from headgate.pipelines.columns.lines import Lines
 from headgate.pipelines.columns.memory import MEMORY_SETTING, limits_of, way
-from headgate.pipelines.columns.plan import (
+from headgate.pipelines.columns.source import Source
+from headgate.pipelines.columns.stand_ins import Bucket, access
+from headgate.pipelines.columns.task_division import (
     SORT_BYTES,
     Limits,
     Stretch,
@@ -43,13 +45,12 @@ from headgate.pipelines.columns.plan import (
     task_bytes,
     writers,
 )
-from headgate.pipelines.columns.source import Source
-from headgate.pipelines.columns.stand_ins import Bucket, access
 from headgate.pipelines.columns.tasks import Counted, Spec
 from headgate.pipelines.columns.writing import Part
 from headgate.pipelines.extents import Written
-from headgate.pipelines.plan import ARROW, Counts, Job, Rows, check_nulls, spark_errors
+from headgate.pipelines.spark_errors import spark_errors
 from headgate.pipelines.spark_paths import S3_SCHEMES
+from headgate.pipelines.spark_rows import ARROW, Counts, Job, Rows, check_nulls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.columns.plan import MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, PYTHON_BYTES, Limits
+from headgate.pipelines.columns.task_division import MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, PYTHON_BYTES, Limits
 from headgate.pipelines.session import is_local
 
 MEMORY_SETTING = "spark.headgate.taskMemory"

@@ -34,8 +34,8 @@ from headgate.pipelines.columns.expressions import (
 from headgate.pipelines.columns.files import S3, Access, access_by_environment, footer_of, opened, place_of
 from headgate.pipelines.columns.kinds import FLOATS, INTEGERS, arrow_type, kind_of, kind_of_arrow, nested_kind, parts_of_arrow
 from headgate.pipelines.columns.layout import Listed, as_read, read_layout
-from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
+from headgate.pipelines.columns.task_division import Limits
 from headgate.pipelines.definition import Backfill
 from headgate.pipelines.iceberg import ICEBERG, read_table
 from headgate.pipelines.listing import LISTING_OPTIONS, DataFile, list_files

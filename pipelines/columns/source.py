@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headgate.pipelines.columns.expressions import Query
 from headgate.pipelines.columns.layout import Piece
 from headgate.pipelines.columns.lines import Lines
-from headgate.pipelines.columns.plan import Limits
+from headgate.pipelines.columns.task_division import Limits
 
 
 @dataclass(frozen=True, slots=True)

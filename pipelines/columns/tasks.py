@@ -29,7 +29,7 @@ from headgate.pipelines.columns.expressions import ROW, ROW_OUTPUT, Query, array
 from headgate.pipelines.columns.kinds import HEADERS, INTEGERS, TIMESTAMP, arrow_type, of_kind
 from headgate.pipelines.columns.layout import LINES_SAMPLE_BYTES, Piece, SourceFile, open_file, open_lines, unreadable
 from headgate.pipelines.columns.lines import Lines
-from headgate.pipelines.columns.plan import Limits
+from headgate.pipelines.columns.task_division import Limits
 from headgate.pipelines.columns.xxhash64 import spread
 from headgate.pipelines.tally import tally
 

@@ -23,11 +23,11 @@ from headgate.pipelines.columns.expressions import array_of
 from headgate.pipelines.columns.kinds import TIMESTAMP
 from headgate.pipelines.columns.layout import Piece
 from headgate.pipelines.columns.ordering import in_order, place_of
-from headgate.pipelines.columns.plan import Buckets
 from headgate.pipelines.columns.runs import Order, disk_is_there, sorted_rows, temporary
+from headgate.pipelines.columns.task_division import Buckets
 from headgate.pipelines.columns.tasks import ROWS_MAX, Spec, records
 from headgate.pipelines.extents import ExtentFiles
-from headgate.pipelines.plan import Job
+from headgate.pipelines.spark_rows import Job
 
 DIRECTORIES = "SPARK_LOCAL_DIRS"
 """Environment variable with the directories for rows that do not fit into a task's memory."""

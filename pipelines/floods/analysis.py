@@ -18,8 +18,8 @@ from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
 from headgate.pipelines.listing import LISTING_OPTIONS
 from headgate.pipelines.part import Part
-from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.session import activate, is_local
+from headgate.pipelines.spark_errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

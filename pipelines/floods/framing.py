@@ -8,7 +8,7 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import ROW, Node
 from headgate.pipelines.columns.framed import framed
 from headgate.pipelines.columns.plain import plain_source
-from headgate.pipelines.columns.plan import Limits
+from headgate.pipelines.columns.task_division import Limits
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan

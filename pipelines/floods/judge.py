@@ -1,4 +1,4 @@
-"""Whether a flood's expressions fit the columns of its source. Pure: the columns are known already (`columns.py`).
+"""Whether a flood's expressions fit the columns of its source. Pure: the columns are known already (`source_columns.py`).
 
 A plain column is judged here, by its name and its kind, and so is a condition that compares a column with a constant of its kind.
 Another expression is left to Spark's analysis (`analysis.py`), which alone knows its names, types and casts. A kind that the

@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.floods.columns import has_header, of_parquet, of_sample, of_table
 from headgate.pipelines.floods.judge import Columns, drift, mixture, problems, time_column
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX, PartitionSize
+from headgate.pipelines.floods.source_columns import has_header, of_parquet, of_sample, of_table
 from headgate.pipelines.floods.source_files import SourceFiles, find_files, refused, short, unread_note
 from headgate.pipelines.floods.spans import TimeSpan, partitions_per_path, path_span, shares_path, source_path
 from headgate.pipelines.listing import DataFile

@@ -11,9 +11,9 @@ import pyarrow.fs as pafs
 
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.pipelines.columns.files import access_by_environment, place_of
-from headgate.pipelines.floods.columns import nearest
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.plan import SAID_MAX
+from headgate.pipelines.floods.source_columns import nearest
 from headgate.pipelines.iceberg import read_table
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.listing import FILES_MAX, DataFile, Listing, list_files

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 
 from headgate.broker.client.gate_admin import RecordRange
-from headgate.pipelines.sql.columns import TABLE
+from headgate.pipelines.sql.topic_columns import TABLE
 
 _FORMAT: Any = ds.ParquetFileFormat()
 _NOWHERE: Any = pyarrow.fs.LocalFileSystem()

@@ -26,9 +26,9 @@ from headgate.broker.store.open import open_readable
 from headgate.pipelines.native import readable_url
 from headgate.pipelines.offsets import Narrowed
 from headgate.pipelines.reads import Piece, committed_footer, pieces, rows_only
-from headgate.pipelines.sql.columns import TABLE, shaped
 from headgate.pipelines.sql.cut import Cut
 from headgate.pipelines.sql.filters import columns_in, may_match, narrowed, rows_known
+from headgate.pipelines.sql.topic_columns import TABLE, shaped
 
 pc: Any = pyarrow.compute
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headgate.pipelines.sql.columns import TABLE
 from headgate.pipelines.sql.scan import Scan
+from headgate.pipelines.sql.topic_columns import TABLE
 
 Begin = Callable[[Sequence[str], Any], Scan]
 """Begins a scan of these columns with this filter."""

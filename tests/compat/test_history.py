@@ -26,7 +26,7 @@ from headgate.broker.client import Admin, FileRef, Gate, GateAdmin
 from headgate.broker.client import Consumer as OwnConsumer
 from headgate.broker.client import TopicPartition as OwnPartition
 from headgate.broker.client.upload import Uploader
-from headgate.broker.log.columns import HEADERS_TYPE, checksum
+from headgate.broker.log.history_columns import HEADERS_TYPE, checksum
 from headgate.broker.runtime.errors import HeadgateError
 from tests.compat.conftest import EXTERNAL, QUICK
 from tests.compat.shapes import PARTITIONS, shapes

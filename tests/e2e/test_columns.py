@@ -29,10 +29,10 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.memory import MEMORY_SETTING
 from headgate.pipelines.columns.plain import plain_source
-from headgate.pipelines.columns.plan import Bucket, Buckets, Limits
 from headgate.pipelines.columns.processes import Processes
+from headgate.pipelines.columns.task_division import Bucket, Buckets, Limits
 from headgate.pipelines.extents import Written
-from headgate.pipelines.plan import ARROW, SPARK, Counts, Job, Rows, load, records
+from headgate.pipelines.spark_rows import ARROW, SPARK, Counts, Job, Rows, load, records
 from headgate.pipelines.work import RowWork, Work, counted
 from tests.support.in_process import (
     PARTITIONS,

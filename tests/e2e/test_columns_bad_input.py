@@ -19,8 +19,8 @@ import pytest
 from headgate.broker.client.gate_admin import Gate, GateAdmin, GateState
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, RetryError
 from headgate.pipelines.backfill import Backfill, run
-from headgate.pipelines.plan import ARROW
 from headgate.pipelines.progress import Phase, Progress
+from headgate.pipelines.spark_rows import ARROW
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 

@@ -25,8 +25,8 @@ from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.columns import engine as columns_engine
 from headgate.pipelines.columns import job as columns_job
-from headgate.pipelines.plan import ARROW
 from headgate.pipelines.progress import Phase, Progress
+from headgate.pipelines.spark_rows import ARROW
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write

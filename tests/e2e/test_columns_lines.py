@@ -16,11 +16,10 @@ import pytest
 
 from headgate.broker.runtime.errors import RetryError
 from headgate.pipelines.columns import job as columns_job
-from headgate.pipelines.columns import plan as columns_plan
-from headgate.pipelines.columns import writing
+from headgate.pipelines.columns import task_division, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import read_source
-from headgate.pipelines.plan import SPARK, Rows, records
+from headgate.pipelines.spark_rows import SPARK, Rows, records
 from headgate.pipelines.work import RowWork, counted
 from tests.e2e.test_columns import NOW_MS, same_on_both_ways
 from tests.support.in_process import PARTITIONS, assert_alike, assert_found, of_rows, of_spark, on_columns, written
@@ -126,7 +125,7 @@ def test_lines_give_the_same_records(spark: SparkSession, tmp_path: Path, monkey
     in_order = rows_of(spark, path / f"0.{format}", key=None, event_time=None)
     order_of_spark = of_rows(spark, in_order)
     for size in PIECES:
-        monkeypatch.setattr(columns_plan, "LINES_BYTES", size)
+        monkeypatch.setattr(task_division, "LINES_BYTES", size)
         if size == PIECES[-1]:
             floods = {str(WHOLE_ROW): floods[str(WHOLE_ROW)]}
         counts = assert_found(floods, records_of_spark, tmp_path / str(size))
@@ -138,7 +137,7 @@ def test_lines_give_the_same_records(spark: SparkSession, tmp_path: Path, monkey
 def test_whole_floods_of_lines_give_the_same_records(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    monkeypatch.setattr(columns_plan, "LINES_BYTES", PIECES[0])
+    monkeypatch.setattr(task_division, "LINES_BYTES", PIECES[0])
     made, rows_of = FORMATS[format]
     assert same_on_both_ways(spark, rows_of(spark, made(tmp_path, count=60), **WHOLE_ROW), tmp_path).total > 0
 
@@ -162,7 +161,7 @@ def test_csv_without_a_header_with_tabs(spark: SparkSession, tmp_path: Path) -> 
 
 def test_lines_in_the_order_of_time_are_not_exchanged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The count finds the span of each piece."""
-    monkeypatch.setattr(columns_plan, "LINES_BYTES", 1024)
+    monkeypatch.setattr(task_division, "LINES_BYTES", 1024)
     monkeypatch.setattr(columns_job, "task_bytes", lambda *_: 4 << 10)
     monkeypatch.setattr(writing, "exchange", None)
     (tmp_path / "a.json").write_text("".join(f'{{"user":"u{one % 7}","payload":"x","ms":{one}}}\n' for one in range(2000)))

@@ -26,9 +26,9 @@ from headgate.pipelines.backfill import Backfill
 from headgate.pipelines.columns.job import ColumnWork
 from headgate.pipelines.columns.memory import limits_of
 from headgate.pipelines.columns.plain import plain_source
-from headgate.pipelines.columns.plan import PYTHON_BYTES
 from headgate.pipelines.columns.processes import Processes
-from headgate.pipelines.plan import Job
+from headgate.pipelines.columns.task_division import PYTHON_BYTES
+from headgate.pipelines.spark_rows import Job
 from tests.support.broker_process import ROOT
 from tests.support.children import children
 
@@ -41,7 +41,7 @@ _SPARK = """
 import json, os, sys
 from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.job import ColumnWork, read_source
-from headgate.pipelines.plan import Job, load, records
+from headgate.pipelines.spark_rows import Job, load, records
 from headgate.pipelines.session import end, session
 
 source, store, memory = sys.argv[1:]

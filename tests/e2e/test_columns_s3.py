@@ -25,8 +25,8 @@ from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.columns.stand_ins import hadoop_settings
 from headgate.pipelines.columns.tasks import Spec
-from headgate.pipelines.plan import ARROW, Rows, records
 from headgate.pipelines.rows import rows_of
+from headgate.pipelines.spark_rows import ARROW, Rows, records
 from headgate.pipelines.work import RowWork, counted
 from tests.e2e.test_columns import NOW_MS, result, write
 from tests.e2e.test_columns_lines import csv_files, json_files

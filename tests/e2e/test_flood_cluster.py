@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from headgate.pipelines.java import java_home
-from headgate.pipelines.plan import ARROW
+from headgate.pipelines.spark_rows import ARROW
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import events, expected, write

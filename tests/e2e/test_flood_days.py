@@ -29,8 +29,8 @@ from headgate.pipelines.floods.loading import loader
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan, spans_of
 from headgate.pipelines.follower import Follower
-from headgate.pipelines.plan import ARROW
 from headgate.pipelines.progress import Phase, Progress
+from headgate.pipelines.spark_rows import ARROW
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.floods import flood

@@ -47,17 +47,17 @@ from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import read_source
 from headgate.pipelines.columns.plain import plain_source
-from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
+from headgate.pipelines.columns.task_division import Limits
 from headgate.pipelines.columns.tasks import Spec
 from headgate.pipelines.columns.tasks import records as records_of
 from headgate.pipelines.floods.measure import look
 from headgate.pipelines.floods.parse import parse_all
 from headgate.pipelines.floods.spans import span_of
 from headgate.pipelines.iceberg_table import check_tasks, read_snapshot
-from headgate.pipelines.plan import ARROW, Rows, records
 from headgate.pipelines.rows import rows_of
 from headgate.pipelines.session import LazySession
+from headgate.pipelines.spark_rows import ARROW, Rows, records
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 

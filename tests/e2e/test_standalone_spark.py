@@ -24,7 +24,7 @@ from headgate.broker.client.gate_admin import GateState
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.connection import Connection
-from headgate.pipelines.plan import ARROW
+from headgate.pipelines.spark_rows import ARROW
 from tests.e2e import test_columns_kills as kills
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.flood_sources import Event, events, write

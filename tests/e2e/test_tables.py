@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 import headgate
 from headgate.broker.client import FileRef, Gate, GateAdmin, Place, Producer
 from headgate.broker.client.upload import Uploader
-from headgate.broker.log.columns import SCHEMA, checksum
+from headgate.broker.log.history_columns import SCHEMA, checksum
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, ROOT, BrokerProcess

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from headgate.broker.log import column_chain, column_decoder, column_encoder
 from headgate.broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, crc_matches, parse_header, stamp
-from headgate.broker.log.columns import (
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.history_columns import (
     HEADERS_TYPE,
     SCHEMA,
     TIMESTAMP_MS_MAX,
@@ -30,7 +31,6 @@ from headgate.broker.log.columns import (
     encode_batches,
     timestamp_types,
 )
-from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.examples import examples

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from headgate.pipelines.columns.job import ColumnWork, read_source
 from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.extents import Written
-from headgate.pipelines.plan import Counts, Job, Rows, placed
+from headgate.pipelines.spark_rows import Counts, Job, Rows, placed
 from headgate.pipelines.work import Work
 
 if TYPE_CHECKING:

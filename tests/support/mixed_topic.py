@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headgate.broker.client import Admin, GateAdmin, Place
 from headgate.broker.client.gate_admin import Layout, RecordRange
-from headgate.broker.log.columns import SCHEMA, checksum
+from headgate.broker.log.history_columns import SCHEMA, checksum
 from tests.compat.topics import create_topic
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.history_files import upload

@@ -68,7 +68,7 @@ def _encode(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
     import numpy as np
     from crc32c import crc32c
 
-    from headgate.broker.log.columns import encode_batches
+    from headgate.broker.log.history_columns import encode_batches
 
     groups = _groups(value_bytes, bench.pick(64, 192) << 20)
     rows = sum(group.num_rows for group in groups)
@@ -134,7 +134,7 @@ def _loop_in_c(native: Native, groups: list[Any]) -> Callable[[], None]:
     from crc32c import crc32c
 
     from headgate.broker.log.batch import CRC_START, HEADER_BYTES, parse_header
-    from headgate.broker.log.columns import encode_batches
+    from headgate.broker.log.history_columns import encode_batches
 
     encode_rows = native.encode_rows()
     batches = [(group, list(encode_batches(group, 0))) for group in groups]
@@ -161,7 +161,7 @@ def _loop_in_c(native: Native, groups: list[Any]) -> Callable[[], None]:
 
 
 def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iterable[Row]:
-    from headgate.broker.log.columns import decode_batches, encode_batches
+    from headgate.broker.log.history_columns import decode_batches, encode_batches
 
     groups = _groups(value_bytes, bench.pick(32, 96) << 20)
     # Sizes as in one answer to a fetch.

@@ -17,7 +17,7 @@ import pytest
 from crc32c import crc32c
 
 from headgate.broker.log import parquet
-from headgate.broker.log.columns import HEADERS_TYPE, checksum
+from headgate.broker.log.history_columns import HEADERS_TYPE, checksum
 from headgate.broker.log.parquet import ROW_GROUP_ROWS_MAX, footer_size, read_footer, read_group, write_extent_file
 from headgate.broker.runtime.errors import InvalidError, Reason
 

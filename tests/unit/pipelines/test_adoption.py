@@ -43,11 +43,11 @@ from headgate.pipelines.columns.expressions import ROW_OUTPUT, Node, Query, row_
 from headgate.pipelines.columns.files import state_of
 from headgate.pipelines.columns.job import ColumnWork
 from headgate.pipelines.columns.layout import Listed, Piece, SourceFile, read_layout
-from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.columns.source import Source
+from headgate.pipelines.columns.task_division import Limits
 from headgate.pipelines.columns.tasks import Counted
-from headgate.pipelines.plan import Job
+from headgate.pipelines.spark_rows import Job
 
 MIB = 1 << 20
 arrow: Any = pa

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.broker.log.columns import SCHEMA
+from headgate.broker.log.history_columns import SCHEMA
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 from headgate.pipelines.tally import tally

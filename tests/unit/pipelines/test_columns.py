@@ -16,7 +16,7 @@ import pytest
 from headgate.pipelines.columns.files import State
 from headgate.pipelines.columns.layout import ALWAYS, Piece, SourceFile
 from headgate.pipelines.columns.ordering import in_order
-from headgate.pipelines.columns.plan import Limits, Stretch, buckets, readings, stretches, task_bytes, writers
+from headgate.pipelines.columns.task_division import Limits, Stretch, buckets, readings, stretches, task_bytes, writers
 
 FILE = SourceFile("/lake/a.parquet", State(1000, 1), 1)
 

@@ -11,8 +11,8 @@ import pytest
 
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.executors import SAY_S, Waiting
-from headgate.pipelines.plan import spark_errors
 from headgate.pipelines.session import worker_python
+from headgate.pipelines.spark_errors import spark_errors
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ import pytest
 from headgate.broker.cli import floods as cli
 from headgate.broker.cli.app import run
 from headgate.broker.runtime.errors import InvalidError, RetryError
-from headgate.pipelines.floods import columns as columns_of_files
 from headgate.pipelines.floods import measure
+from headgate.pipelines.floods import source_columns as columns_of_files
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood, Source
 from headgate.pipelines.floods.planning import make_plan, pending

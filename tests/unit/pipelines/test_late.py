@@ -7,7 +7,7 @@ import pytest
 from headgate.broker.runtime.errors import InvalidError
 from headgate.pipelines.late import Loaded, missing
 from headgate.pipelines.part import Part
-from headgate.pipelines.plan import Counts
+from headgate.pipelines.spark_rows import Counts
 
 LATE = Counts((2, 1), 1, 5, 9)
 

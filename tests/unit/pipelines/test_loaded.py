@@ -22,7 +22,7 @@ from headgate.pipelines.floods.planning import make_plan
 from headgate.pipelines.floods.spans import gate_id, span_of
 from headgate.pipelines.floods.standing import Held, Topic, check_topic
 from headgate.pipelines.identity import parts_of
-from headgate.pipelines.plan import spark_errors
+from headgate.pipelines.spark_errors import spark_errors
 from headgate.pipelines.topic_rules import TopicRules, check_keys, check_rules, rules_of
 from tests.support.floods import flood
 

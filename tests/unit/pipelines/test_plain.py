@@ -23,8 +23,8 @@ from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import read_source
 from headgate.pipelines.columns.kinds import arrow_type, fields_of, kind_of, nested_kind
 from headgate.pipelines.columns.plain import plain_source
-from headgate.pipelines.columns.plan import Limits
 from headgate.pipelines.columns.source import Source
+from headgate.pipelines.columns.task_division import Limits
 from headgate.pipelines.part import Part
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.broker.runtime.errors import InvalidError, RetryError
-from headgate.pipelines.floods import columns, measure
+from headgate.pipelines.floods import measure, source_columns
 from headgate.pipelines.floods.measure import listing, look
 from headgate.pipelines.floods.model import Flood, Source
 from headgate.pipelines.floods.spans import spans_of
@@ -104,7 +104,7 @@ def test_a_day_without_files_is_no_mistake_in_the_path(client: Any, bucket: str)
 
 def test_a_change_is_seen(client: Any, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     client.put_object(Bucket=bucket, Key="lake/a.parquet", Body=parquet())
-    usual = columns.of_parquet
+    usual = source_columns.of_parquet
 
     def then_more(*arguments: Any) -> Any:
         client.put_object(Bucket=bucket, Key="lake/b.parquet", Body=parquet())

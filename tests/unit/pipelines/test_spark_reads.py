@@ -1,7 +1,7 @@
 """How a plan reads the columns of a source, beside Spark: types and encodings of Parquet as several writers write them, names, JSON and
 CSV, and files that differ.
 
-Compared: the names and kinds of columns, or the refusal, of `columns.py` and `parquet_kinds.py` with the schema of `spark.read`; and
+Compared: the names and kinds of columns, or the refusal, of `source_columns.py` and `parquet_kinds.py` with the schema of `spark.read`; and
 each advice of a plan with Spark's analysis. A kind that the plan does not know (None) is left to Spark. A mismatch means that `check`,
 `plan` and Dagster refuse a source that `run` loads, or the reverse.
 """

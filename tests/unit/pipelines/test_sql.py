@@ -20,10 +20,10 @@ from headgate.broker.client import Topic
 from headgate.broker.client.gate_admin import RecordRange
 from headgate.broker.client.types import Timestamp
 from headgate.broker.runtime.errors import InvalidError
-from headgate.pipelines.sql.columns import TABLE, shaped
 from headgate.pipelines.sql.cut import parse_as_of
 from headgate.pipelines.sql.filters import narrowed
 from headgate.pipelines.sql.query import named_topics, one_line
+from headgate.pipelines.sql.topic_columns import TABLE, shaped
 
 PARTITIONS, OFFSETS, TIMES = range(3), range(12), range(0, 40_000, 4_000)
 ROWS = pa.table(
