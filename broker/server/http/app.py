@@ -118,6 +118,8 @@ def doors(backend: HttpBackend, pages: Pages) -> list[Door]:
         ),
         Door("/new-topic", "hands", hands.topics.new, "the form of a new topic"),
         Door("/group", "hands", hands.groups.group, "a consumer group, `id`: members, positions, lag; previews of new positions"),
+        Door("/gate", "hands", hands.capacity.gate, "a gate, `topic` and `id`: its windows; to release it"),
+        Door("/reservations", "hands", hands.capacity.reservations, "reservations of brokers; to open one and to give it back"),
         Door("/acts/{act}", "hands", hands.act, "the forms of these pages", "POST"),
         Door("/login", "open", hands.login, "the form to log in"),
         Door("/login", "open", hands.log_in, "its answer: a session", "POST"),

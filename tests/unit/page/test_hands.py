@@ -243,6 +243,31 @@ async def test_topics_are_made_changed_and_deleted(make: Make) -> None:
     ]  # fmt: skip
 
 
+async def test_gates_are_released_and_brokers_reserved(make: Make) -> None:
+    world = await make()
+    await filled(world, 10)
+    await world.node.participant.leader.gates.open("t", "g-1", "now", [5, 0], 60_000, [], definition="", owner="me")
+    browser = world.browser()
+    gate = {"topic": "t", "id": "g-1"}
+    shown = await browser.get("/gate", **gate)
+    assert shown.status == 200 and "5 offsets in" in shown.text and "opened by me" in shown.text
+    assert (await browser.post("/acts/release-gate", **gate, confirm="g")).status == 400
+    assert (await browser.post("/acts/release-gate", **gate, confirm=gate["id"])).status == 303
+    assert "released" in (await browser.get("/gate", **gate, done="released")).text
+    assert (await browser.get("/gate", topic="t", id="nosuch")).status == 404
+    for wrong in ({"brokers": "x", "time": "30m"}, {"brokers": "2", "time": "soon"}, {"brokers": "9999", "time": "30m"}):
+        assert (await browser.post("/acts/reserve", **wrong)).status == 400, wrong
+    assert (await browser.post("/acts/reserve", brokers="2", time="30m")).status == 303
+    listed = await browser.get("/reservations")
+    found = re.search(r'name="id" value="([^"]+)"', listed.text)
+    assert found is not None and "the page" in listed.text
+    assert (await browser.post("/acts/give-back", id=found[1])).status == 303
+    assert "No reservation is open." in (await browser.get("/reservations")).text
+    assert [line["act"] for line in world.lines if line["outcome"] == "done"] == [
+        "Gates/ReleaseGate", "Capacity/OpenReservation", "Capacity/ReleaseReservation",
+    ]  # fmt: skip
+
+
 READS = (
     ("/topics/t/messages", {}),
     ("/topics/t/messages.jsonl", {}),
@@ -254,7 +279,8 @@ ACTS = (
     ("create-topic", {"name": "made", "partitions": "1"}), ("setting", {"topic": "t", "setting": "retention.ms", "value": "1"}),
     ("default", {"topic": "t", "setting": "retention.ms"}), ("partitions", {"topic": "t", "total": "9"}),
     ("delete-topic", {"topic": "t", "confirm": "t"}), ("positions", {"id": "g", "to": "earliest", "topic": "t"}),
-    ("forget-topic", {"id": "g", "topic": "t"}), ("delete-group", {"id": "g", "confirm": "g"}),
+    ("forget-topic", {"id": "g", "topic": "t"}), ("release-gate", {"topic": "t", "id": "g", "confirm": "g"}),
+    ("reserve", {"brokers": "2", "time": "30m"}), ("give-back", {"id": "g"}), ("delete-group", {"id": "g", "confirm": "g"}),
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from headgate.broker.server.http.page import drawing, text
 from headgate.broker.server.http.page.hub import Query
 from headgate.broker.server.http.page.render import SHARED, Renderer
 from headgate.broker.server.view import model
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, gates_pb2, groups_pb2
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}} onload=x javascript:x\u202e"
 PART_BYTES_MAX = 256 << 10
@@ -139,6 +139,13 @@ def hands(who: Who) -> dict[str, str]:
         ),
         "settings": renderer.part(
             "settings", who=who, topic=HOSTILE, partitions=1, own=[entry], others=[entry], chosen=entry, done=HOSTILE
+        ),
+        "gate": renderer.part(
+            "gate", who=who, gate=gates_pb2.Gate(topic=HOSTILE, id=HOSTILE, owner=HOSTILE), windows=[], is_open=True, offsets=1,
+            done=HOSTILE,
+        ),
+        "reservations": renderer.part(
+            "reservations", who=who, reservations=[capacity_pb2.Reservation(id=HOSTILE, owner=HOSTILE)], done=HOSTILE
         ),
         "error": renderer.part("error", who=who, heading=HOSTILE, message=HOSTILE),
         "login": renderer.part("login", who=who, next=HOSTILE, trouble=HOSTILE, user=HOSTILE),

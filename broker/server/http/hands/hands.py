@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.http.guard import refusal
+from headgate.broker.server.http.hands.capacity import CapacityPages
 from headgate.broker.server.http.hands.entrance import Who, local_path
 from headgate.broker.server.http.hands.groups import GroupPages
 from headgate.broker.server.http.hands.messages import MessagePages
@@ -29,6 +30,7 @@ class Hands:
     def __init__(self, room: Room, pace: Pace) -> None:
         self._room = room
         self.messages, self.groups, self.topics = MessagePages(room, pace), GroupPages(room), TopicPages(room)
+        self.capacity = CapacityPages(room)
         self._acts: dict[str, Act] = {
             "positions": self.groups.set_positions,
             "forget-topic": self.groups.forget_topic,
@@ -38,6 +40,9 @@ class Hands:
             "default": self.topics.unset_setting,
             "partitions": self.topics.add_partitions,
             "delete-topic": self.topics.delete,
+            "release-gate": self.capacity.release_gate,
+            "reserve": self.capacity.reserve,
+            "give-back": self.capacity.give_back,
         }
 
     async def login(self, request: Request) -> Response:

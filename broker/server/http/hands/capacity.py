@@ -1,0 +1,91 @@
+"""Gates and reservations in a person's hands: release a gate; open a reservation, and give it back."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.setting_kinds import parse_duration_ms
+from headgate.broker.server.http.hands.room import Hand, Room
+from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, gates_pb2
+from headgate.broker.wire.grpc.methods import methods
+
+GATES = methods(gates_pb2.DESCRIPTOR.services_by_name["Gates"])
+CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
+WINDOWS_MAX = 500
+"""Windows of one gate that are listed."""
+SENTENCES = {
+    "released": "The gate is released: its windows are gaps now, and readers step over them.",
+    "opened": "The reservation is open.",
+    "given": "The reservation is given back.",
+}
+
+
+class CapacityPages:
+    """The answers of ``/gate`` and ``/reservations``, and the acts on gates and reservations."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    async def gate(self, request: Request) -> Response:
+        """One gate with its windows."""
+        hand, values = await self._room.hand(request), request.query_params
+        topic, gate_id = values.get("topic", ""), values.get("id", "")
+        answer: gates_pb2.ListGatesResponse = await hand.inner.call(
+            GATES["ListGates"], gates_pb2.ListGatesRequest(topic=topic), hand.visitor.client
+        )
+        gate = next((one for one in answer.gates if one.id == gate_id and one.topic == topic), None)
+        if gate is None:
+            raise InvalidError(Reason.UNKNOWN_GATE, f"there is no such gate, or you may not see it. gate=`{gate_id[:250]}`")
+        return await self._room.page(
+            "gate",
+            self._room.entrance.known(hand.visitor),
+            gate=gate,
+            windows=gate.windows[:WINDOWS_MAX],
+            is_open=gate.state == gates_pb2.GATE_STATE_OPEN,
+            offsets=sum(one.end_offset - one.base_offset for one in gate.windows),
+            done=SENTENCES.get(values.get("done", ""), ""),
+        )
+
+    async def reservations(self, request: Request) -> Response:
+        """The open reservations, and the form of a new one."""
+        hand = await self._room.hand(request)
+        answer: capacity_pb2.ListReservationsResponse = await hand.inner.call(
+            CAPACITY["ListReservations"], capacity_pb2.ListReservationsRequest(), hand.visitor.client
+        )
+        return await self._room.page(
+            "reservations",
+            self._room.entrance.known(hand.visitor),
+            reservations=answer.reservations,
+            done=SENTENCES.get(request.query_params.get("done", ""), ""),
+        )
+
+    # -- acts
+
+    async def release_gate(self, hand: Hand, fields: dict[str, str]) -> Response:
+        topic, gate_id = fields.get("topic", ""), fields.get("id", "")
+        if fields.get("confirm", "").strip() != gate_id:
+            raise InvalidError(Reason.INVALID_REQUEST, "to release the gate, write its id into the field")
+        request = gates_pb2.ReleaseGateRequest(topic=topic, gate_id=gate_id)
+        await hand.inner.call(GATES["ReleaseGate"], request, hand.visitor.client)
+        return RedirectResponse("/gate?" + urlencode({"topic": topic, "id": gate_id, "done": "released"}), 303)
+
+    async def reserve(self, hand: Hand, fields: dict[str, str]) -> Response:
+        brokers, ttl_ms = fields.get("brokers", "").strip(), parse_duration_ms(fields.get("time", ""))
+        if not (brokers.isascii() and brokers.isdigit() and len(brokers) < 5):
+            raise InvalidError(Reason.INVALID_REQUEST, f"not a number of brokers. value=`{brokers[:50]}`")
+        if ttl_ms is None:
+            raise InvalidError(Reason.INVALID_REQUEST, "write the time as 30m, 2h or 1d")
+        request = capacity_pb2.OpenReservationRequest(
+            owner=hand.visitor.name or "the page", brokers=int(brokers), ttl_ms=min(ttl_ms, 1 << 62)
+        )
+        await hand.inner.call(CAPACITY["OpenReservation"], request, hand.visitor.client)
+        return RedirectResponse("/reservations?done=opened", 303)
+
+    async def give_back(self, hand: Hand, fields: dict[str, str]) -> Response:
+        request = capacity_pb2.ReleaseReservationRequest(id=fields.get("id", ""))
+        await hand.inner.call(CAPACITY["ReleaseReservation"], request, hand.visitor.client)
+        return RedirectResponse("/reservations?done=given", 303)
