@@ -108,21 +108,7 @@ def doors(backend: HttpBackend, pages: Pages) -> list[Door]:
         Door("/", "read", pages.front, "the page"),
         Door("/topics/{name}", "read", pages.topic, "the page of one topic: its segments and partitions"),
         Door("/floods/{id}", "read", pages.flood, "stable address of a flood; leads to its place on the page, `/#flood-ID`"),
-        Door("/topics/{name}/messages", "hands", hands.messages.messages, "messages of a topic, by place, time, key or text; live"),
-        Door("/topics/{name}/messages.jsonl", "hands", hands.messages.download, "the same as lines of JSON, up to 100,000"),
-        Door(
-            "/topics/{name}/settings",
-            "hands",
-            hands.topics.settings,
-            "settings of a topic with their meanings; what can be changed",
-        ),
-        Door("/new-topic", "hands", hands.topics.new, "the form of a new topic"),
-        Door("/group", "hands", hands.groups.group, "a consumer group, `id`: members, positions, lag; previews of new positions"),
-        Door("/gate", "hands", hands.capacity.gate, "a gate, `topic` and `id`: its windows; to release it"),
-        Door("/reservations", "hands", hands.capacity.reservations, "reservations of brokers; to open one and to give it back"),
-        Door("/acts/{act}", "hands", hands.act, "the forms of these pages", "POST"),
-        Door("/login", "open", hands.login, "the form to log in"),
-        Door("/login", "open", hands.log_in, "its answer: a session", "POST"),
+        *_hands_doors(hands),
         Door("/static/{name}", "open", pages.static, "the page's styles and script"),
         Door("/api/cluster", "read", api.cluster, "brokers, floods, gates, capacity over time, and decisions as JSON"),
         Door("/api/topics", "read", api.topics, "topics with segments and rates; `search`, `sort` (name, busiest), `page`"),
@@ -142,6 +128,26 @@ def doors(backend: HttpBackend, pages: Pages) -> list[Door]:
         Door("/healthz", "probe", healthz, "200 while the process runs its event loop"),
         Door("/readyz", "probe", readyz, "200 when clients are served and their records become durable; else 503 and the reason"),
         Door("/metrics", "scrape", metrics_text, "the metrics, for Prometheus"),
+    ]
+
+
+def _hands_doors(hands: Hands) -> list[Door]:
+    return [
+        Door("/topics/{name}/messages", "hands", hands.messages.messages, "messages of a topic, by place, time, key or text; live"),
+        Door("/topics/{name}/messages.jsonl", "hands", hands.messages.download, "the same as lines of JSON, up to 100,000"),
+        Door(
+            "/topics/{name}/settings",
+            "hands",
+            hands.topics.settings,
+            "settings of a topic with their meanings; what can be changed",
+        ),
+        Door("/new-topic", "hands", hands.topics.new, "the form of a new topic"),
+        Door("/group", "hands", hands.groups.group, "a consumer group, `id`: members, positions, lag; previews of new positions"),
+        Door("/gate", "hands", hands.capacity.gate, "a gate, `topic` and `id`: its windows; to release it"),
+        Door("/reservations", "hands", hands.capacity.reservations, "reservations of brokers; to open one and to give it back"),
+        Door("/acts/{act}", "hands", hands.act, "the forms of these pages", "POST"),
+        Door("/login", "open", hands.login, "the form to log in"),
+        Door("/login", "open", hands.log_in, "its answer: a session", "POST"),
     ]
 
 
