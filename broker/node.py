@@ -20,7 +20,7 @@ from headgate.broker.control.participant import Participant
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.read.encoding import Encoders
-from headgate.broker.engine.upkeep.offline_process import Worker
+from headgate.broker.engine.upkeep.file_fold_process import Worker
 from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings

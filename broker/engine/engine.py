@@ -36,7 +36,7 @@ from headgate.broker.engine.read.units import with_recipe
 from headgate.broker.engine.running import Running
 from headgate.broker.engine.topics import Topics
 from headgate.broker.engine.upkeep.deletion import Deletion
-from headgate.broker.engine.upkeep.offline_process import LoopWorker, Worker
+from headgate.broker.engine.upkeep.file_fold_process import LoopWorker, Worker
 from headgate.broker.engine.write.path import WritePath
 from headgate.broker.engine.write.replicas import Replicas, Replicator
 from headgate.broker.log.buffers import BufferPool

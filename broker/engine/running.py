@@ -7,9 +7,9 @@ import asyncio
 from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.upkeep.deletion import Deletion
+from headgate.broker.engine.upkeep.file_fold_process import Worker
+from headgate.broker.engine.upkeep.file_folder import FileFolder
 from headgate.broker.engine.upkeep.handover import Handover
-from headgate.broker.engine.upkeep.offline_folder import OfflineFolder
-from headgate.broker.engine.upkeep.offline_process import Worker
 from headgate.broker.engine.upkeep.retention import Sweeper
 from headgate.broker.engine.write.checkpoint import Checkpointer
 from headgate.broker.engine.write.make import make_wal
@@ -41,7 +41,7 @@ class Running:
             interval_s=settings.wal_checkpoint_interval_ms / 1000,
         )
         self.sweeper = Sweeper(lifecycle, leads, deletion, self.wal, self.checkpointer)
-        self.offline = OfflineFolder(lifecycle, leads, worker, self.sweeper.wake, self.sweeper.list_open)
+        self.offline = FileFolder(lifecycle, leads, worker, self.sweeper.wake, self.sweeper.list_open)
         self.handover = Handover(lifecycle, leads, self.wal, self.checkpointer, writes.durable)
         self._watch: WalWatch | None = None
 

@@ -13,7 +13,7 @@ from headgate.broker.control.stream import connect
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.identity import BROKERS, SECRET_BYTES, shared_key
 from headgate.broker.engine.read.encoding import Encoders
-from headgate.broker.engine.upkeep.offline_process import ProcessWorker
+from headgate.broker.engine.upkeep.file_fold_process import ProcessWorker
 from headgate.broker.node import Network, Node, assemble
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings

@@ -74,7 +74,7 @@ class TransactionCalls:
 
     # -- the side of a lead
 
-    async def verify(
+    async def verify_batches(
         self, transactional_id: str, producer_id: int, epoch: int, logs: Iterable[PartitionLog], *, add: bool
     ) -> Reply:
         """Ask the coordinator whether partitions belong to a producer's transaction, so that its batches can be appended.
@@ -128,7 +128,7 @@ class TransactionCalls:
         coordinator = self.coordinator
         if add:
             return await asked(lambda: coordinator.add(transactional_id, producer_id, epoch, partitions, version=2))
-        return await asked(lambda: coordinator.verify(transactional_id, producer_id, epoch, partitions))
+        return await asked(lambda: coordinator.verify_partitions(transactional_id, producer_id, epoch, partitions))
 
     async def write_markers(
         self, transaction: Transaction, partitions: set[Partition], coordinator: tuple[int, int]

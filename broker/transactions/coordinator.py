@@ -116,10 +116,12 @@ class TransactionCoordinator(Driver[Shard]):
 
         return await self._request(transactional_id, rule)
 
-    async def verify(self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition]) -> Reply:
+    async def verify_partitions(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition]
+    ) -> Reply:
         """Whether partitions belong to the ongoing transaction."""
         reply = await self._request(
-            transactional_id, partial(rules.verify, producer_id=producer_id, epoch=epoch, partitions=partitions)
+            transactional_id, partial(rules.check_partitions, producer_id=producer_id, epoch=epoch, partitions=partitions)
         )
         if reply.error is None:
             # Nothing was written that would prove it.

@@ -109,7 +109,7 @@ def add(
     return Step(Reply(), known.changed(wall_ms, partitions=both, version=max(version, known.version)))
 
 
-def verify(known: Transaction | None, producer_id: int, epoch: int, partitions: frozenset[Partition]) -> Step:
+def check_partitions(known: Transaction | None, producer_id: int, epoch: int, partitions: frozenset[Partition]) -> Step:
     """Whether partitions belong to the producer's ongoing transaction: a lead asks before it takes the first batch."""
     error = _check(known, producer_id, epoch)
     if error is not None:

@@ -109,7 +109,7 @@ def test_consumers_see_the_last_value_of_every_key(
             else:
                 producer.abort_transaction(PATIENCE_S)
         assert last_values(broker, topic) == expected
-        broker.kill_children("offline_process")
+        broker.kill_children("file_fold_process")
         if number == ROUNDS // 2:
             broker.kill()
             broker.start()

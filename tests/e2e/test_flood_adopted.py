@@ -263,10 +263,10 @@ def test_folds_that_are_killed_lose_nothing(broker: BrokerProcess, tmp_path: Pat
 
     def is_late() -> bool:
         last = {one.name for one in kept() if one.name.endswith("2.parquet")}
-        return any(opened(pid) & last for pid in broker.children("offline_process"))
+        return any(opened(pid) & last for pid in broker.children("file_fold_process"))
 
     until(broker, lambda: made() or is_late())
-    broker.kill_children("offline_process")
+    broker.kill_children("file_fold_process")
     until(broker, made)
     broker.kill()
     broker.start()

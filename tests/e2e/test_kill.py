@@ -109,7 +109,7 @@ class Ordeal:
         self.wait_for_acks(self.draw.choice([1, 1, 50, 500]))
         time.sleep(self.draw.random() * 0.4)
         self.broker.check_alive()
-        for pid in self.broker.children("offline_process"):
+        for pid in self.broker.children("file_fold_process"):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 self.folds_killed += 1

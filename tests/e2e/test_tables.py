@@ -110,7 +110,7 @@ def test_readers_of_tables_see_what_consumers_see(make_broker: BrokerFactory, tm
     assert catalog.load_table(("headgate", topic)).scan().to_arrow().num_rows == 0
     for number in range(4):
         produce(broker, topic, number * RECORDS // 4, RECORDS // 4)
-        broker.kill_children("offline_process")
+        broker.kill_children("file_fold_process")
         if number % 2:
             broker.kill()
             broker.start()

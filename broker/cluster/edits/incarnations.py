@@ -102,7 +102,7 @@ class RemoveChunks(Edit, frozen=True, tag="remove_chunks"):
 
 
 class FoldChunks(Edit, frozen=True, tag="fold_chunks"):
-    """These chunks were folded into one (engine/upkeep/fold.py). Their objects may be deleted once this edit is durable."""
+    """These chunks were folded into one (engine/upkeep/chunk_fold.py). Their objects may be deleted once this edit is durable."""
 
     incarnation_id: str
     numbers: list[int]

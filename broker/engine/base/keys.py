@@ -7,14 +7,14 @@
     cluster/manifest/...                     the journal of the manifest (store/journal.py)
     wal/<incarnation>/<chunk>                a chunk (log/chunk.py); numbers have 20 digits, so that keys sort as numbers do
     wal/<incarnation>/<chunk>.index          its index, if it is not inline; with -<maker> if a recovery made it
-    wal/<incarnation>/<chunk>.fold-<maker>   chunks from <chunk> on, folded into one (fold.py)
+    wal/<incarnation>/<chunk>.fold-<maker>   chunks from <chunk> on, folded into one (chunk_fold.py)
     wal/<incarnation>/fence                  the incarnation may never ack again
     wal/<incarnation>/producers-<chunk>      producer state after all chunks before <chunk>
     wal/<incarnation>/producers-segment-<id>            producer state of a segment when it was sealed
     wal/<incarnation>/producers-segment-last-<maker>    producer state of all segments of a lost incarnation
     cluster/lease/<version>                  the cluster's leader (control/lease_register.py)
     topics/<topic id>/data/...               files of history, by reference
-    topics/<topic id>/data/partition=<n>/offset=<offset>-<maker>.parquet    folded files (upkeep/offline.py)
+    topics/<topic id>/data/partition=<n>/offset=<offset>-<maker>.parquet    folded files (upkeep/file_fold.py)
     topics/<topic id>/data/adopted/<name>.recipe    how adopted rows become records (log/recipe.py)
     topics/<topic id>/data/adopted/<name>.recipe-<n>.parquet    the files that it names
     topics/<topic id>/metadata/<version>.metadata.json    the topic as an Iceberg table (control/leader_tables.py)

@@ -26,7 +26,7 @@ from headgate.broker.engine.upkeep.adopted_folds import (
     keeper,
     parts_of,
 )
-from headgate.broker.engine.upkeep.offline_process import Worker
+from headgate.broker.engine.upkeep.file_fold_process import Worker
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 

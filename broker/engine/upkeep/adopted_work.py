@@ -1,6 +1,6 @@
 """The work of a fold of adopted rows: decodes each unit of a recipe once, and writes the rows of all its partitions as Parquet.
 
-It runs where other folds run (`offline_work.py`). Memory is bounded by one decoded unit, as many bytes again in the order of the
+It runs where other folds run (`file_fold_work.py`). Memory is bounded by one decoded unit, as many bytes again in the order of the
 records, and `HELD_BYTES` of files in the making.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pyarrow as pa
 
-from headgate.broker.engine.upkeep.offline import Compaction, Job, Source
+from headgate.broker.engine.upkeep.file_fold import Compaction, Job, Source
 from headgate.broker.log.column_schema import ArrowArray
 
 KEYS_BYTES_MAX = 128 << 20

@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeAlias
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.partition.extents import is_live
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.file_fold import Part, neighbours
 from headgate.broker.engine.upkeep.merging import is_near, span_ms_max
-from headgate.broker.engine.upkeep.offline import Part, neighbours
 
 DIRTY_EXTENTS_MAX = 4000
 """Dirty extents of one pass. Each job of it names them, because its process may have to read the keys again."""
@@ -40,7 +40,7 @@ class Ages(NamedTuple):
     """Records from here on stay uncompacted (`min.compaction.lag.ms`)."""
     late_ms: int | None
     """Extents whose newest record is older must be compacted: half of `max.compaction.lag.ms`. Their oldest record may have had the
-    other half before they were listed (`OfflineFolder`)."""
+    other half before they were listed (`FileFolder`)."""
     old_ms: int | None
     """Records before it become Parquet files (`offline.after.ms`)."""
     cleaned_ms: int | None

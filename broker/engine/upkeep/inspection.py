@@ -17,7 +17,7 @@ from headgate.broker.engine.base.catalog import manifest_of
 from headgate.broker.engine.read.encoding import check_unchanged, encode_unit
 from headgate.broker.engine.read.references import References, as_extent
 from headgate.broker.engine.read.units import unit_bytes
-from headgate.broker.engine.upkeep.fold import check_chunk
+from headgate.broker.engine.upkeep.chunk_fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, Standing, judge, needs
 from headgate.broker.engine.upkeep.table_check import TableState, check_tables
 from headgate.broker.log.adopted import described

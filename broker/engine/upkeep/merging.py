@@ -21,8 +21,8 @@ from headgate.broker.cluster.readable import first_readable
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.partition.extents import AnyExtent
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
-from headgate.broker.engine.upkeep.offline import Part, neighbours, oldest_ms
+from headgate.broker.engine.upkeep.chunk_fold import SPAN_MS_MAX
+from headgate.broker.engine.upkeep.file_fold import Part, neighbours, oldest_ms
 
 CLASSES = (64 << 10, 512 << 10, 4 << 20, 32 << 20)
 """Sizes of files, in bytes, below which they belong to a class. Larger files are not merged: half of what a fold writes as one."""

@@ -23,8 +23,8 @@ from headgate.broker.engine.base import keys
 from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.upkeep.chunk_fold import Found, choose, fold, sparse
 from headgate.broker.engine.upkeep.deletion import Deletion
-from headgate.broker.engine.upkeep.fold import Found, choose, fold, sparse
 from headgate.broker.engine.upkeep.inventory import Row, expired_end
 from headgate.broker.engine.upkeep.recovery import is_fence, sweep_leftovers
 from headgate.broker.engine.write.checkpoint import UPKEEP_TOGETHER, Checkpointer

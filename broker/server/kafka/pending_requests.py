@@ -146,7 +146,7 @@ class PendingRequests:
         transaction_calls = self._common.transaction_calls
         if transaction_calls is None or produce_wire.read_transactional_id(frame, position, version) is None:
             return None
-        return await produce.verify(engine, transaction_calls, frame, position, version, self._session.rights)
+        return await produce.verify_transaction(engine, transaction_calls, frame, position, version, self._session.rights)
 
     # -- Fetch
 

@@ -357,7 +357,7 @@ def _append_all(
     return (yield from encode(version, correlation_id, parts))
 
 
-async def verify(
+async def verify_transaction(
     engine: Engine, transaction_calls: TransactionCalls, frame: memoryview, position: int, version: int, rights: Rights | None
 ) -> tuple[int, str] | None:
     """Ask the coordinator of a request's transaction for its consent, where a batch needs it. Nothing is asked for what the client
@@ -391,7 +391,7 @@ async def verify(
             position = skip_tags(frame, position)
     refusal: tuple[int, str] | None = None
     for (producer_id, epoch), theirs in wanted.items():
-        reply = await transaction_calls.verify(transactional_id or "", producer_id, epoch, theirs, add=version >= ADDS)
+        reply = await transaction_calls.verify_batches(transactional_id or "", producer_id, epoch, theirs, add=version >= ADDS)
         if reply.error is None and rights is not None:
             engine.claims.confirm(producer_id, transactional_id or "", rights.identity.principal)
         if reply.error is not None:

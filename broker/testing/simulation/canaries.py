@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from headgate.broker.engine.upkeep.offline import choose
+from headgate.broker.engine.upkeep.file_fold import choose
 from headgate.broker.groups.shard import Shard
 from headgate.broker.log.adopted import UnitRows
 from headgate.broker.log.recipe import UnitBytes
@@ -189,7 +189,7 @@ def _late_folds() -> Mapping[str, object]:
 def _folded_aborts() -> Mapping[str, object]:
     """A fold to files keeps the records of aborted transactions."""
     always = {**ALWAYS_TRANSACTIONS, "headgate.broker.testing.simulation.scenario.FOLDING_RATE": 1.0}
-    return {**always, "headgate.broker.engine.upkeep.offline_work.ranges_of": lambda aborted: {}}
+    return {**always, "headgate.broker.engine.upkeep.file_fold_work.ranges_of": lambda aborted: {}}
 
 
 def _unstable_folds() -> Mapping[str, object]:
@@ -199,7 +199,7 @@ def _unstable_folds() -> Mapping[str, object]:
     def unbounded(*extents: Any, stable_end: int, **limits: Any) -> object:
         return choose(*extents, stable_end=1 << 62, **limits)
 
-    return {**always, "headgate.broker.engine.upkeep.offline_folder.choose": unbounded}
+    return {**always, "headgate.broker.engine.upkeep.file_folder.choose": unbounded}
 
 
 def _early_pins() -> Mapping[str, object]:

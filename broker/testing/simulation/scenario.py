@@ -148,7 +148,7 @@ def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, obj
         "headgate.broker.engine.write.make.AppendWal": SteppedWal,
         "headgate.broker.cluster.capacity.DOWN_AFTER_MS": 2_000,
         "headgate.broker.cluster.term.TROUBLE_S": 3.0,
-        "headgate.broker.engine.upkeep.fold.FANOUT": random.choice((2, 3, 8)),
+        "headgate.broker.engine.upkeep.chunk_fold.FANOUT": random.choice((2, 3, 8)),
         "headgate.broker.store.journal.SNAPSHOT_BYTES_MIN": random.choice((2_000, 8_000, 64_000)),
         "headgate.broker.cluster.topic_segments.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),
         **patches,

@@ -87,7 +87,7 @@ def _folder(broker: Broker) -> int | None:
             continue
         try:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == broker.pid and b"offline_process" in (entry / "cmdline").read_bytes():
+            if parent == broker.pid and b"file_fold_process" in (entry / "cmdline").read_bytes():
                 return int(entry.name)
         except OSError:
             continue

@@ -236,7 +236,7 @@ async def test_a_file_that_was_written_over_is_not_folded(
     async def as_a_process(_: object, job: AdoptedJob) -> AdoptedResult:
         return await adopted_work.fold_adopted(store, job)
 
-    monkeypatch.setattr("headgate.broker.engine.upkeep.offline_process.LoopWorker.fold_adopted", as_a_process)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.file_fold_process.LoopWorker.fold_adopted", as_a_process)
     broker = await make_machine("local").start()
     here = World(broker, adopted(600, group_rows=60, unit_groups=5))
     await here.open(config=AT_ONCE)
@@ -409,7 +409,7 @@ async def test_a_process_that_dies_of_a_recipe_is_not_begun_for_ever(
         raise RetryError(Reason.STORE_UNAVAILABLE, "the process ended: killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("headgate.broker.engine.upkeep.offline_process.LoopWorker.fold_adopted", dies)
+        patch.setattr("headgate.broker.engine.upkeep.file_fold_process.LoopWorker.fold_adopted", dies)
         for number in range(5):
             if number < adopted_folder.TRIES - 1:
                 with pytest.raises(RetryError):

@@ -232,7 +232,7 @@ async def test_an_edit_that_gave_up_is_decided_before_the_next(
 async def test_chunks_whose_listing_gave_up_are_listed_once(
     make_machine: MakeMachine, medium: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 3)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 3)
     machine = make_machine(medium)
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})

@@ -16,7 +16,7 @@ import pytest
 from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.control.routed_catalog import RoutedCatalog
-from headgate.broker.engine.upkeep import compact_work, compaction, offline, offline_folder
+from headgate.broker.engine.upkeep import compact_work, compaction, file_fold, file_folder
 from headgate.broker.engine.upkeep.compaction import Pass, after
 from headgate.broker.log.check import RecordError
 from headgate.broker.log.compression import Codec
@@ -93,7 +93,7 @@ async def test_the_newest_record_of_each_key_stays_at_its_offset(make_machine: M
 async def test_readers_in_the_middle_of_a_pass_see_the_last_values(
     make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline, "RUN_EXTENTS_MAX", 2)
+    monkeypatch.setattr(file_fold, "RUN_EXTENTS_MAX", 2)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, COMPACT)
@@ -206,8 +206,8 @@ async def test_a_lag_is_kept_from_a_topics_creation_on(
     make_machine: MakeMachine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle broker pauses for half a minute, and a topic with a short lag is created in this pause."""
-    monkeypatch.setattr(offline_folder, "LOOK_S", 0.01)
-    monkeypatch.setattr(offline_folder, "PAUSE_S_MIN", 0.01)
+    monkeypatch.setattr(file_folder, "LOOK_S", 0.01)
+    monkeypatch.setattr(file_folder, "PAUSE_S_MIN", 0.01)
     machine = make_machine("memory")
     broker = await machine.start()
     folder = broker.engine.running.offline
@@ -311,7 +311,7 @@ async def test_memory_is_bounded_and_further_passes_do_the_rest(make_machine: Ma
 
 
 async def test_death_at_any_call_of_a_pass_loses_no_value(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offline, "RUN_EXTENTS_MAX", 2)
+    monkeypatch.setattr(file_fold, "RUN_EXTENTS_MAX", 2)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, COMPACT)

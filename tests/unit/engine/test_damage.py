@@ -1,4 +1,4 @@
-"""The store changes bytes of chunks and their indexes (`broker/engine/read/reader.py`, `broker/engine/upkeep/fold.py`).
+"""The store changes bytes of chunks and their indexes (`broker/engine/read/reader.py`, `broker/engine/upkeep/chunk_fold.py`).
 
 Runs: an engine over a directory with damaged chunks and indexes: one value of a row, one bit of a batch. Compared: the records
 that are read after a fold and a restart with the records that were acked, and the partitions beside the damaged one. A mismatch
@@ -25,7 +25,7 @@ COLUMNS = ("offsets", "timestamps", "positions", "sizes")
 @pytest.fixture(autouse=True)
 def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop folds until a test allows them."""
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 1000)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
 
 
 async def filled(machine: Machine) -> Incarnation:
@@ -80,7 +80,7 @@ async def test_a_fold_with_wrong_rows_loses_nothing(
     right = await broker.faults.get(key)
     await damage_index(broker, column, row, value, extent, chunk)
     assert await broker.faults.get(key) != right
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
     await broker.sweeper.fold()
     assert broker.sweeper.chunks_folded >= 2 * FANOUT, "the index was made again"
     forget_memory(broker)
@@ -98,7 +98,7 @@ async def test_a_fold_leaves_a_damaged_chunk_where_it_is(
     inc = broker.engine.incarnation_id
     right = await broker.faults.get(keys.chunk_object(inc, chunk))
     await damage_batch(broker, chunk, extent, 1)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
     await broker.sweeper.fold()
     assert broker.sweeper.chunks_folded
     (told,) = [record for record in caplog.records if record.message == "chunks_not_folded"]

@@ -36,7 +36,7 @@ PLACES = (0.0, 0.4, 0.98)
 
 @pytest.fixture(autouse=True)
 def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 1000)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
 
 
 async def written(machine: Machine) -> Incarnation:

@@ -33,7 +33,7 @@ ROWS = 30
 @pytest.fixture(autouse=True)
 def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold would replace the chunk that a test damages."""
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 1000)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Folds to files (`broker/engine/upkeep/offline*.py`): live records leave chunks for Parquet, and readers notice nothing.
+"""Folds to files (`broker/engine/upkeep/file_fold*.py`): live records leave chunks for Parquet, and readers notice nothing.
 
 Runs: folds of one partition and of many, by age and by size; beside folds of chunks, DeleteRecords, retention, skipped records,
 gates, and at every point at which a broker can die; records that a file cannot hold; damage. Compared: every record as consumers
@@ -21,7 +21,7 @@ from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest_format import decode_edits, encode_edits
 from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.upkeep import file_writer, offline_work
+from headgate.broker.engine.upkeep import file_fold_work, file_writer
 from headgate.broker.log.batch import LOG_APPEND_TIME, parse_header, split
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.clock import ManualClock
@@ -134,7 +134,7 @@ async def folded(broker: Incarnation) -> int:
 
 @pytest.mark.parametrize("medium", ["memory", "aligned", "put", "local"])
 async def test_consumers_see_the_same_records(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str) -> None:
-    monkeypatch.setattr(offline_work, "READ_BYTES", 5_000)
+    monkeypatch.setattr(file_fold_work, "READ_BYTES", 5_000)
     monkeypatch.setattr(file_writer, "FILE_BYTES", 20_000)
     machine = make_machine(medium)
     broker = await machine.start()
@@ -262,7 +262,7 @@ async def test_an_edit_that_comes_too_late_changes_nothing(make_machine: MakeMac
     offline = broker.engine.running.offline
     (first, second) = [fold async for fold in offline.fold_each()]
     # Meanwhile, chunks are folded, and a topic is deleted.
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 2)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 2)
     await broker.sweeper.fold()
     await broker.engine.delete_topic(broker.engine.topic("gone"))
     assert await offline.commit([first, second]) == 0
@@ -270,9 +270,9 @@ async def test_an_edit_that_comes_too_late_changes_nothing(make_machine: MakeMac
     assert await folded(broker) >= 1
     assert await seen(broker) == before
     # And a fold of chunks that comes too late.
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 32)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 32)
     await filled(broker, 8, start=30)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 2)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 2)
     after = await seen(broker)
     commit = RoutedCatalog.commit
 
@@ -303,7 +303,7 @@ async def test_a_fold_whose_answer_was_lost_keeps_its_chunk(make_machine: MakeMa
     await broker.engine.create_topic("t", 1, AT_ONCE)
     await filled(broker, 8)
     before = await seen(broker)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 2)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 2)
     commit = RoutedCatalog.commit
 
     async def unheard(catalog: RoutedCatalog, *edits: Edit) -> None:

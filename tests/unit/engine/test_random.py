@@ -294,7 +294,7 @@ async def run(make_machine: MakeMachine, clock: ManualClock, part: int, count: i
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", 3)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 3)
     monkeypatch.setattr("headgate.broker.engine.base.catalog.COMMIT_TRIES", 4)
     monkeypatch.setattr("headgate.broker.engine.write.path.STALL_GRACE_S", 0.05)
 

@@ -31,7 +31,7 @@ from tests.unit.engine.world import Incarnation, Machine, eventually, read_batch
 
 @pytest.fixture(autouse=True)
 def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
 
 
 def poison(broker: Incarnation, name: str = "noise", partition: int = 0) -> tuple[int, int]:

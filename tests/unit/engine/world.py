@@ -17,7 +17,7 @@ from random import Random
 from headgate.broker.control.leader import Leader
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.upkeep.fold import choose
+from headgate.broker.engine.upkeep.chunk_fold import choose
 from headgate.broker.engine.upkeep.retention import Sweeper, expired_offset, sweep_edits
 from headgate.broker.engine.write.checkpoint import Checkpointer
 from headgate.broker.engine.write.wal import Wal

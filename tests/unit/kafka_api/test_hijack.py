@@ -62,7 +62,7 @@ async def send(kafka: Kafka, user: str, records: bytes, transactional_id: str | 
     if isinstance(made, produce.Answer) and made.unverified:
         refusal = None
         if transactional_id is not None:
-            refusal = await produce.verify(kafka.engine, kafka.node.transaction_calls, frame, 0, VERSION, may)
+            refusal = await produce.verify_transaction(kafka.engine, kafka.node.transaction_calls, frame, 0, VERSION, may)
         _, made, _ = produce.produce(kafka.engine, frame, 0, 0, VERSION, 1, NOW_MS, None, rights=may)
         if isinstance(made, produce.Answer) and made.unverified:
             made.refuse_unverified(*(refusal or (-1, "")))

@@ -61,7 +61,7 @@ class Log:
         return self.ask(lambda known: rules.add(known, producer.producer_id, producer.epoch, places, wall, version=version))
 
     def verify(self, producer: Reply, places: frozenset[tuple[str, int]] = PLACES) -> Reply:
-        return self.ask(lambda known: rules.verify(known, producer.producer_id, producer.epoch, places))
+        return self.ask(lambda known: rules.check_partitions(known, producer.producer_id, producer.epoch, places))
 
     def end(self, producer: Reply, *, commit: bool = True, version: int = 0) -> Reply:
         self.fresh_id += 1

@@ -65,7 +65,7 @@ async def _add(one: AddPartitionsToTxnTransaction, context: Context) -> list[Add
     coordinator, wanted = context.transactions, frozenset(partitions)
     args = one.transactional_id, one.producer_id, one.producer_epoch, wanted
     if one.verify_only:
-        reply = await asked(lambda: coordinator.verify(*args))
+        reply = await asked(lambda: coordinator.verify_partitions(*args))
     else:
         version = 2 if context.api_version >= BATCHED_VERSION_MIN else 0
         reply = await asked(lambda: coordinator.add(*args, version=version))

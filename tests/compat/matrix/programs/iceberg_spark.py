@@ -69,7 +69,7 @@ def killed(spark: SparkSession, broker: BrokerProcess) -> None:
     name = create_topic(broker.bootstrap, f"{PREFIX}-killed", PARTITIONS, offline_after_bytes="0")
     for number in range(ROUNDS):
         produce(broker, name, number * ROUND_RECORDS, ROUND_RECORDS)
-        broker.kill_children("offline_process")
+        broker.kill_children("file_fold_process")
         if number % 2:
             broker.kill()
             broker.start()

@@ -16,9 +16,9 @@ from headgate.broker.engine.partition.leads import Leads
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.adopted_folder import AdoptedFolder
 from headgate.broker.engine.upkeep.compaction import Ages, after, dirty_parts, next_run, plan
+from headgate.broker.engine.upkeep.file_fold import Compaction, Job, Part, Result, choose, make_job, sources
+from headgate.broker.engine.upkeep.file_fold_process import Worker
 from headgate.broker.engine.upkeep.merging import choose_files, waits_for_age
-from headgate.broker.engine.upkeep.offline import Compaction, Job, Part, Result, choose, make_job, sources
-from headgate.broker.engine.upkeep.offline_process import Worker
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 
@@ -54,7 +54,7 @@ def lag_ms_of(config: TopicConfig) -> int | None:
     return min(lags, default=None)
 
 
-class OfflineFolder:
+class FileFolder:
     """Folds records to files every `offline_check_interval_ms`, while there are some to fold.
 
     Args:

@@ -1,4 +1,4 @@
-"""Folding: many small chunks become one larger chunk, sorted by partition. It bounds the number of chunks.
+"""Fold of chunks: many small chunks become one larger chunk, sorted by partition. It bounds the number of chunks.
 
 On S3 a busy broker puts a few chunks a second. Without folding, the manifest, the memory and the number of objects would grow
 with time instead of with the size of the kept records. Chunks are folded as a log-structured merge tree compacts its runs:

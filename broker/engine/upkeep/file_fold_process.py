@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResult
-from headgate.broker.engine.upkeep.offline import Job, Result
+from headgate.broker.engine.upkeep.file_fold import Job, Result
 from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -69,7 +69,7 @@ class LoopWorker:
         return result
 
     async def _work(self, job: Job | AdoptedJob) -> Result | AdoptedResult:
-        from headgate.broker.engine.upkeep.offline_work import Compactor, work
+        from headgate.broker.engine.upkeep.file_fold_work import Compactor, work
 
         self._compactor = self._compactor or Compactor()
         return await work(self._store, job, self._compactor)
@@ -165,7 +165,7 @@ class ProcessWorker:
 
 async def serve(end: socket.socket, store: Store) -> None:
     """Do jobs until the other end is closed."""
-    from headgate.broker.engine.upkeep.offline_work import Compactor, work
+    from headgate.broker.engine.upkeep.file_fold_work import Compactor, work
 
     compactor = Compactor()
     reader, writer = await asyncio.open_connection(sock=end)
@@ -195,7 +195,7 @@ def main() -> None:
     descriptor, url, niceness = sys.argv[1:]
     without_pandas()
     os.nice(int(niceness))
-    import_module("headgate.broker.engine.upkeep.offline_work")
+    import_module("headgate.broker.engine.upkeep.file_fold_work")
     from headgate.broker.engine.base import keys
     from headgate.broker.store.open import open_store
 

@@ -1,4 +1,4 @@
-"""The last fold: records that are old or many enough leave their chunks for Parquet files, one partition at a time. The choice.
+"""Fold to files: records that are old or many enough leave their chunks for Parquet files, one partition at a time. The choice.
 
 A fold takes whole neighbouring extents of one partition and one leader epoch, and writes their records to files in the layout of
 `log/folded_file.py`. One edit (`FoldToFiles`) then puts the files in the place of the extents. The lead of a partition does this
@@ -25,7 +25,7 @@ from headgate.broker.cluster.objects import Chunk, Extent
 from headgate.broker.cluster.readable import first_readable
 from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, ChunkRef
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.upkeep.fold import SPAN_MS_MAX
+from headgate.broker.engine.upkeep.chunk_fold import SPAN_MS_MAX
 
 RUN_BYTES_MAX = 256 << 20
 """Bytes of batches that one fold takes: the work that is lost when its process dies. A single larger extent is taken whole."""

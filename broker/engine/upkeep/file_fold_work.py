@@ -1,6 +1,6 @@
 """The work of a fold to files: reads the batches and rows of a job from the store, and writes them as Parquet.
 
-It runs in a process of its own (`offline_process.py`), or on the loop where the store exists in one process only. Memory is
+It runs in a process of its own (`file_fold_process.py`), or on the loop where the store exists in one process only. Memory is
 bounded by `READ_BYTES` of batches or one row group, their records, and one file.
 """
 
@@ -19,8 +19,8 @@ from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResul
 from headgate.broker.engine.upkeep.adopted_work import fold_adopted
 from headgate.broker.engine.upkeep.compact_work import Compactor as Compactor
 from headgate.broker.engine.upkeep.compact_work import Keys, compacted
+from headgate.broker.engine.upkeep.file_fold import ChunkSource, FileSource, Job, Result, Source
 from headgate.broker.engine.upkeep.file_writer import FileWriter, Origin
-from headgate.broker.engine.upkeep.offline import ChunkSource, FileSource, Job, Result, Source
 from headgate.broker.log.folded_file import FOLDED_SCHEMA, read_batches, read_rows
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.log.parquet import ExtentFile, read_group, read_parts
