@@ -17,7 +17,7 @@ from headgate.broker.log.record_json import json_line
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
-    from headgate.broker.client.framed import Decoder
+    from headgate.broker.schemas.decoder import Decoder
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 Part: TypeAlias = "bytes | Callable[[ConsumerRecord], bytes | None]"

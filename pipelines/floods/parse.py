@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 
 import yaml
 
-from headgate.broker.client.registry import Format
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.registry import Format
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
 from headgate.pipelines.floods.model import (

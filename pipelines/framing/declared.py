@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from headgate.broker.client.registry import Format, Registry
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.registry import Format, Registry
 
 FORMATS = get_args(Format)
 

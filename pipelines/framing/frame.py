@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.broker.client.registry import TYPES, Format, Registry, Schema, shown
 from headgate.broker.log.json_rows import UnlikeJavaError, json_rows
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.registry import TYPES, Format, Registry, Schema, shown
 from headgate.pipelines.framing import avro as avro_columns
 from headgate.pipelines.framing import json_schema, protobuf_schema
 from headgate.pipelines.framing.avro import avro, nearest

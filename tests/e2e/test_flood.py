@@ -856,7 +856,7 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
 
     backfill = flood(broker, "dead", path, flood_id="d")
     asyncio.run(ask(3_600_000, opened=False))
-    with pytest.raises(InvalidError, match="other rows"):
+    with pytest.raises(RetryError, match="other rows"):
         run(backfill, lazy)
     asyncio.run(ask(1000, opened=True))
     deadline = time.monotonic() + TIMEOUT_S / 2
@@ -870,7 +870,7 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("run", "--topic", "x"), 2, ["--source", "--help"]),
+        (("run", "--topic", "x"), 2, ["--topic and --source describe a flood"]),
         (("run", "--topic", "x", "--source", "s", "--place", "there"), 2, ["--place", "now, front or end"]),
         (("run", "--topic", "x", "--source", "s", "--file-size", "big"), 2, ["--file-size"]),
         (("run", "--topic", "x", "--source", "s", "--conf", "spark.master"), 2, ["--conf", "NAME=VALUE"]),

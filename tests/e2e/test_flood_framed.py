@@ -24,8 +24,8 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from headgate.broker.client import registry as client
 from headgate.broker.runtime.errors import InvalidError, RetryError
+from headgate.broker.schemas import registry as client
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.session import LazySession

@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from headgate.broker.client import Admin, Consumer, Producer, TopicPartition
 from headgate.broker.runtime.errors import InvalidError, Reason
@@ -157,7 +158,7 @@ async def test_rounds_of_sigkill(make_broker: BrokerFactory) -> None:
     assert not wrong, f"HEADGATE_KILL_SEED={SEED}\n" + "\n".join(wrong[:20])
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def broker(make_broker: BrokerFactory) -> BrokerProcess:
     broker = make_broker()
     await start(broker)

@@ -13,7 +13,7 @@ from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, TopicName, Top
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
-    from headgate.broker.client.framed import Decoder
+    from headgate.broker.schemas.decoder import Decoder
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -120,6 +120,6 @@ def consume(
 
 
 def _decoder(registry: str) -> Decoder:
-    from headgate.broker.client.framed import Decoder  # slow to import, and few read framed records
+    from headgate.broker.schemas.decoder import Decoder  # slow to import, and few read framed records
 
     return Decoder.of(registry)

@@ -22,9 +22,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from jsonschema import Draft7Validator
 
-from headgate.broker.client import registry
-from headgate.broker.client.framed import Decoder
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, RetryError
+from headgate.broker.schemas import registry
+from headgate.broker.schemas.decoder import Decoder
 from headgate.pipelines.framing import json_schema, protobuf_schema
 from headgate.pipelines.framing.avro import Avro, derived
 from headgate.pipelines.framing.bytes_of_columns import varints, zigzag

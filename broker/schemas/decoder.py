@@ -17,8 +17,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, timestamp_pb2, wrappers_pb2
 
-from headgate.broker.client.registry import TYPES, Registry, Schema
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.registry import TYPES, Registry, Schema
 
 MAGIC = b"\0"
 HEAD_BYTES = 5

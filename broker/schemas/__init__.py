@@ -1,0 +1,1 @@
+"""A schema registry of the users, and messages of its schemas."""
