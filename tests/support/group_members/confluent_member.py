@@ -79,6 +79,9 @@ def main() -> None:
     consumer.subscribe([given["topic"]], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
     while not stop.is_set():
         messages = consumer.consume(500, 0.2)
+        # `consume` does not always call back; `poll` does.
+        if not messages and (late := consumer.poll(0)) is not None:
+            messages = [late]
         positions: dict[int, int] = {}
         for message in messages:
             error = message.error()
