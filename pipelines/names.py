@@ -7,7 +7,8 @@ same for every record. A flood takes such a name for the column that it looks li
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from difflib import get_close_matches
 from itertools import pairwise
 
 BARE_FUNCTIONS = frozenset(
@@ -21,6 +22,13 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 _COMMENTS = ("--", "/*")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that is not there; empty without a similar one."""
+    own = {known.lower(): known for known in names}
+    near = get_close_matches(name.lower(), own, 1)
+    return f": did you mean `{own[near[0]]}`?" if near else ""
 
 
 def quoted(name: str) -> str:

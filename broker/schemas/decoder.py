@@ -6,7 +6,6 @@ its schema stays as it is.
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 from collections.abc import Callable, Mapping
@@ -15,9 +14,12 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, timestamp_pb2, wrappers_pb2
+from google.protobuf import json_format, message_factory
+from google.protobuf.message import DecodeError
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.avro_names import named_types
+from headgate.broker.schemas.protobuf_files import messages_of
 from headgate.broker.schemas.registry import TYPES, Registry, Schema
 
 MAGIC = b"\0"
@@ -30,7 +32,12 @@ DEPTH_MAX = 64
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Reader = Callable[[bytes], Any]
-"""The value of a message, as JSON has it. Raises ValueError and others for bytes that do not fit."""
+"""The value of a message, as JSON has it. Raises one of `_MISFITS` for bytes that do not fit."""
+_MISFITS = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error, DecodeError,
+    json_format.Error,
+)  # fmt: skip
+"""What parsers raise for a text that is no schema, and for bytes that are no message of theirs."""
 
 
 class Decoder:
@@ -57,7 +64,7 @@ class Decoder:
             return message
         try:
             return json.dumps(read(message[HEAD_BYTES:]), ensure_ascii=False, separators=(",", ":")).encode()
-        except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error, ArithmeticError):
+        except _MISFITS:
             return message
 
     def _new_reader(self, number: int) -> Reader | None:
@@ -70,7 +77,7 @@ class Decoder:
             raise
         try:
             return {TYPES["avro"]: _avro, TYPES["protobuf"]: _protobuf}.get(schema.type, _json)(schema)
-        except (ValueError, KeyError, TypeError):
+        except _MISFITS:
             return None
 
 
@@ -82,20 +89,12 @@ def _json(_: Schema) -> Reader:
 
 
 def _protobuf(schema: Schema) -> Reader:
-    pool: Any = descriptor_pool.DescriptorPool()
-    for module in (timestamp_pb2, wrappers_pb2):
-        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    name = "message.proto"
-    for path, text in (*schema.references, (name, schema.text)):
-        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-        file.name = path
-        pool.Add(file)
-    top = pool.FindFileByName(name)
+    messages = messages_of(schema.text, schema.references)
 
     def read(data: bytes) -> Any:
         cursor = _Cursor(data)
         indexes = [cursor.long() for _ in range(cursor.items(cursor.long()))] or [0]
-        message = list(top.message_types_by_name.values())[indexes[0]]
+        message = messages[indexes[0]]
         for index in indexes[1:]:
             message = message.nested_types[index]
         found = message_factory.GetMessageClass(message).FromString(data[cursor.at :])
@@ -148,11 +147,8 @@ class _Cursor:
 
 
 def _avro(schema: Schema) -> Reader:
-    named: dict[str, Any] = {}
-    for _, text in schema.references:
-        _collect(json.loads(text), "", named)
     parsed = json.loads(schema.text)
-    _collect(parsed, "", named)
+    named = named_types([*(json.loads(text) for _, text in schema.references), parsed])
 
     def read(data: bytes) -> Any:
         cursor = _Cursor(data)
@@ -162,22 +158,6 @@ def _avro(schema: Schema) -> Reader:
         return found
 
     return read
-
-
-def _collect(schema: Any, space: str, named: dict[str, Any]) -> None:
-    """Remember the names that a schema defines."""
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect(branch, space, named)
-    elif isinstance(schema, dict):
-        space = schema.get("namespace", space)
-        if "name" in schema and "type" in schema:
-            named[schema["name"]] = schema
-            named[f"{space}.{schema['name']}"] = schema
-        for field in schema.get("fields", ()):
-            _collect(field["type"], space, named)
-        for part in ("items", "values", "type"):
-            _collect(schema.get(part), space, named)
 
 
 def _value(schema: Any, named: Mapping[str, Any], cursor: _Cursor, depth: int) -> Any:

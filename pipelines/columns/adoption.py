@@ -143,7 +143,7 @@ def shape_of(query: Query, has_key: bool, *, by_source: bool = False) -> Shape:
         raise NotAdoptedError("the flood orders rows of the same time")
     time = _column(query, "event time", "timestamp", "time", ("timestamp", "timestamp_ntz"))
     key = _column(query, "key", "key", "bytes, text or whole numbers", ("string", "binary", *INTEGERS))
-    json = _without_casts(query.outputs["value"], ("string", "binary"))
+    json = query.outputs["value"].without_casts(("string", "binary"))
     row: list[str] = []
     value = ""
     if json.function == "json":
@@ -209,16 +209,10 @@ def _constant(node: Node) -> int | str | None:
 
 def _column(query: Query, what: str, output: str, kinds_in_words: str, kinds: Sequence[str]) -> str:
     """The name of the column of these kinds whose bytes, or whose times, an output has."""
-    node = _without_casts(query.outputs[output], (*kinds, "string", "binary"))
+    node = query.outputs[output].without_casts((*kinds, "string", "binary"))
     if node.function != "column" or node.kind not in kinds:
         raise NotAdoptedError(f"the {what} is more than a column of {kinds_in_words}")
     return node.name
-
-
-def _without_casts(node: Node, kinds: Sequence[str]) -> Node:
-    while node.function == "cast" and node.kind in kinds:
-        node = node.arguments[0]
-    return node
 
 
 def units_of(

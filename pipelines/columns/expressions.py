@@ -7,7 +7,7 @@ or knows Spark: trees are plain data, and go to the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
@@ -68,6 +68,13 @@ class Node:
         yield self
         for one in self.arguments:
             yield from one.parts()
+
+    def without_casts(self, kinds: Collection[str] | None = None) -> Node:
+        """The expression inside all casts, or inside those to `kinds`."""
+        node = self
+        while node.function == "cast" and (kinds is None or node.kind in kinds):
+            node = node.arguments[0]
+        return node
 
     def columns(self) -> frozenset[str]:
         """The columns that the expression reads."""

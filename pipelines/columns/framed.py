@@ -23,12 +23,12 @@ def framed(source: Source, *, key: Framing | None, value: Framing | None) -> Sou
     """The source with framed keys and values. Raises as `frame`; InvalidError for an expression in a column's place."""
     outputs = dict(source.query.outputs)
     if key is not None:
-        column = _without_casts(outputs["key"])
+        column = outputs["key"].without_casts()
         if column.function != "column":
             raise InvalidError(Reason.INVALID_REQUEST, "a key in a frame is a column, and this one is more")
         outputs["key"] = _node(key, {column.name: column}, is_key=True)
     if value is not None:
-        row = _without_casts(outputs["value"])
+        row = outputs["value"].without_casts()
         if row.function != "json" or [one.name for one in row.arguments] != list(row.value):
             raise InvalidError(
                 Reason.INVALID_REQUEST, "a value in a frame is the row: leave the value out, and let the schema choose"
@@ -41,9 +41,3 @@ def _node(framing: Framing, columns: Mapping[str, Node], *, is_key: bool) -> Nod
     types: dict[str, Any] = {name: arrow_type(one.kind) for name, one in columns.items()}
     found = frame(framing, types, is_key=is_key)
     return Node(FRAMED, "binary", tuple(columns[name] for name in found.columns), value=found)
-
-
-def _without_casts(node: Node) -> Node:
-    while node.function == "cast":
-        node = node.arguments[0]
-    return node

@@ -306,16 +306,16 @@ def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
 
 def measure(spec: Spec, counted: Counted, piece: Piece, shape: Shape) -> None:
     """Add the decoded size of a piece's columns to its count. Raises as `count`."""
-    columns, names = shape.columns([name for name, _ in piece.file.values]), dict(piece.file.names)
+    given, names = [name for name, _ in piece.file.values], dict(piece.file.names)
     try:
-        counted.decoded_bytes = decoded_bytes(piece, [names.get(name, name) for name in columns])
+        counted.decoded_bytes = decoded_bytes(piece, shape.columns(given, names))
         if shape.row:
             # A broker has them beside the row.
             counted.decoded_bytes += decoded_bytes(piece, [names.get(name, name) for name in (shape.time, shape.key)])
             counted.json_bytes = counted.decoded_bytes + json_bytes(piece, shape, given_of(piece.file, shape))
         if spec.query.source[shape.key] in INTEGERS:
             counted.decoded_bytes += piece.rows * DIGITS_MAX
-        counted.formed = formed_column(piece.file, columns, {name: spec.query.source[name] for name in shape.row})
+        counted.formed = formed_column(piece.file, shape.columns(given), {name: spec.query.source[name] for name in shape.row})
     except (OSError, pa.ArrowException) as error:
         raise unreadable(error, piece.file, "a file") from error
 

@@ -11,11 +11,10 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from headgate.pipelines.definition import WHOLE_ROW
 from headgate.pipelines.floods.model import Flood
-from headgate.pipelines.names import BARE_FUNCTIONS, WORD, bare_function_mistake, in_sql
+from headgate.pipelines.names import BARE_FUNCTIONS, WORD, bare_function_mistake, did_you_mean, in_sql
 
 TIME, NANOSECONDS, TEXT, NUMBER, BOOLEAN, BYTES = "time", "time in nanoseconds", "text", "number", "boolean", "bytes"
 FRACTION, MAP, LIST, PAIRS, STRUCT = "fractional number", "map", "list", "list of pairs", "struct"
@@ -158,11 +157,10 @@ def _problems(flood: Flood, columns: Columns) -> Iterator[str]:
 def _hint(name: str, columns: Columns) -> str:
     if columns.header is not None and name.lower() in columns.header.lower():
         return ': the first line of the file seems to hold the names, which the option `header: "true"` reads.'
-    folded = {kind.lower(): kind for kind in columns.kinds}
-    near = get_close_matches(name.lower(), folded, 1)
+    near = did_you_mean(name, columns.kinds)
     if not near and name.lower() in (*BARE_FUNCTIONS, "now", "localtimestamp"):
         return f": a function needs its brackets, `{name}()`."
-    return f": did you mean `{folded[near[0]]}`?" if near else "."
+    return near or "."
 
 
 def _named(columns: Columns) -> str:

@@ -7,8 +7,7 @@ some columns at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.avro_names import named_types
 from headgate.pipelines.framing.bytes_of_columns import (
     arrow,
     entries,
@@ -31,6 +31,7 @@ from headgate.pipelines.framing.bytes_of_columns import (
     varints,
     zigzag,
 )  # fmt: skip
+from headgate.pipelines.names import did_you_mean
 
 DECIMAL_BYTES = 16
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -54,12 +55,9 @@ class Avro:
     """
 
     def __init__(self, schema: str, references: Sequence[str] = ()) -> None:
-        self._named: dict[str, Any] = {}
         try:
-            for text in references:
-                self._collect(json.loads(text), "")
             self._schema = json.loads(schema)
-            self._collect(self._schema, "")
+            self._named = named_types([*map(json.loads, references), self._schema])
             self.fields = [one["name"] for one in self._of(self._schema)["fields"]] if self.is_record else []
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidError(Reason.INVALID_REQUEST, f"the registry's schema is no Avro schema: {error}") from error
@@ -81,28 +79,6 @@ class Avro:
             ((name, column),) = columns.items()
             return self._encode(self._schema, column, name)
         return self._record(self._of(self._schema), columns, "")
-
-    def _collect(self, schema: Any, space: str) -> None:
-        """Remember the names that a schema defines."""
-        if isinstance(schema, list):
-            for one in schema:
-                self._collect(one, space)
-            return
-        if not isinstance(schema, dict):
-            return
-        space = schema.get("namespace", space)
-        if schema["type"] in ("record", "enum", "fixed", "error"):
-            name = schema["name"]
-            full = name if "." in name or not space else f"{space}.{name}"
-            self._named[full] = schema
-            self._named.setdefault(full.rpartition(".")[2], schema)
-        for one in schema.get("fields", ()):
-            self._collect(one["type"], space)
-        for part in ("items", "values"):
-            if part in schema:
-                self._collect(schema[part], space)
-        if isinstance(schema["type"], dict | list):
-            self._collect(schema["type"], space)
 
     def _of(self, schema: Any) -> Any:
         """The schema that a name stands for, without wrappers."""
@@ -151,7 +127,9 @@ class Avro:
             if one["name"] in inside:
                 yield from self._misfits(one["type"], inside[one["name"]], path)
             elif "default" not in one:
-                yield misfit(path, f"the source has no such column, and the schema no default for it{nearest(one['name'], inside)}")
+                yield misfit(
+                    path, f"the source has no such column, and the schema no default for it{did_you_mean(one['name'], inside)}"
+                )
 
     def _branch(self, union: list[Any], kind: Any, field: str) -> int | None:
         """The first branch of a union whose values a column has."""
@@ -258,13 +236,6 @@ def _words(schema: Any) -> str:
 
 def _hint(kind: Any) -> str:
     return ": a time needs the logical type timestamp-micros or timestamp-millis" if pa.types.is_timestamp(kind) else ""
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about a name that is not there."""
-    own = {one.lower(): one for one in names}
-    near = get_close_matches(name.lower(), own, 1)
-    return f": did you mean `{own[near[0]]}`?" if near else ""
 
 
 def _fits(schema: Any, name: str, logical: str, kind: Any) -> bool:

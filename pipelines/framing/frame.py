@@ -18,10 +18,11 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.schemas.registry import TYPES, Format, Registry, Schema, shown
 from headgate.pipelines.framing import avro as avro_columns
 from headgate.pipelines.framing import json_schema, protobuf_schema
-from headgate.pipelines.framing.avro import avro, nearest
+from headgate.pipelines.framing.avro import avro
 from headgate.pipelines.framing.bytes_of_columns import arrow, together
 from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.framing.protobuf import protobuf
+from headgate.pipelines.names import did_you_mean
 
 FIRST_MESSAGE = b"\0"
 
@@ -99,7 +100,7 @@ def _judged(framing: Framing, schema: Schema, columns: Mapping[str, Any], is_key
         message = protobuf(schema.text, schema.references)
         known = {name: kind for name, kind in columns.items() if name in message.fields}
         if not known:
-            near = [f"{name}{nearest(name, columns)}" for name in message.fields]
+            near = [f"{name}{did_you_mean(name, columns)}" for name in message.fields]
             return [], [f"no column has the name of a field: {', '.join(near)}"]
         return list(known), message.problems(known)
     return json_schema.judged(schema.text, columns)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.framing.avro import nearest
 from headgate.pipelines.framing.bytes_of_columns import misfit
+from headgate.pipelines.names import did_you_mean
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 
@@ -25,7 +26,7 @@ def judged(schema: str, columns: Mapping[str, Any]) -> tuple[list[str], list[str
     closed = parsed.get("additionalProperties") is False
     known = [name for name in columns if name in properties or not closed]
     problems = [
-        misfit(name, f"the schema requires it, and the source has no such column{nearest(name, columns)}")
+        misfit(name, f"the schema requires it, and the source has no such column{did_you_mean(name, columns)}")
         for name in parsed.get("required", ())
         if name not in known
     ]
@@ -106,6 +107,7 @@ def _types_of(schema: Any) -> set[str]:
     return found
 
 
+@lru_cache(16)
 def _parsed(schema: str) -> dict[str, Any]:
     try:
         found = json.loads(schema)

@@ -6,18 +6,17 @@ Protobuf leave it out.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.protobuf_files import messages_of
 from headgate.pipelines.framing.bytes_of_columns import (
     arrow,
     entries,
@@ -65,20 +64,13 @@ class Protobuf:
     """
 
     def __init__(self, schema: str, references: Sequence[tuple[str, str]] = ()) -> None:
-        pool: Any = descriptor_pool.DescriptorPool()
         try:
-            for name in _WELL_KNOWN:
-                pool.Add(_well_known(name))
-            for name, text in references:
-                pool.Add(_file(text, name))
-            file = _file(schema, "flood.proto")
-            pool.Add(file)
-            found = pool.FindFileByName(file.name)
-        except (ValueError, TypeError, DecodeError, KeyError) as error:
+            messages = messages_of(schema, references)
+        except (ValueError, TypeError, KeyError, DecodeError) as error:
             raise InvalidError(Reason.INVALID_REQUEST, f"the registry's schema is no Protobuf file: {error}") from error
-        if not file.message_type:
+        if not messages:
             raise InvalidError(Reason.INVALID_REQUEST, "the registry's schema has no message")
-        self.message: Descriptor = found.message_types_by_name[file.message_type[0].name]
+        self.message = messages[0]
         self.fields = [one.name for one in self.message.fields]
 
     def problems(self, columns: Mapping[str, Any]) -> list[str]:
@@ -94,22 +86,6 @@ class Protobuf:
 def protobuf(schema: str, references: tuple[tuple[str, str], ...] = ()) -> Protobuf:
     """The message, parsed once in each process. Raises as `Protobuf`."""
     return Protobuf(schema, references)
-
-
-_WELL_KNOWN = ("google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto")
-
-
-def _well_known(name: str) -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto()
-    of = {"google/protobuf/timestamp.proto": timestamp_pb2, "google/protobuf/wrappers.proto": wrappers_pb2}[name]
-    of.DESCRIPTOR.CopyToProto(file)
-    return file
-
-
-def _file(text: str, name: str) -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-    file.name = name
-    return file
 
 
 # -- whether columns fit

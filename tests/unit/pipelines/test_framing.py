@@ -514,6 +514,8 @@ def test_people_read_messages_as_json(fake: FakeRegistry) -> None:
     for format, key in (("protobuf", "google"), ("json", "json")):
         made = frame(framing(fake, format, subject=key, register=True), types_of(some)).encode(*some.values()).to_pylist()
         row = json.loads(decoder.text(made[8]) or b"")
+        for wild in (made[8][:-1], made[8][:6] + b"\xff" * 20, made[8][:5] + b"\x0e", made[8][:5]):
+            assert decoder.text(wild) == wild
         assert (row["text"], row["number"], row["place"]["a"]) == ("ü" * 8, columns["number"][8].as_py(), 8)
     assert len(fake.asked) < 20, "a schema is fetched once"
     # What does not fit stays as it is.
