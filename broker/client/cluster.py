@@ -389,11 +389,7 @@ class Cluster:
         return list(self._brokers.values())
 
     def _learn(self, response: admin_pb2.DescribeTopicsResponse, address: str) -> None:
-        certified = self.security is not None and bool(self.security.certificate)
-        brokers = {
-            broker.id: _address(broker.host, broker.grpc_mtls_port if certified and broker.grpc_mtls_port else broker.grpc_port)
-            for broker in response.brokers
-        }
+        brokers = {broker.id: self.address_of(broker) for broker in response.brokers}
         brokers[response.broker_id] = address
         self._brokers = brokers
 
@@ -445,6 +441,15 @@ class Cluster:
         address = self._brokers.get(view.leaders[partition])
         if address is None:
             raise RetryError(Reason.NOT_LEADER, f"the partition's lead is not known. topic=`{view.name}` partition=`{partition}`")
+        return self._link(address)
+
+    def address_of(self, place: admin_pb2.Broker | log_pb2.Lane) -> str:
+        """Where this client reaches a broker or a lane."""
+        certified = self.security is not None and bool(self.security.certificate)
+        return _address(place.host, place.grpc_mtls_port if certified and place.grpc_mtls_port else place.grpc_port)
+
+    def link(self, address: str) -> Link:
+        """The channel to an address that `address_of` gave."""
         return self._link(address)
 
     def any_broker(self) -> Link:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from headgate.broker.client.backoff import Backoff
 from headgate.broker.client.cluster import LOG, ClusterClient
-from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.client.lanes import LaneWays
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 FETCH_BYTES = 16 << 20
 WAIT_MS = 1_000
 """Longest wait of a broker for records, when there are none yet."""
+LANE_S = 10.0
+"""Longest wait, in seconds, for the answer of a lane. Then the lead answers."""
 STALL_MS = 60_000
 """Longest wait for records that must exist: below the high watermark, and not behind an open gate."""
 
 
 class Fetcher(ClusterClient):
-    """Fetches from the leads of partitions, and follows changes of leads. An async context manager.
+    """Fetches from the leads of partitions, and follows changes of leads; history comes from lanes where they run. An async context
+    manager.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
@@ -32,25 +36,35 @@ class Fetcher(ClusterClient):
     def __init__(self, cluster: str, *, timeout_ms: int = 60_000) -> None:
         super().__init__(cluster, timeout_ms=timeout_ms)
         self._timeout_s = timeout_ms / 1000
+        self._ways = LaneWays()
 
     async def fetch(
         self, topic: str, partition: int, offset: int, max_bytes: int = FETCH_BYTES, wait_ms: int = 0
     ) -> log_pb2.FetchResponse:
-        """One answer of the current lead; waits through a change of leads. Raises HeadgateError."""
-        loop = asyncio.get_running_loop()
+        """One answer of the current lead, or of a lane; waits through a change of leads. Raises HeadgateError."""
+        loop, key = asyncio.get_running_loop(), (topic, partition)
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         refresh = False
         request = log_pb2.FetchRequest(
             topic=topic, partition=partition, offset=offset, max_bytes=max_bytes, max_wait_ms=wait_ms, min_bytes=1
         )
+        answer: log_pb2.FetchResponse
         while True:
+            if (lane := self._ways.address(key)) is not None:
+                try:
+                    answer = await self._cluster.link(lane).call(LOG["Fetch"], request, min(LANE_S, self._timeout_s))
+                except HeadgateError:
+                    self._ways.back(key, loop.time())  # the lead has the records, or says what is wrong
+                else:
+                    return answer
+            request.follows_lanes = self._ways.may_go(key, loop.time())
             try:
                 view = await self._cluster.topic(topic, refresh=refresh)
-                answer: log_pb2.FetchResponse = await self._cluster.leader(view, partition).call(
-                    LOG["Fetch"], request, self._timeout_s + wait_ms / 1000
-                )
-                return answer
+                answer = await self._cluster.leader(view, partition).call(LOG["Fetch"], request, self._timeout_s + wait_ms / 1000)
+                if not answer.HasField("lane"):
+                    return answer
+                self._ways.go(key, self._cluster.address_of(answer.lane), loop.time())
             except RetryError:
                 pause_s = backoff.pause_s()
                 if loop.time() + pause_s >= deadline:

@@ -1,5 +1,8 @@
 """The I/O under a consumer: one Subscribe stream per broker, and the received batches that the caller has not read yet.
 
+A lead sends the reader of much history to a lane. The subscription continues there, and comes back to the lead as it does after an
+error.
+
 The client pays with credit: unread batches of a stream are bounded by its share of `prefetch_bytes` (and one response more).
 Read bytes are paid back in portions. When a stream breaks, its batches stay valid; reading continues behind them, at the lead of
 that moment.
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 from headgate.broker.client.backoff import Backoff
 from headgate.broker.client.cluster import LOG, Cluster, Link, Stream
 from headgate.broker.client.errors import from_message
+from headgate.broker.client.lanes import LaneWays
 from headgate.broker.client.types import TopicPartition
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
@@ -109,6 +113,8 @@ class Prefetcher:
         self.chunks: deque[Chunk] = deque()
         self.arrived = asyncio.Event()
         self.assigned: dict[TopicPartition, Assigned] = {}
+        self.ways = LaneWays()
+        """Which partitions, by `Assigned.number`, are read at lanes."""
         self._numbers = 0
         self._feeds: dict[Link, BrokerFeed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,6 +126,7 @@ class Prefetcher:
         """Read these, and only these, from these offsets. After an error or a cancellation, no partition is assigned."""
         for assigned in self.assigned.values():
             assigned.move(assigned.position)
+            self.ways.forget(assigned.number)
             if assigned.feed is not None:
                 assigned.feed.remove(assigned)
         self.assigned = {}
@@ -185,6 +192,8 @@ class Prefetcher:
     async def find_leads(self, moved: list[Assigned]) -> None:
         """Find the leads of these partitions and read them there. Raises InvalidError, RetryError; some partitions may be done
         by then."""
+        for assigned in moved:
+            self.ways.back(assigned.number, asyncio.get_running_loop().time())
         for topic in {assigned.partition.topic for assigned in moved}:
             view = await self.cluster.topic(topic, refresh=True)
             for assigned in moved:
@@ -196,6 +205,13 @@ class Prefetcher:
                     assigned.topic_id = assigned.topic_id or view.id
                     if assigned.wanted:
                         feed.ensure(assigned)
+
+    def go_to_lane(self, assigned: Assigned, lane: log_pb2.Lane) -> None:
+        """Read a partition at a lane from now on."""
+        address = self.cluster.address_of(lane)
+        self.ways.go(assigned.number, address, asyncio.get_running_loop().time())
+        assigned.feed = self._feed(self.cluster.link(address))
+        assigned.feed.ensure(assigned)
 
     def _feed(self, link: Link) -> BrokerFeed:
         feed = self._feeds.get(link)
@@ -253,7 +269,8 @@ class BrokerFeed:
         self._to_add: dict[int, Assigned] = {}
         self._to_remove: set[int] = set()
         self._wake = asyncio.Event()
-        self._heard_s = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
         self._patience_s = SILENCE_S
 
     @property
@@ -265,6 +282,9 @@ class BrokerFeed:
         """True when nothing arrived for long, since the last arrival or the last True."""
         if not self._subscribed or now_s - self._heard_s < self._patience_s:
             return False
+        at_lane = any(self._prefetcher.ways.address(number) == self.link.address for number in self._subscribed)
+        if at_lane and self._granted_bytes <= 0:
+            return False  # a lane always has something to send: it waits for the reader
         self._heard_s = now_s
         self._patience_s = min(self._patience_s * 2, SILENCE_S_MAX)
         return True
@@ -374,6 +394,7 @@ class BrokerFeed:
                 partition=assigned.partition.partition,
                 position=log_pb2.Position(offset=assigned.fetch_offset),
                 topic_id=b"" if assigned.topic_id is None else assigned.topic_id.bytes,
+                follows_lanes=self._prefetcher.ways.may_go(assigned.number, self._loop.time()),
             )
         self._to_add.clear()
         self._to_remove.clear()
@@ -387,7 +408,7 @@ class BrokerFeed:
         raise RetryError(Reason.CLOSED, f"broker ended the stream. address=`{self.link.address}`")
 
     def _on_response(self, data: bytes) -> None:
-        self._heard_s, self._patience_s = asyncio.get_running_loop().time(), SILENCE_S
+        self._heard_s, self._patience_s = self._loop.time(), SILENCE_S
         rest, batches = payload.split(data)
         response = log_pb2.SubscribeResponse.FromString(rest)
         size = len(batches)
@@ -405,7 +426,12 @@ class BrokerFeed:
                 self._subscribed.pop(assigned.number)
                 self._prefetcher.fail(assigned, self, error)
             return
-        assigned.high_watermark = response.high_watermark
+        if response.HasField("lane"):
+            del self._subscribed[assigned.number]  # the broker has ended it
+            self._prefetcher.go_to_lane(assigned, response.lane)
+            return
+        if response.high_watermark >= 0:
+            assigned.high_watermark = response.high_watermark
         if size:
             self._held_bytes += size
             assigned.fetch_offset = response.next_offset

@@ -96,8 +96,8 @@ def is_far(extents: Iterable[object], offset: int, bytes_min: int) -> bool:
     return False
 
 
-def choose(lanes: Sequence[Incarnation], rack: str, broker_id: int, partition: int) -> int:
-    """The id of the lane for a partition: one in the client's rack, else one beside its lead, else any. All readers of a partition
+def choose(lanes: Sequence[Incarnation], rack: str, broker_id: int, partition: int) -> Incarnation:
+    """The lane for a partition: one in the client's rack, else one beside its lead, else any. All readers of a partition
     from one rack get the same lane, so that its history is decoded once.
 
     Args:
@@ -105,4 +105,4 @@ def choose(lanes: Sequence[Incarnation], rack: str, broker_id: int, partition: i
         broker_id: of the lead.
     """
     near = [lane for lane in lanes if rack and lane.rack == rack] or beside(lanes, broker_id) or lanes
-    return near[partition % len(near)].broker_id
+    return near[partition % len(near)]

@@ -1,7 +1,9 @@
-"""Consumers that begin at a named place, in three libraries. Each records every message while it runs."""
+"""Consumers that begin at a named place, in three libraries and our own client. Each records every message while it runs."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer
@@ -11,6 +13,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 from kafka.errors import UnknownBrokerIdError
 
+from headgate.broker.client import Consumer as HeadgateConsumer
 from tests.support.clients.confluent import QUICK_RECONNECT
 from tests.support.writers import Running
 
@@ -97,6 +100,24 @@ class PythonPlaced(PlacedReader):
                     self.seen[part.partition].extend((message.offset, message.value) for message in messages)
         finally:
             consumer.close()
+
+
+class HeadgatePlaced(PlacedReader):
+    """Over gRPC: `bootstrap` has gRPC addresses."""
+
+    def run(self) -> None:
+        self._run_loop(self._run())
+
+    async def _run(self) -> None:
+        async with HeadgateConsumer(self.bootstrap) as consumer:
+            await consumer.assign_topic(self.topic, start=self.place)
+            while not self._stopping.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        async for record in consumer:
+                            self.seen[record.partition].append((record.offset, record.value))
+                            if self._stopping.is_set():
+                                break
 
 
 READERS = (ConfluentPlaced, AiokafkaPlaced, PythonPlaced)

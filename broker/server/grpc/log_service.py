@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.read.committed import stable, visible
+from headgate.broker.engine.read.committed import stable
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call
@@ -17,7 +18,7 @@ from headgate.broker.server.grpc.positions import resolve
 from headgate.broker.server.grpc.publish import Publisher
 from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
-from headgate.broker.server.grpc.subscribe import Subscriber
+from headgate.broker.server.grpc.subscribe import Subscriber, lane_message
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -44,11 +45,12 @@ class LogService:
 
     async def fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         engine, settings, share = self._engine, self._server_state.settings, self._server_state.share()
-        partition = self._server_state.partition(engine.topic(request.topic), request.partition)
-        await engine.check_range(partition, request.offset)
+        partition = self._server_state.readable(engine.topic(request.topic), request.partition)
+        if engine.lane is None:
+            await engine.check_range(partition, request.offset)
         max_bytes = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
         wait_ms = min(request.max_wait_ms, settings.fetch_wait_max_ms)
-        if wait_ms:
+        if wait_ms and engine.lane is None:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
         quota = CallQuota(engine.meters)
         await quota.fetch_room()
@@ -58,13 +60,17 @@ class LogService:
         reserved = max_bytes
         share.take(reserved)
         try:
-            batches = visible(partition, request.offset, await engine.read(partition, request.offset, max_bytes))
+            batches = await self._server_state.read(partition, request.offset, max_bytes, follows_lanes=request.follows_lanes)
+            end, start = self._server_state.ends(partition)
+            head = log_pb2.FetchResponse(high_watermark=end, log_start=start)
+            if isinstance(batches, Incarnation):
+                head.lane.CopyFrom(lane_message(batches))
+                return head.SerializeToString()
             if not batches:
                 await self._server_state.confirm(partition)
             size = sum(map(len, batches))
             partition.traffic.fetched(size, requests=0)
             quota.fetched(size)
-            head = log_pb2.FetchResponse(high_watermark=partition.stable_end, log_start=partition.log_start)
             share.take(size)
             context.add_done_callback(lambda _: share.give(size))  # type: ignore[arg-type]  # the stub asks for a class
             return payload.join(head, batches)

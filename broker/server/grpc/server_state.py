@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.broker.cluster.objects import Topic
+from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.control.stream import Connect, connect
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.partition.windows import NOBODY
+from headgate.broker.engine.read import view
+from headgate.broker.engine.read.committed import visible
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.callers import budget_of_call
 from headgate.broker.server.grpc.errors import MovedError
 from headgate.broker.server.grpc.peers import Peers, address_of
 from headgate.broker.server.grpc.shares import Share, Shares
+from headgate.broker.server.redirect import lane_for
 
 
 class ServerState:
@@ -37,6 +41,60 @@ class ServerState:
             return self.engine.partition(topic, number)
         except RetryError as error:
             raise self.moved(error, topic, number) from error
+
+    def readable(self, topic: Topic, number: int) -> PartitionLog:
+        """A partition whose records this broker reads: one that it leads, or any on a lane. Raises as `partition`."""
+        slots = [] if self.engine.lane is None else self.engine.lane.by_id.get(topic.id, [])
+        log = slots[number] if number < len(slots) else None
+        return log or self.partition(topic, number)
+
+    async def read(
+        self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY, *, follows_lanes: bool
+    ) -> list[memoryview] | Incarnation:
+        """Committed records as `Engine.read` gives them, or the lane that has them.
+
+        Args:
+            follows_lanes: the client goes to the lane. Otherwise this broker reads.
+
+        Raises:
+            InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer. MovedError: this is a lane, and does not have
+                these records.
+        """
+        engine = self.engine
+        if engine.lane is not None:
+            reached = engine.lane.place(partition, offset)
+            if reached is None:
+                raise self._at_lead(partition)
+            try:
+                slices = await engine.read(partition, offset, max_bytes, reader, reached)
+            except HeadgateError as error:
+                raise self._at_lead(partition) from error  # the lead may reach the store, or else tells the error
+            engine.history_out_bytes += sum(map(len, slices))
+            return slices
+        await engine.check_range(partition, offset)
+        seen, reached = view.see(partition, offset, max_bytes, reader)
+        if seen is None:
+            if follows_lanes and (lane := lane_for(engine, partition, reached)) is not None:
+                engine.sent_to_lanes += 1
+                return lane
+            seen = await engine.read(partition, offset, max_bytes, reader, reached)
+            if reached[2] is not None:
+                engine.history_out_bytes += sum(map(len, seen))
+        return visible(partition, offset, seen)
+
+    def ends(self, partition: PartitionLog) -> tuple[int, int]:
+        """(end of the records that can be read, first offset) for an answer."""
+        lane = self.engine.lane
+        return (partition.stable_end if lane is None else lane.shown_ends(partition)[1]), partition.log_start
+
+    def _at_lead(self, partition: PartitionLog) -> HeadgateError:
+        """What a lane answers for records that it does not have."""
+        error = RetryError(
+            Reason.NOT_LEADER,
+            "the partition's lead has these records, this lane does not. "
+            f"topic=`{partition.topic.name}` partition=`{partition.number}`",
+        )
+        return self.moved(error, partition.topic, partition.number)
 
     def open(self, partition: PartitionLog) -> PartitionLog:
         """The partition, if this broker still leads it. Raises the errors of `partition`."""

@@ -19,10 +19,10 @@ from functools import partial
 import grpc
 
 from headgate.broker.cluster.acl import Operation
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import new_reader
 from headgate.broker.engine.read import view
-from headgate.broker.engine.read.committed import visible
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
@@ -175,13 +175,17 @@ class Subscriber:
         topic = self._engine.topic(request.topic)
         if request.topic_id and request.topic_id != topic.id.bytes:
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted, and another one has its name. topic=`{topic.name}`")
-        partition = self._server_state.partition(topic, request.partition)
-        offset, _ = await resolve(self._engine, partition, request.position)
+        at = request.position.WhichOneof("at")
+        if self._engine.lane is not None and at == "offset":
+            partition, offset = self._server_state.readable(topic, request.partition), request.position.offset
+        else:
+            partition = self._server_state.partition(topic, request.partition)
+            offset, _ = await resolve(self._engine, partition, request.position)
         if not self._current(subscription):
             return
         subscription.offset = offset
         subscription.partition = partition
-        if request.position.WhichOneof("at") == "latest":
+        if at == "latest":
             partition.readers.asked_end(subscription.reader, offset)
         partition.waiters.add(subscription.wake)
         await self._write(self._response(subscription), [])
@@ -195,8 +199,16 @@ class Subscriber:
         # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
         partition.waiters.add(subscription.wake)
         offset = subscription.offset
-        slices = await self._engine.read(partition, offset, self._response_bytes, subscription.reader)
-        slices = visible(partition, offset, slices)
+        slices = await self._server_state.read(
+            partition, offset, self._response_bytes, subscription.reader, follows_lanes=subscription.request.follows_lanes
+        )
+        if isinstance(slices, Incarnation):
+            if self._current(subscription):
+                self._remove(subscription)
+                response = self._response(subscription)
+                response.lane.CopyFrom(lane_message(slices))
+                await self._write(response, [])
+            return
         if not slices and subscription.offset == partition.high_watermark:
             partition.readers.at_end(subscription.reader, subscription.offset, self._engine.clock.monotonic())
         partition.waiters.remove(subscription.wake)
@@ -225,9 +237,13 @@ class Subscriber:
             subscription=subscription.number, generation=subscription.generation, next_offset=subscription.offset
         )
         if subscription.partition is not None:
-            response.high_watermark = subscription.partition.stable_end
-            response.log_start = subscription.partition.log_start
+            response.high_watermark, response.log_start = self._server_state.ends(subscription.partition)
         return response
 
     async def _write(self, response: log_pb2.SubscribeResponse, batches: list[memoryview]) -> None:
         await self._call.write(payload.join(response, batches))
+
+
+def lane_message(lane: Incarnation) -> log_pb2.Lane:
+    """Where a client of gRPC finds a lane."""
+    return log_pb2.Lane(host=lane.host, grpc_port=lane.grpc_port, grpc_mtls_port=lane.grpc_mtls_port)

@@ -31,6 +31,7 @@ from headgate.broker.server.kafka.produce import (
     topic_id,
     topic_name,
 )
+from headgate.broker.server.redirect import lane_for
 from headgate.broker.wire.kafka import fetch as wire
 from headgate.broker.wire.kafka.fetch import HINTS, NO_LEADER_EPOCH, Response
 from headgate.broker.wire.kafka.hot import TOPIC_IDS, Node
@@ -157,35 +158,18 @@ def send_away(engine: Engine, request: FetchRequest, cold: list[Cold], guide: la
     Args:
         guide: of the connection: which of its readers go now.
     """
-    if engine.lane is not None or request.version < wire.RACKS:
-        return cold
-    there = engine.lanes()
-    if not there and not engine.settings.history_lanes:
+    if request.version < wire.RACKS:
         return cold
     left: list[Cold] = []
     for wanted, reached in cold:
-        if reached is None or not _is_far(engine, wanted, reached):
+        assert wanted.log is not None
+        lane = lane_for(engine, wanted.log, reached, request.rack)
+        if lane is None or not guide.may_send(wanted.log, wanted.offset, engine.clock.monotonic()):
             left.append((wanted, reached))
             continue
-        if engine.settings.history_lanes > len(lanes.beside(there, engine.broker_id)):
-            engine.lane_wanted()
-        assert wanted.log is not None and reached[2] is not None
-        if not there or not guide.may_send(wanted.log, wanted.offset, engine.clock.monotonic()):
-            left.append((wanted, reached))
-            continue
-        # The units of adopted files have rows of all partitions, so one lane reads them all.
-        spread = 0 if reached[2][0].adopted else wanted.log.number
-        wanted.preferred = lanes.choose(there, request.rack, engine.broker_id, spread)
+        wanted.preferred = lane.broker_id
         engine.sent_to_lanes += 1
     return left
-
-
-def _is_far(engine: Engine, wanted: Wanted, reached: Reach) -> bool:
-    """True if enough history lies ahead of a reader to send it to a lane."""
-    assert wanted.log is not None
-    sealed = wanted.log.sealed
-    ahead = (sealed.extents[row] for row in range(sealed.find(reached[0]), len(sealed)))
-    return lanes.is_far(ahead, reached[0], engine.settings.history_lane_bytes)
 
 
 async def collect_cold(

@@ -1,13 +1,15 @@
 """Which readers of history a lead sends to which lane.
 
-Runs: the rules of `cluster/lanes.py` on a time that the test moves. Compared: who is sent away, and when again. A mismatch means
-that a client is sent away in a loop, or that a lane is not used.
+Runs: the rules of `cluster/lanes.py` and, for our own client, of `client/lanes.py`, on a time that the test moves. Compared: who is
+sent away, and when again. A mismatch means that a client is sent away in a loop, or that a lane is not used.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from headgate.broker.client.lanes import REST_S, LaneWays
+from headgate.broker.client.lanes import STAY_S as CLIENT_STAY_S
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.lanes import PAUSES_S, STAY_S, Guide, beside, choose, is_far, lane_id
 from headgate.broker.cluster.objects import LANE, Incarnation
@@ -67,8 +69,22 @@ def test_the_lane_is_near() -> None:
     own, other, racked = lane(lane_id(7, 0)), lane(lane_id(8, 0)), lane(12, "east")
     there = [racked, own, other]
     assert beside(there, 7) == [own] and not beside(there, 12)
-    assert choose(there, "east", 7, 0) == 12
-    assert choose(there, "", 7, 3) == own.broker_id
-    assert choose(there, "west", 9, 0) == 12, "any, if there is none in the rack and none beside the lead"
+    assert choose(there, "east", 7, 0) is racked
+    assert choose(there, "", 7, 3) is own
+    assert choose(there, "west", 9, 0) is racked, "any, if there is none in the rack and none beside the lead"
     two = [lane(lane_id(7, 0)), lane(lane_id(7, 1))]
-    assert {choose(two, "", 7, number) for number in range(4)} == {one.broker_id for one in two}
+    assert [choose(two, "", 7, number) for number in range(4)] == two * 2
+
+
+def test_our_own_client_is_never_sent_in_circles() -> None:
+    ways = LaneWays()
+    assert ways.may_go("p", 0.0) and ways.address("p") is None
+    ways.go("p", "lane", 0.0)
+    assert ways.address("p") == "lane"
+    ways.back("p", CLIENT_STAY_S)
+    assert ways.address("p") is None and ways.may_go("p", CLIENT_STAY_S), "it has read there"
+    ways.go("p", "lane", 10.0)
+    ways.back("p", 10.0 + CLIENT_STAY_S / 2)
+    assert not ways.may_go("p", 10.0 + REST_S) and ways.may_go("q", 10.0), "the lane was of no use"
+    ways.back("p", 1000.0)
+    assert ways.may_go("p", 1000.0), "it is at the lead already"

@@ -11,6 +11,7 @@ import pytest
 from headgate.broker.engine.read import view
 from headgate.broker.log.batch import split
 from headgate.broker.log.records import iter_records
+from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.grpc.subscribe import Subscriber
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
 from tests.unit.grpc.conftest import RawStream, Served, Start, batch, until
@@ -218,18 +219,18 @@ async def test_records_that_arrive_during_a_read_behind_a_window(served: Served,
     assert (await stream.read()).next_offset == 0
     await until(lambda: log.waiters.at_window)
     at_window = False
-    right = served.engine.read
+    right = ServerState.read
     reads = 0
 
-    async def read(*arguments: Any) -> list[memoryview]:
+    async def read(*arguments: Any, **named: Any) -> Any:
         nonlocal reads
         reads += 1
         if reads > 1:
-            return await right(*arguments)
+            return await right(*arguments, **named)
         await served.fill("a", 0, batch(b"0"))
         return []
 
-    monkeypatch.setattr(served.engine, "read", read)
+    monkeypatch.setattr(ServerState, "read", read)
     for waiter in list(log.waiters.at_window):
         waiter()
     assert offsets(await stream.read()) == [0]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 from headgate.broker.wire.grpc.headgate.v1 import common_pb2 as headgate_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15headgate/v1/log.proto\x12\x0bheadgate.v1\x1a\x18headgate/v1/common.proto\"\x15\n\x13InitProducerRequest\"C\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\x81\x01\n\x0ePublishRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12,\n\x07options\x18\x04 \x01(\x0b\x32\x1b.headgate.v1.PublishOptions\x12\r\n\x05\x62\x61tch\x18\x0f \x01(\x0c\">\n\x0ePublishOptions\x12\x13\n\x0b\x61\x63k_batches\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x63k_interval_ms\x18\x02 \x01(\r\"\xd0\x01\n\x0fPublishResponse\x12\x16\n\x0e\x61\x63ked_sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x62\x61se_offsets\x18\x02 \x03(\x03\x12\x17\n\x0f\x61ppend_times_ms\x18\x03 \x03(\x03\x12\x36\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32$.headgate.v1.PublishResponse.Failure\x1a>\n\x07\x46\x61ilure\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headgate.v1.Error\"{\n\x0c\x46\x65tchRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\r\x12\x11\n\tmin_bytes\x18\x06 \x01(\r\"K\n\rFetchResponse\x12\x16\n\x0ehigh_watermark\x18\x01 \x01(\x03\x12\x11\n\tlog_start\x18\x02 \x01(\x03\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"y\n\x08Position\x12\x10\n\x06offset\x18\x01 \x01(\x03H\x00\x12\x12\n\x08\x65\x61rliest\x18\x02 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x03 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x00\x12\x17\n\rmax_timestamp\x18\x05 \x01(\x08H\x00\x42\x04\n\x02\x61t\"\xa0\x01\n\x12ListOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x36\n\x07queries\x18\x02 \x03(\x0b\x32%.headgate.v1.ListOffsetsRequest.Query\x1a\x43\n\x05Query\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.headgate.v1.Position\"\xe2\x01\n\x13ListOffsetsResponse\x12\x38\n\x07results\x18\x01 \x03(\x0b\x32\'.headgate.v1.ListOffsetsResponse.Result\x1a\x90\x01\n\x06Result\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x19\n\x0ctimestamp_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.headgate.v1.ErrorB\x0f\n\r_timestamp_ms\"s\n\x10SubscribeRequest\x12&\n\x03\x61\x64\x64\x18\x01 \x03(\x0b\x32\x19.headgate.v1.Subscription\x12\x0e\n\x06remove\x18\x02 \x03(\r\x12\x14\n\x0c\x63redit_bytes\x18\x03 \x01(\r\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\"\x95\x01\n\x0cSubscription\x12\x14\n\x0csubscription\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\'\n\x08position\x18\x05 \x01(\x0b\x32\x15.headgate.v1.Position\x12\x10\n\x08topic_id\x18\x06 \x01(\x0c\"\xb1\x01\n\x11SubscribeResponse\x12\x14\n\x0csubscription\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x11\n\tlog_start\x18\x05 \x01(\x03\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.headgate.v1.Error\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\x32\x86\x03\n\x03Log\x12S\n\x0cInitProducer\x12 .headgate.v1.InitProducerRequest\x1a!.headgate.v1.InitProducerResponse\x12H\n\x07Publish\x12\x1b.headgate.v1.PublishRequest\x1a\x1c.headgate.v1.PublishResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x19.headgate.v1.FetchRequest\x1a\x1a.headgate.v1.FetchResponse\x12P\n\x0bListOffsets\x12\x1f.headgate.v1.ListOffsetsRequest\x1a .headgate.v1.ListOffsetsResponse\x12N\n\tSubscribe\x12\x1d.headgate.v1.SubscribeRequest\x1a\x1e.headgate.v1.SubscribeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15headgate/v1/log.proto\x12\x0bheadgate.v1\x1a\x18headgate/v1/common.proto\"\x15\n\x13InitProducerRequest\"C\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\x81\x01\n\x0ePublishRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12,\n\x07options\x18\x04 \x01(\x0b\x32\x1b.headgate.v1.PublishOptions\x12\r\n\x05\x62\x61tch\x18\x0f \x01(\x0c\">\n\x0ePublishOptions\x12\x13\n\x0b\x61\x63k_batches\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x63k_interval_ms\x18\x02 \x01(\r\"\xd0\x01\n\x0fPublishResponse\x12\x16\n\x0e\x61\x63ked_sequence\x18\x01 \x01(\x04\x12\x14\n\x0c\x62\x61se_offsets\x18\x02 \x03(\x03\x12\x17\n\x0f\x61ppend_times_ms\x18\x03 \x03(\x03\x12\x36\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32$.headgate.v1.PublishResponse.Failure\x1a>\n\x07\x46\x61ilure\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headgate.v1.Error\"\x92\x01\n\x0c\x46\x65tchRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\r\x12\x11\n\tmin_bytes\x18\x06 \x01(\r\x12\x15\n\rfollows_lanes\x18\x07 \x01(\x08\"l\n\rFetchResponse\x12\x16\n\x0ehigh_watermark\x18\x01 \x01(\x03\x12\x11\n\tlog_start\x18\x02 \x01(\x03\x12\x1f\n\x04lane\x18\x03 \x01(\x0b\x32\x11.headgate.v1.Lane\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"?\n\x04Lane\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x11\n\tgrpc_port\x18\x02 \x01(\r\x12\x16\n\x0egrpc_mtls_port\x18\x03 \x01(\r\"y\n\x08Position\x12\x10\n\x06offset\x18\x01 \x01(\x03H\x00\x12\x12\n\x08\x65\x61rliest\x18\x02 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x03 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x00\x12\x17\n\rmax_timestamp\x18\x05 \x01(\x08H\x00\x42\x04\n\x02\x61t\"\xa0\x01\n\x12ListOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x36\n\x07queries\x18\x02 \x03(\x0b\x32%.headgate.v1.ListOffsetsRequest.Query\x1a\x43\n\x05Query\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.headgate.v1.Position\"\xe2\x01\n\x13ListOffsetsResponse\x12\x38\n\x07results\x18\x01 \x03(\x0b\x32\'.headgate.v1.ListOffsetsResponse.Result\x1a\x90\x01\n\x06Result\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x19\n\x0ctimestamp_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.headgate.v1.ErrorB\x0f\n\r_timestamp_ms\"s\n\x10SubscribeRequest\x12&\n\x03\x61\x64\x64\x18\x01 \x03(\x0b\x32\x19.headgate.v1.Subscription\x12\x0e\n\x06remove\x18\x02 \x03(\r\x12\x14\n\x0c\x63redit_bytes\x18\x03 \x01(\r\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\"\xac\x01\n\x0cSubscription\x12\x14\n\x0csubscription\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\'\n\x08position\x18\x05 \x01(\x0b\x32\x15.headgate.v1.Position\x12\x10\n\x08topic_id\x18\x06 \x01(\x0c\x12\x15\n\rfollows_lanes\x18\x07 \x01(\x08\"\xd2\x01\n\x11SubscribeResponse\x12\x14\n\x0csubscription\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x11\n\tlog_start\x18\x05 \x01(\x03\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.headgate.v1.Error\x12\x1f\n\x04lane\x18\x07 \x01(\x0b\x32\x11.headgate.v1.Lane\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\x32\x86\x03\n\x03Log\x12S\n\x0cInitProducer\x12 .headgate.v1.InitProducerRequest\x1a!.headgate.v1.InitProducerResponse\x12H\n\x07Publish\x12\x1b.headgate.v1.PublishRequest\x1a\x1c.headgate.v1.PublishResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x19.headgate.v1.FetchRequest\x1a\x1a.headgate.v1.FetchResponse\x12P\n\x0bListOffsets\x12\x1f.headgate.v1.ListOffsetsRequest\x1a .headgate.v1.ListOffsetsResponse\x12N\n\tSubscribe\x12\x1d.headgate.v1.SubscribeRequest\x1a\x1e.headgate.v1.SubscribeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,26 +43,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHRESPONSE']._serialized_end=561
   _globals['_PUBLISHRESPONSE_FAILURE']._serialized_start=499
   _globals['_PUBLISHRESPONSE_FAILURE']._serialized_end=561
-  _globals['_FETCHREQUEST']._serialized_start=563
-  _globals['_FETCHREQUEST']._serialized_end=686
-  _globals['_FETCHRESPONSE']._serialized_start=688
-  _globals['_FETCHRESPONSE']._serialized_end=763
-  _globals['_POSITION']._serialized_start=765
-  _globals['_POSITION']._serialized_end=886
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=889
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1049
-  _globals['_LISTOFFSETSREQUEST_QUERY']._serialized_start=982
-  _globals['_LISTOFFSETSREQUEST_QUERY']._serialized_end=1049
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1052
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1278
-  _globals['_LISTOFFSETSRESPONSE_RESULT']._serialized_start=1134
-  _globals['_LISTOFFSETSRESPONSE_RESULT']._serialized_end=1278
-  _globals['_SUBSCRIBEREQUEST']._serialized_start=1280
-  _globals['_SUBSCRIBEREQUEST']._serialized_end=1395
-  _globals['_SUBSCRIPTION']._serialized_start=1398
-  _globals['_SUBSCRIPTION']._serialized_end=1547
-  _globals['_SUBSCRIBERESPONSE']._serialized_start=1550
-  _globals['_SUBSCRIBERESPONSE']._serialized_end=1727
-  _globals['_LOG']._serialized_start=1730
-  _globals['_LOG']._serialized_end=2120
+  _globals['_FETCHREQUEST']._serialized_start=564
+  _globals['_FETCHREQUEST']._serialized_end=710
+  _globals['_FETCHRESPONSE']._serialized_start=712
+  _globals['_FETCHRESPONSE']._serialized_end=820
+  _globals['_LANE']._serialized_start=822
+  _globals['_LANE']._serialized_end=885
+  _globals['_POSITION']._serialized_start=887
+  _globals['_POSITION']._serialized_end=1008
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1011
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1171
+  _globals['_LISTOFFSETSREQUEST_QUERY']._serialized_start=1104
+  _globals['_LISTOFFSETSREQUEST_QUERY']._serialized_end=1171
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1174
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1400
+  _globals['_LISTOFFSETSRESPONSE_RESULT']._serialized_start=1256
+  _globals['_LISTOFFSETSRESPONSE_RESULT']._serialized_end=1400
+  _globals['_SUBSCRIBEREQUEST']._serialized_start=1402
+  _globals['_SUBSCRIBEREQUEST']._serialized_end=1517
+  _globals['_SUBSCRIPTION']._serialized_start=1520
+  _globals['_SUBSCRIPTION']._serialized_end=1692
+  _globals['_SUBSCRIBERESPONSE']._serialized_start=1695
+  _globals['_SUBSCRIBERESPONSE']._serialized_end=1905
+  _globals['_LOG']._serialized_start=1908
+  _globals['_LOG']._serialized_end=2298
 # @@protoc_insertion_point(module_scope)

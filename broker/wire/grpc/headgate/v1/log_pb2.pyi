@@ -61,30 +61,44 @@ class PublishResponse(_message.Message):
     def __init__(self, acked_sequence: _Optional[int] = ..., base_offsets: _Optional[_Iterable[int]] = ..., append_times_ms: _Optional[_Iterable[int]] = ..., failures: _Optional[_Iterable[PublishResponse.Failure]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes")
+    __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "follows_lanes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_LANES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
     max_bytes: int
     max_wait_ms: int
     min_bytes: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ...) -> None: ...
+    follows_lanes: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., follows_lanes: _Optional[bool] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
-    __slots__ = ("high_watermark", "log_start", "batches")
+    __slots__ = ("high_watermark", "log_start", "lane", "batches")
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LOG_START_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     high_watermark: int
     log_start: int
+    lane: Lane
     batches: bytes
-    def __init__(self, high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., batches: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., lane: _Optional[Lane] = ..., batches: _Optional[bytes] = ...) -> None: ...
+
+class Lane(_message.Message):
+    __slots__ = ("host", "grpc_port", "grpc_mtls_port")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    GRPC_PORT_FIELD_NUMBER: _ClassVar[int]
+    GRPC_MTLS_PORT_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    grpc_port: int
+    grpc_mtls_port: int
+    def __init__(self, host: _Optional[str] = ..., grpc_port: _Optional[int] = ..., grpc_mtls_port: _Optional[int] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("offset", "earliest", "latest", "timestamp_ms", "max_timestamp")
@@ -147,29 +161,32 @@ class SubscribeRequest(_message.Message):
     def __init__(self, add: _Optional[_Iterable[Subscription]] = ..., remove: _Optional[_Iterable[int]] = ..., credit_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("subscription", "generation", "topic", "partition", "position", "topic_id")
+    __slots__ = ("subscription", "generation", "topic", "partition", "position", "topic_id", "follows_lanes")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_LANES_FIELD_NUMBER: _ClassVar[int]
     subscription: int
     generation: int
     topic: str
     partition: int
     position: Position
     topic_id: bytes
-    def __init__(self, subscription: _Optional[int] = ..., generation: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., position: _Optional[Position] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
+    follows_lanes: bool
+    def __init__(self, subscription: _Optional[int] = ..., generation: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., position: _Optional[Position] = ..., topic_id: _Optional[bytes] = ..., follows_lanes: _Optional[bool] = ...) -> None: ...
 
 class SubscribeResponse(_message.Message):
-    __slots__ = ("subscription", "generation", "next_offset", "high_watermark", "log_start", "error", "batches")
+    __slots__ = ("subscription", "generation", "next_offset", "high_watermark", "log_start", "error", "lane", "batches")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LOG_START_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     subscription: int
     generation: int
@@ -177,5 +194,6 @@ class SubscribeResponse(_message.Message):
     high_watermark: int
     log_start: int
     error: _common_pb2.Error
+    lane: Lane
     batches: bytes
-    def __init__(self, subscription: _Optional[int] = ..., generation: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., error: _Optional[_common_pb2.Error] = ..., batches: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, subscription: _Optional[int] = ..., generation: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., error: _Optional[_common_pb2.Error] = ..., lane: _Optional[Lane] = ..., batches: _Optional[bytes] = ...) -> None: ...
