@@ -1,7 +1,7 @@
 """``headgate``: the command line.
 
-Fleets start ``headgate broker`` a thousand times: it goes straight to the broker and never imports the modules that only the
-commands for people need (typer, rich, grpc).
+Fleets start ``headgate broker`` a thousand times, and containers ask ``headgate health`` every few seconds: these two never import
+the modules that only the commands for people need (typer, rich, grpc).
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from headgate.broker.cli.broker import run_broker
 
         return run_broker(given[1:])
+    if given[:1] == ["health"]:
+        from headgate.broker.cli.health import run_health
+
+        return run_health(given[1:])
     from headgate.broker.cli.app import run
 
     return run(given)

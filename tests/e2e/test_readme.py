@@ -7,7 +7,6 @@ use. A failure means that the README promises something that does not work.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -17,21 +16,13 @@ from pathlib import Path
 import pytest
 
 from headgate.pipelines.floods.parse import parse
+from tests.support import documents
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 
 README = ROOT / "README.md"
 TARGETS = {"make demo", "make up"}
 """Commands that other tests run: they end only by Ctrl-C, or take minutes."""
 BYTES_MAX = 12_000
-BLOCK_S = 240.0
-"""Bound of one block, seconds; the longest one starts Spark twice."""
-
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-
-
-def blocks() -> list[tuple[str, str]]:
-    """The language and text of every block of code."""
-    return _BLOCK.findall(README.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -55,30 +46,20 @@ def test_every_link_leads_to_a_file() -> None:
 @pytest.mark.timeout(600)
 def test_every_block_of_the_readme_runs(broker: BrokerProcess, tmp_path: Path) -> None:
     ran = 0
-    for language, text in blocks():
+    cluster = {"HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}"}
+    for language, text in documents.blocks(README):
         text = text.replace("127.0.0.1:9092", broker.bootstrap).replace("127.0.0.1:9095", f"{HOST}:{broker.grpc_port}")
         if language == "yaml":
             assert [flood.name for flood in parse(text, "README.md")] == ["clicks"]
         elif language == "python":
-            run([sys.executable, "-c", text], broker, tmp_path)
+            documents.run([sys.executable, "-c", text], tmp_path, cluster)
         else:
             assert language == "console", f"a block of an unknown language. language=`{language}`"
-            for command in re.findall(r"^\$ (.*)$", text, re.M):
+            for command in documents.commands(text):
                 if command not in TARGETS:
-                    run(["/bin/sh", "-ec", command], broker, tmp_path)
+                    documents.run(["/bin/sh", "-ec", command], tmp_path, cluster)
         ran += 1
     assert ran >= 8
-
-
-def run(command: list[str], broker: BrokerProcess, place: Path) -> None:
-    """Run a command as the README's reader does; raises AssertionError with its output when it fails."""
-    environment = {
-        **os.environ,
-        "HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=BLOCK_S, check=False)
-    assert done.returncode == 0, f"a block of the README fails. command=`{command[-1]}`\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.slow

@@ -16,12 +16,14 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headgate.broker.cli.health import run_health
 from headgate.broker.client.admin import Admin
 from headgate.broker.runtime.errors import HeadgateError
 from tests.support.broker_process import HOST, PATIENCE_S
@@ -98,16 +100,23 @@ async def _topics(address: str) -> list[str]:
         return [topic.name for topic in await admin.list_topics()]
 
 
-def test_the_python_client_and_http_speak_tls(broker: Secure) -> None:
+def test_the_python_client_and_http_speak_tls(broker: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
     me = broker.authority.issue("me")
     assert isinstance(asyncio.run(_topics(broker.address())), list)
     mtls = broker.address(certificate=str(me[0]), key=str(me[1])).replace(str(broker.grpc_port), str(broker.mtls_port))
     assert isinstance(asyncio.run(_topics(mtls)), list)
     with pytest.raises(HeadgateError):  # the port requires a certificate
         asyncio.run(_topics(broker.address().replace(str(broker.grpc_port), str(broker.mtls_port))))
+    files = [path.read_bytes() for path in (broker.authority.ca, me[1], me[0])]
+    with grpc.secure_channel(f"localhost:{broker.mtls_port}", grpc.ssl_channel_credentials(*files)) as channel:  # as KEDA asks
+        ask = channel.unary_unary("/externalscaler.ExternalScaler/GetMetricSpec", response_deserializer=bytes)
+        assert b"brokers" in ask(b"", timeout=PATIENCE_S)
     context = ssl.create_default_context(cafile=str(broker.authority.ca))
     with urllib.request.urlopen(f"https://localhost:{broker.http_port}/healthz", context=context, timeout=30) as answer:
         assert answer.read() == b"alive\n"
+    for name, value in broker.env.items():
+        monkeypatch.setenv(name, value)
+    assert run_health([f"--http-port={broker.http_port}"]) == 0
 
 
 @pytest.mark.parametrize("fault", ["expired", "future", "stranger", "revoked", "old TLS", "no TLS"])

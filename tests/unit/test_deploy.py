@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,7 @@ import yaml
 
 import headgate
 from headgate.broker.runtime.config import Settings
+from headgate.broker.server.main import EXIT_FENCED, EXIT_USAGE
 from tests.support.broker_process import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -44,9 +46,8 @@ def test_the_image_is_not_run_by_root_and_answers_for_its_health() -> None:
     settings = Settings.load([], {})
     ports = [str(port) for port in (settings.kafka_port, settings.grpc_port, settings.http_port)]
     assert re.findall(r"^EXPOSE (.+)$", last, re.M) == [" ".join(ports)]
-    (check,) = re.findall(r"HEALTHCHECK.*\\\n\s+CMD (\[.*\])$", last, re.M)
-    assert f"http://127.0.0.1:{settings.http_port}/readyz" in json.loads(check)[2]
-    compile(json.loads(check)[2], "healthcheck", "exec")
+    (check,) = re.findall(r"HEALTHCHECK.* CMD (\[.*\])$", last, re.M)
+    assert json.loads(check) == ["headgate", "health"]
 
 
 def test_the_images_command_is_a_broker_of_this_version() -> None:
@@ -65,11 +66,44 @@ def test_compose_publishes_each_port_of_three_brokers() -> None:
     compile(services["bucket"]["command"][0], "bucket", "exec")
 
 
-def test_the_service_of_systemd_starts_a_broker_and_lets_it_drain() -> None:
-    lines = dict(line.split("=", 1) for line in (DEPLOY / "headgate.service").read_text().splitlines() if re.match(r"\w+=", line))
-    assert lines["ExecStart"].endswith("headgate broker")
-    assert (lines["KillSignal"], lines["RestartPreventExitStatus"]) == ("SIGTERM", "2")
-    assert int(lines["TimeoutStopSec"]) >= 60 and lines["DynamicUser"] == "yes"
+def unit_of_systemd() -> dict[str, list[str]]:
+    """The values of each key of the unit, in their order."""
+    found: dict[str, list[str]] = {}
+    for key, value in re.findall(r"^(\w+)=(.*)$", (DEPLOY / "headgate.service").read_text(), re.M):
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_service_of_systemd_drains_and_comes_back_after_it_was_replaced() -> None:
+    unit = unit_of_systemd()
+    assert unit["KillSignal"] == ["SIGTERM"] and int(unit["TimeoutStopSec"][0]) >= 60 and unit["DynamicUser"] == ["yes"]
+    assert (unit["Restart"], unit["StartLimitIntervalSec"]) == (["always"], ["0"])
+    assert EXIT_FENCED not in map(int, unit["RestartPreventExitStatus"]) and EXIT_USAGE in map(
+        int, unit["RestartPreventExitStatus"]
+    )
+
+
+def test_the_service_of_systemd_makes_its_store_once(tmp_path: Path) -> None:
+    """The unit's command, with a stand-in for headgate that says what it was asked, and ends as it is told."""
+    unit = unit_of_systemd()
+    for name in unit["StateDirectory"][0].split():
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "headgate").write_text('#!/bin/sh\necho "$@" >> asked\n[ "$1" = init ] && exit "$INIT"\nexit "$BROKER"\n')
+    (tmp_path / "bin" / "headgate").chmod(0o755)
+    command = shlex.split(unit["ExecStart"][0].replace("%S", str(tmp_path)))
+
+    def start(init: int, broker: int) -> tuple[int, list[str]]:
+        """One start by systemd. Returns the exit code and what headgate was asked."""
+        (tmp_path / "asked").write_text("")
+        environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "INIT": str(init), "BROKER": str(broker)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False)
+        return done.returncode, (tmp_path / "asked").read_text().splitlines()
+
+    assert start(init=1, broker=0) == (1, ["init"]), "the store did not answer: the next start tries again"
+    assert start(init=EXIT_USAGE, broker=0) == (EXIT_USAGE, ["init"])
+    assert start(init=0, broker=EXIT_FENCED) == (EXIT_FENCED, ["init", "broker"])
+    assert start(init=0, broker=EXIT_USAGE) == (EXIT_USAGE, ["broker"]), "a store that was lost is not made anew"
 
 
 def test_an_executor_starts_spark_as_spark_asks(tmp_path: Path) -> None:
@@ -93,11 +127,88 @@ def test_an_executor_starts_spark_as_spark_asks(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_manifests_are_the_rendered_chart() -> None:
+def manifests(name: str) -> dict[tuple[str, str], Any]:
+    """The objects of a rendered chart, by kind and name."""
+    objects = [one for one in yaml.safe_load_all((DEPLOY / name).read_text()) if one]
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    assert len(found) == len(objects)
+    return found
+
+
+def broker_settings(objects: dict[tuple[str, str], Any]) -> tuple[Any, Settings]:
+    """The pod of a chart's brokers, and the settings with which a shell starts its broker."""
+    pod = objects["StatefulSet", "headgate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    command = container["args"][0].replace("exec headgate broker", 'printf "%s\\n"')
+    environment = {"HOSTNAME": "headgate-2", "PATH": os.environ["PATH"]}
+    told = subprocess.run([*container["command"], command], env=environment, capture_output=True, text=True, check=True).stdout
+    given = {one["name"]: one["value"] for one in container["env"]}
+    return pod, Settings.load(told.splitlines(), given)
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-secure.yaml"])
+def test_brokers_of_the_chart_know_their_settings_and_every_port_is_reached(name: str) -> None:
+    objects = manifests(name)
+    pod, settings = broker_settings(objects)
+    (container,) = pod["containers"]
+    is_secure = "secure" in name
+    assert (settings.broker_id, settings.advertised_host) == (3, "headgate-2.headgate-brokers.headgate.svc")
+    assert settings.capacity_brokers_max == 8 and bool(settings.tls_certificate) == is_secure
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    opened = {"kafka": settings.kafka_port, "grpc": settings.grpc_port, "http": settings.http_port}
+    assert ports == (opened | {"grpc-mtls": settings.grpc_mtls_port} if is_secure else opened)
+    for service in ("headgate", "headgate-brokers"):
+        served = {one["targetPort"] for one in objects["Service", service]["spec"]["ports"]}
+        assert served >= set(ports) - {"http"}, "brokers reach each other at the names of pods, and KEDA at one name"
+    for probe, path in (("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
+        asked = container[probe]["httpGet"]
+        assert (asked["path"], asked.get("scheme", "HTTP")) == (path, "HTTPS" if is_secure else "HTTP")
+
+
+def test_the_secure_chart_keeps_files_where_settings_look_for_them() -> None:
+    objects = manifests("kubernetes-secure.yaml")
+    pod, settings = broker_settings(objects)
+    places = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    for file in (settings.tls_certificate, settings.tls_key, settings.tls_ca, settings.admin_password_file, settings.oauth_jwks):
+        volume = volumes[places[str(Path(file).parent)]]
+        assert "configMap" in volume or volume["secret"]["defaultMode"] == 0o440, "the group of the pod reads it, others do not"
+    assert (settings.kafka_protocol, settings.authorization, settings.wal_flush_bytes) == ("sasl_ssl", "acl", 16 << 20)
+    names = objects["Certificate", "headgate"]["spec"]["dnsNames"]
+    assert settings.advertised_host.split(".", 1)[1] == names[0].removeprefix("*."), "brokers are called by the names of pods"
+    code = objects["Deployment", "headgate-dagster"]["spec"]["template"]["spec"]
+    (cluster,) = [one["value"] for one in code["containers"][0]["env"] if one["name"] == "HEADGATE_CLUSTER"]
+    (authority,) = [one["secret"] for one in code["volumes"] if one["name"] == "tls"]
+    assert authority["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "the brokers' key is theirs"
+    assert cluster.startswith(f"tls://{names[1]}:9095?ca=/etc/headgate-tls/ca.crt")
+
+
+def test_keda_asks_the_secure_brokers_by_certificate() -> None:
+    objects = manifests("kubernetes-secure.yaml")
+    (trigger,) = objects["ScaledObject", "headgate"]["spec"]["triggers"]
+    shown = objects["TriggerAuthentication", trigger["authenticationRef"]["name"]]["spec"]["secretTargetRef"]
+    made = {one["spec"]["secretName"] for (kind, _), one in objects.items() if kind == "Certificate"}
+    assert {one["parameter"] for one in shown} == {"caCert", "tlsClientCert", "tlsClientKey"} and {
+        one["name"] for one in shown
+    } == made
+    assert trigger["metadata"]["scalerAddress"] == "headgate.headgate.svc:9096", "the port that takes certificates"
+    policy = objects["NetworkPolicy", "headgate"]["spec"]
+    assert {"port": "grpc-mtls"} in next(one["ports"] for one in policy["ingress"] if "keda" in str(one["from"]))
+
+
+def test_the_registry_of_the_chart_and_of_compose_uses_the_brokers() -> None:
+    (chart,) = manifests("kubernetes-secure.yaml")["Deployment", "headgate-registry"]["spec"]["template"]["spec"]["containers"]
+    given = {one["name"]: one.get("value") for one in chart["env"]}
+    assert given["KARAPACE_BOOTSTRAP_URI"] == "headgate.headgate.svc:9092" and given["KARAPACE_SECURITY_PROTOCOL"] == "SASL_SSL"
+    compose = document(DEPLOY / "compose.yaml")["services"]["registry"]
+    assert compose["image"].split(":")[0] == chart["image"].split(":")[0] and compose["entrypoint"] == chart["command"]
+    assert compose["environment"]["KARAPACE_BOOTSTRAP_URI"] == "127.0.0.1:9092" and compose["profiles"] == ["registry"]
+
+
+def test_the_manifests_are_the_rendered_chart(tmp_path: Path) -> None:
     places = os.pathsep.join([os.environ.get("PATH", ""), os.environ.get("GOBIN", ""), str(Path.home() / "go" / "bin")])
     if shutil.which("helm", path=places) is None:
         pytest.skip("helm is not installed: go install helm.sh/helm/v3/cmd/helm@latest")
-    rendered = subprocess.run(
-        [DEPLOY / "render"], env={**os.environ, "PATH": places}, capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    assert rendered == (DEPLOY / "kubernetes.yaml").read_text(), "run deploy/render > deploy/kubernetes.yaml"
+    subprocess.run([DEPLOY / "render", tmp_path], env={**os.environ, "PATH": places}, check=True, timeout=60)
+    for name in ("kubernetes.yaml", "kubernetes-secure.yaml"):
+        assert (tmp_path / name).read_text() == (DEPLOY / name).read_text(), "run deploy/render"

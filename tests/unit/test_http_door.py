@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import time
@@ -21,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from headgate.broker.cli import health
 from headgate.broker.runtime import descriptors
 from headgate.broker.server.http import server
 from headgate.broker.server.net import tls_handshake
@@ -56,6 +58,37 @@ async def test_silent_connections_go_and_one_too_many_is_closed_at_once(monkeypa
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 404")
         writer.close()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_headgate_health_asks_with_tls_and_without(
+    is_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the settings of the health check and of the broker differ: TLS may be set on the broker's command line only."""
+    for name in [name for name in os.environ if name.startswith("HEADGATE_")]:
+        monkeypatch.delenv(name)
+    authority = Authority(tmp_path)
+    pem, key = authority.issue("broker", hosts=("elsewhere.example",))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem, key)
+    words: list[tuple[int, str]] = []
+
+    async def probe(request: Request) -> Response:
+        return PlainTextResponse(words[0][1], words[0][0])
+
+    app = Starlette(routes=[Route("/readyz", probe), Route("/healthz", probe)])
+    files = [f"--tls-certificate={pem}", f"--tls-key={key}", f"--tls-ca={authority.ca}"]
+    async with door((lambda: context) if is_tls else None, app) as port:
+        for more in ([], files, ["--host=0.0.0.0"], ["--live"]):
+            words[:] = [(200, "ready\n")]
+            assert await asyncio.to_thread(health.run_health, [f"--http-port={port}", *more]) == 0
+            assert capsys.readouterr() == ("ready\n", "")
+            words[:] = [(503, "not ready: the store does not answer\n")]
+            assert await asyncio.to_thread(health.run_health, [f"--http-port={port}", *more]) == 1
+            assert "not ready: the store does not answer. broker=`127.0.0.1:" in capsys.readouterr().err
+    assert await asyncio.to_thread(health.run_health, [f"--http-port={port}", *files]) == 1
+    assert "the broker does not answer: [Errno 111] Connection refused" in capsys.readouterr().err
+    assert health.run_health(["--http-prot=1"]) == 1 and "http_prot" in capsys.readouterr().err
 
 
 async def test_idle_connections_do_not_keep_a_handshake_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -77,6 +77,14 @@ def broker_command(context: typer.Context) -> None:
     raise typer.Exit(run_broker(context.args))
 
 
+@app.command("health", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def health_command(context: typer.Context) -> None:
+    """Ask the broker of this machine whether it serves clients, for health checks. `headgate health --help` says more."""
+    from headgate.broker.cli.health import run_health
+
+    raise typer.Exit(run_health(context.args))
+
+
 @app.command()
 def status(
     cluster: Cluster = DEFAULT_CLUSTER,

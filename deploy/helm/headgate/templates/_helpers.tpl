@@ -52,3 +52,26 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{/* The Secret with the brokers' certificate; empty: no TLS. */}}
+{{- define "headgate.tlsSecret" -}}
+{{- if .Values.tls.secret }}{{ .Values.tls.secret }}{{ else if .Values.tls.issuer }}{{ .Release.Name }}-tls{{ end }}
+{{- end }}
+
+{{/* The Secret with the certificate that KEDA shows; empty: none. */}}
+{{- define "headgate.kedaSecret" -}}
+{{- if .Values.keda.clientSecret }}{{ .Values.keda.clientSecret }}{{ else if .Values.tls.issuer }}{{ .Release.Name }}-keda{{ end }}
+{{- end }}
+
+{{/* "true" where gRPC asks for a login, so that KEDA needs a certificate. */}}
+{{- define "headgate.logins" -}}
+{{- if and (include "headgate.tlsSecret" .) (or (eq .Values.access.authorization "acl") (eq .Values.tls.kafkaProtocol "sasl_ssl") (eq .Values.tls.clientAuth "required")) }}true{{ end }}
+{{- end }}
+
+{{/* Where code locations find the brokers. */}}
+{{- define "headgate.cluster" -}}
+{{- $address := printf "%s.%s.svc:9095" .Release.Name .Release.Namespace }}
+{{- if .Values.dagster.cluster }}{{ .Values.dagster.cluster }}
+{{- else if include "headgate.tlsSecret" . }}tls://{{ $address }}?ca=/etc/headgate-tls/ca.crt
+{{- else }}{{ $address }}{{ end }}
+{{- end }}
