@@ -60,8 +60,8 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
     brokers = broker_rows(status.brokers, None if found is None else found.view)
     output.print_table(BROKER_COLUMNS, brokers, numeric=BROKER_NUMERIC, optional=BROKER_OPTIONAL)
     for broker in status.brokers:
-        if broker.clock_doubt:
-            output.print_line(f"broker {broker.id}: {broker.clock_doubt}")
+        for notice in filter(None, (broker.clock_doubt, broker.history_limit)):
+            output.print_line(f"broker {broker.id}: {notice}")
     if trouble:
         output.print_line(f"no leader answers: {trouble}")
     if found is not None:

@@ -309,6 +309,7 @@ def _broker(row: admin_pb2.Broker) -> Broker:
         memory_bytes=row.memory_bytes,
         trouble=row.trouble,
         clock_doubt=row.clock_doubt,
+        history_limit=row.history_limit,
     )
 
 

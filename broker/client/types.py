@@ -139,7 +139,8 @@ class Broker:
     """A live broker.
 
     `trouble` gives the reason why the broker cannot store records at the moment; empty: it can. `clock_doubt` gives the reason
-    why its clock may be wrong, so that it deletes nothing by age; empty: its clock agrees with all others.
+    why its clock may be wrong, so that it deletes nothing by age; empty: its clock agrees with all others. `history_limit` tells
+    how far it limits history for the sake of live records at the moment; empty: it does not.
     """
 
     id: int
@@ -153,6 +154,7 @@ class Broker:
     memory_bytes: int
     trouble: str
     clock_doubt: str = ""
+    history_limit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

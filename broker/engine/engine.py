@@ -29,6 +29,7 @@ from headgate.broker.engine.read.disk_cache import DiskCache
 from headgate.broker.engine.read.encoding import Encoders
 from headgate.broker.engine.read.history import HistoryReader
 from headgate.broker.engine.read.lane import LaneLogs
+from headgate.broker.engine.read.live_first import LiveFirst
 from headgate.broker.engine.read.path import ReadPath
 from headgate.broker.engine.read.reader import StoreReader
 from headgate.broker.engine.read.references import References
@@ -128,6 +129,8 @@ class Engine:
         """The partitions that fetches find here."""
         self.sent_to_lanes = self.history_out_bytes = 0
         """Readers that this broker has sent to lanes, and bytes of history that it has sent to clients, so far."""
+        self.live_first = LiveFirst(clock.monotonic, settings.history_floor_bytes_per_s)
+        """What history may take of this broker while live records are acked."""
         self.lane_wanted: Callable[[], None] = lambda: None
         """Called when a reader of history should go to a lane, and there is none."""
         self.references = References(store, settings.gate_allowed_prefixes, self.turns, pools)

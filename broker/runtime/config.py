@@ -281,12 +281,7 @@ class Settings:
         1024 * GIB,
         "cache of older records, read from the store: index sections, and on S3 stretches of chunks that readers share",
     )
-    history_cache_bytes: int = _size(
-        128 * MIB,
-        0,
-        1024 * GIB,
-        "cache of history in the form that Kafka clients receive: rows of Parquet files, encoded as batches",
-    )
+    history_cache_bytes: int = _size(128 * MIB, 0, 1024 * GIB, "cache of history as clients receive it: rows of files as batches")
     history_cache_dir: str = _text(
         "",
         "directory on this broker's own disk that keeps encoded history for late readers; empty = only memory does. Its files have "
@@ -297,8 +292,14 @@ class Settings:
     history_compression: str = _choice(
         "none",
         ("none", "gzip", "snappy", "lz4", "zstd"),
-        "codec of history that is sent to Kafka clients; a codec other than `none` saves network and costs "
-        "several times the processor time",
+        "codec of history that is sent to Kafka clients; another one than `none` costs several times the processor time",
+    )
+    history_floor_bytes_per_s: int = _size(
+        16 * MIB,
+        1 * MIB,
+        1024 * GIB,
+        "history a second that it serves in any case; it limits history while live records are acked more slowly than without; "
+        "1TiB = it never does",
     )
     history_lanes: int = _count(
         0,
@@ -314,7 +315,7 @@ class Settings:
         "history that a consumer must have ahead of it to be sent to a lane; less is read sooner than it has changed the broker",
     )
     history_lane_idle_ms: int = _duration(
-        300 * SECOND_MS, 100, DAY_MS, "a lane beside a broker ends after this much time without a read"
+        300 * SECOND_MS, 100, DAY_MS, "a lane beside a broker ends after this time without a read"
     )
     inflight_bytes_max: int = _size(
         256 * MIB,

@@ -67,6 +67,7 @@ class Observer:
         _register_topics(self.metrics, node.engine)
         _register_quotas(self.metrics, node.engine)
         _register_engine(self.metrics, node.engine)
+        _register_history(self.metrics, node.engine)
         _register_cluster(self.metrics, node.engine)
         _register_groups(self.metrics, node.groups)
         _register_transactions(self.metrics, node.transactions)
@@ -164,32 +165,6 @@ def _register_topics(metrics: Metrics, engine: Engine) -> None:
 def _register_engine(metrics: Metrics, engine: Engine) -> None:
     """Memory and the write-ahead log."""
     gauge, counter = metrics.gauge, metrics.counter
-    history = engine.history
-    counter("headgate_history_encoded_records", "rows of Parquet files that were encoded to batches", lambda: history.encoded_rows)
-    counter("headgate_history_encoded_bytes", "bytes of the batches made from rows of Parquet files", lambda: history.encoded_bytes)
-    counter("headgate_history_hits", "row groups that the cache had encoded already", lambda: history.hits)
-    counter("headgate_history_misses", "row groups that the cache lacked, and that were encoded", lambda: history.misses)
-    counter(
-        "headgate_history_dropped_in_use",
-        "row groups that were dropped during a read, and will be encoded again: raise history_cache_bytes",
-        lambda: history.cache.dropped_in_use,
-    )
-    counter("headgate_history_out_bytes", "bytes of history sent to Kafka clients", lambda: engine.history_out_bytes)
-    counter(
-        "headgate_lane_sent_readers",
-        "answers that sent a reader of history to a lane, for one partition each",
-        lambda: engine.sent_to_lanes,
-    )
-    gauge("headgate_history_cache_bytes", "bytes of encoded row groups in memory", lambda: history.cache.size_bytes)
-    disk = history.disk
-    counter(
-        "headgate_history_disk_hits", "row groups that were read from history_cache_dir", lambda: 0 if disk is None else disk.hits
-    )
-    gauge(
-        "headgate_history_disk_bytes",
-        "bytes of encoded row groups in history_cache_dir",
-        lambda: 0 if disk is None else disk.cache.size_bytes,
-    )
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_memory.held_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])
@@ -215,6 +190,45 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
         lambda: engine.units_stuck,
     )
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
+
+
+def _register_history(metrics: Metrics, engine: Engine) -> None:
+    """Rows of files as batches, and who sends them."""
+    gauge, counter = metrics.gauge, metrics.counter
+    history = engine.history
+    counter("headgate_history_encoded_records", "rows of Parquet files that were encoded to batches", lambda: history.encoded_rows)
+    counter("headgate_history_encoded_bytes", "bytes of the batches made from rows of Parquet files", lambda: history.encoded_bytes)
+    counter("headgate_history_hits", "row groups that the cache had encoded already", lambda: history.hits)
+    counter("headgate_history_misses", "row groups that the cache lacked, and that were encoded", lambda: history.misses)
+    counter(
+        "headgate_history_dropped_in_use",
+        "row groups that were dropped during a read, and will be encoded again: raise history_cache_bytes",
+        lambda: history.cache.dropped_in_use,
+    )
+    counter("headgate_history_out_bytes", "bytes of history sent to clients", lambda: engine.history_out_bytes)
+    gauge(
+        "headgate_history_limit_bytes_per_second",
+        "history that this broker sends at most while live records need it; 0: it is not limited",
+        lambda: engine.live_first.bytes_per_s if engine.live_first.is_limited else 0,
+    )
+    counter(
+        "headgate_history_waited_seconds", "time that reads of history waited for live records", lambda: engine.live_first.waited_s
+    )
+    counter(
+        "headgate_lane_sent_readers",
+        "answers that sent a reader of history to a lane, for one partition each",
+        lambda: engine.sent_to_lanes,
+    )
+    gauge("headgate_history_cache_bytes", "bytes of encoded row groups in memory", lambda: history.cache.size_bytes)
+    disk = history.disk
+    counter(
+        "headgate_history_disk_hits", "row groups that were read from history_cache_dir", lambda: 0 if disk is None else disk.hits
+    )
+    gauge(
+        "headgate_history_disk_bytes",
+        "bytes of encoded row groups in history_cache_dir",
+        lambda: 0 if disk is None else disk.cache.size_bytes,
+    )
 
 
 def _register_cluster(metrics: Metrics, engine: Engine) -> None:

@@ -123,6 +123,7 @@ class AdminService:
             memory_bytes=_memory_bytes(),
             trouble="" if trouble is None else trouble.message,
             clock_doubt=self._engine.clock.doubt or "",
+            history_limit=str(self._engine.live_first),
         )
 
     # -- topics

@@ -77,9 +77,14 @@ class ServerState:
             if follows_lanes and (lane := lane_for(engine, partition, reached)) is not None:
                 engine.sent_to_lanes += 1
                 return lane
-            seen = await engine.read(partition, offset, max_bytes, reader, reached)
-            if reached[2] is not None:
-                engine.history_out_bytes += sum(map(len, seen))
+            if reached[2] is None:
+                seen = await engine.read(partition, offset, max_bytes, reader, reached)
+            else:
+                async with engine.live_first.turn(max_bytes) as share:
+                    seen = await engine.read(partition, offset, share, reader, reached)
+                    size = sum(map(len, seen))
+                    engine.live_first.served(size)
+                engine.history_out_bytes += size
         return visible(partition, offset, seen)
 
     def ends(self, partition: PartitionLog) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from headgate.broker.cluster import lanes
 from headgate.broker.engine.read import view
 from headgate.broker.engine.read.committed import aborted_in, stable
+from headgate.broker.engine.read.live_first import WAIT_S_MAX
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.steps import Steps
@@ -185,8 +186,13 @@ async def collect_cold(
         if not group:
             break
         at += len(group)
-        reads = [_read_cold(engine, wanted, room, reader, reached) for wanted, room, reached in group]
-        answers = await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]]
+        if engine.lane is None and group[0][2] is not None:
+            if total and not engine.live_first.is_open:
+                break  # what is found already waits for no history
+            answers = [await _read_history(engine, *group[0], reader)]
+        else:
+            reads = [_read_cold(engine, wanted, room, reader, reached) for wanted, room, reached in group]
+            answers = await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]]
         for (wanted, _, reached), answer in zip(group, answers, strict=True):
             if isinstance(answer, HeadgateError):
                 failed = True
@@ -228,6 +234,17 @@ def _together(cold: list[Cold], at: int, room: int, *, at_once: bool) -> list[tu
         if reached is not None:
             break
     return group
+
+
+async def _read_history(
+    engine: Engine, wanted: Wanted, room: int, reached: Reach | None, reader: int
+) -> list[memoryview] | HeadgateError:
+    """Read from a file at a lead, when live records leave room for it."""
+    async with engine.live_first.turn(room, WAIT_S_MAX) as share:
+        answer = await _read_cold(engine, wanted, share, reader, reached) if share else []
+        if not isinstance(answer, HeadgateError):
+            engine.live_first.served(sum(map(len, answer)))
+        return answer
 
 
 async def _read_cold(

@@ -140,6 +140,7 @@ class KafkaServer:
         common = self.common
         common.engine, common.groups, common.transaction_calls = engine, groups, transaction_calls
         common.turns, common.inbox.memory = engine.turns, engine.pool
+        engine.live_first.acks = lambda: (sum(common.produce_s.counts), common.produce_s.sum)
         engine.meters.on_change = self._quotas_changed
         self._quotas_changed()
         self._ready.set()

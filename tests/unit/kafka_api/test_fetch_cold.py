@@ -10,6 +10,7 @@ import asyncio
 import time
 from typing import Any
 
+from headgate.broker.engine.read.live_first import LiveFirst
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.kafka import fetch
@@ -24,6 +25,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.history_out_bytes, self.lane = 0, None
+        self.live_first = LiveFirst(time.monotonic, 1)
         self.rounds: list[list[int]] = []
         self.damaged: set[Any] = set()
         self._under_way = 0
@@ -95,3 +97,13 @@ async def test_an_error_is_the_partition_s_own() -> None:
     assert await collect(engine, cold, 10_000) == (400, True)
     assert [one.bytes for one, _ in cold] == [200, 0, 200]
     assert [bool(one.code) for one, _ in cold] == [False, True, False]
+
+
+async def test_live_records_wait_for_no_history() -> None:
+    """A partition with records in memory, and one far behind, in one request, while history is limited."""
+    engine, cold = Engine(), wanted(1, in_file=True)
+    engine.live_first.acks = lambda: (1000, 1.0)
+    engine.live_first.bytes_per_s = 1.0
+    engine.live_first.served(1000)
+    assert await collect(engine, cold, 10_000, total=1) == (1, False)
+    assert engine.rounds == [], "the records that are there are answered now"

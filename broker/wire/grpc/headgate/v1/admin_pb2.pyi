@@ -26,7 +26,7 @@ class StatusResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., brokers: _Optional[_Iterable[Broker]] = ..., topics: _Optional[_Iterable[TopicStatus]] = ...) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("id", "host", "kafka_port", "grpc_port", "http_port", "version", "incarnation_id", "uptime_ms", "memory_bytes", "trouble", "clock_doubt", "grpc_mtls_port")
+    __slots__ = ("id", "host", "kafka_port", "grpc_port", "http_port", "version", "incarnation_id", "uptime_ms", "memory_bytes", "trouble", "clock_doubt", "grpc_mtls_port", "history_limit")
     ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Broker(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     CLOCK_DOUBT_FIELD_NUMBER: _ClassVar[int]
     GRPC_MTLS_PORT_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
     id: int
     host: str
     kafka_port: int
@@ -51,7 +52,8 @@ class Broker(_message.Message):
     trouble: str
     clock_doubt: str
     grpc_mtls_port: int
-    def __init__(self, id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., version: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., trouble: _Optional[str] = ..., clock_doubt: _Optional[str] = ..., grpc_mtls_port: _Optional[int] = ...) -> None: ...
+    history_limit: str
+    def __init__(self, id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., version: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., trouble: _Optional[str] = ..., clock_doubt: _Optional[str] = ..., grpc_mtls_port: _Optional[int] = ..., history_limit: _Optional[str] = ...) -> None: ...
 
 class TopicStatus(_message.Message):
     __slots__ = ("name", "id", "partitions", "size_bytes", "records", "records_in_per_second", "bytes_in_per_second")

@@ -1,0 +1,153 @@
+"""How much history a lead serves beside live records.
+
+Runs: `LiveFirst` on a time that the test moves, with acks whose time depends on the history that was served. Compared: the rate of
+history with what the rules promise. A mismatch means that live records wait for history, or that history waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import pytest
+
+from headgate.broker.engine.read.live_first import FREE_BYTES_PER_S, QUIET_AGE_S, WAIT_S_MAX, WINDOW_S, LiveFirst
+
+MIB = 1 << 20
+FLOOR = 16 * MIB
+ANSWER = 8 * MIB
+QUIET_S = 0.002
+
+
+class Lead:
+    """A lead with a producer of 1,000 records a second, from which history flows at 2 GB/s at most. `ack_s`: the time of an ack at
+    a rate of history in bytes a second."""
+
+    def __init__(self, ack_s: Callable[[float], float]) -> None:
+        self.now_s = 100.0
+        self.ack_s, self.acks_per_s, self.speed = ack_s, 1000.0, 2e9
+        self.count, self.total_s = 0.0, 0.0
+        self.rate = 0.0
+        self.sent = 0
+        self.longest_s = 0.0
+        self.live = LiveFirst(lambda: self.now_s, FLOOR, self.sleep)
+        self.live.acks = lambda: (int(self.count), self.total_s)
+
+    async def sleep(self, seconds: float) -> None:
+        self.longest_s = max(self.longest_s, seconds)
+        self.move(seconds, 0)
+
+    def move(self, seconds: float, served: int) -> None:
+        self.now_s += seconds
+        share = min(seconds / WINDOW_S, 1.0)
+        self.rate = self.rate * (1 - share) + share * served / seconds
+        self.count += self.acks_per_s * seconds
+        self.total_s += self.acks_per_s * seconds * self.ack_s(self.rate)
+
+    async def read(self, seconds: float) -> float:
+        """One reader takes history for so long. Returns its rate in bytes a second."""
+        end_s, sent = self.now_s + seconds, self.sent
+        while self.now_s < end_s:
+            async with self.live.turn(ANSWER) as room:
+                assert 1 <= room <= ANSWER
+                self.move(room / self.speed, room)
+                self.live.served(room)
+                self.sent += room
+        return (self.sent - sent) / seconds
+
+
+async def test_history_is_free_while_acks_are_quick() -> None:
+    lead = Lead(lambda rate: QUIET_S)
+    lead.move(10.0, 0)
+    assert await lead.read(30.0) > 1.9e9
+    assert not lead.live.is_limited and str(lead.live) == "" and lead.live.waited_s == 0.0
+
+
+async def test_history_gives_way_until_acks_are_quick() -> None:
+    # Above 200 MB/s acks are six times slower.
+    lead = Lead(lambda rate: QUIET_S if rate < 200e6 else 6 * QUIET_S)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    assert lead.live.is_limited and lead.live.waited_s > 0.0
+    assert 60e6 < await lead.read(20.0) < 260e6
+    assert "MiB/s" in str(lead.live) and "2.0 ms without history" in str(lead.live)
+
+
+async def test_history_never_stops() -> None:
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(20.0)
+    assert lead.live.bytes_per_s == FLOOR
+    assert 0.8 * FLOOR < await lead.read(30.0) <= 1.1 * FLOOR
+    assert lead.longest_s < 1.0, "answers are small then"
+
+
+async def test_the_limit_ends_with_the_producer() -> None:
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    assert lead.live.is_limited
+    lead.acks_per_s = 0.5
+    await lead.read(3.0)
+    assert lead.live.bytes_per_s == math.inf
+
+
+async def test_the_time_of_quiet_acks_is_measured_again() -> None:
+    """History was read from the beginning, so how long acks take without it is found by a rest; later the disk becomes slower."""
+    slow = 1.0
+    lead = Lead(lambda rate: slow * QUIET_S)
+    await lead.read(2.0)
+    assert lead.live.quiet_s == pytest.approx(QUIET_S) and lead.live.waited_s <= 2 * WINDOW_S
+    slow = 5.0
+    await lead.read(2.0)
+    assert lead.live.is_limited, "it may be history's fault"
+    await lead.read(3 * QUIET_AGE_S)
+    assert lead.live.quiet_s == pytest.approx(5 * QUIET_S) and lead.live.bytes_per_s > FREE_BYTES_PER_S / 2, "it was not"
+
+
+async def test_limited_reads_come_one_after_another() -> None:
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    running = most = 0
+
+    async def one() -> None:
+        nonlocal running, most
+        async with lead.live.turn(ANSWER) as room:
+            running += 1
+            most = max(most, running)
+            assert not lead.live.is_open
+            lead.live.served(room)
+            running -= 1
+
+    await asyncio.gather(*[one() for _ in range(5)])
+    assert most == 1
+
+
+async def test_a_reader_that_goes_away_leaves_the_turn() -> None:
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    with pytest.raises(asyncio.CancelledError):
+        async with lead.live.turn(ANSWER):
+            raise asyncio.CancelledError
+    async with asyncio.timeout(5):
+        async with lead.live.turn(ANSWER) as room:
+            assert room
+
+
+async def test_a_fetch_waits_for_a_bounded_time() -> None:
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    lead.live.served(10 * FLOOR)
+    began_s = lead.now_s
+    async with lead.live.turn(ANSWER, WAIT_S_MAX) as room:
+        assert room == 0 and lead.now_s == began_s + WAIT_S_MAX
+    async with lead.live.turn(ANSWER, WAIT_S_MAX) as room:
+        assert room == 0, "still in debt"
+        async with lead.live.turn(ANSWER, 0.01) as other:
+            assert other == 0, "one has the turn"
+    async with lead.live.turn(ANSWER) as room:
+        assert room > 0, "the debt is paid"
