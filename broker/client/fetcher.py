@@ -57,6 +57,7 @@ class Fetcher(ClusterClient):
                 except HeadgateError:
                     self._ways.back(key, loop.time())  # the lead has the records, or says what is wrong
                 else:
+                    self._ways.served(key)
                     return answer
             request.follows_lanes = self._ways.may_go(key, loop.time())
             try:

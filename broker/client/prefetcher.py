@@ -296,6 +296,8 @@ class BrokerFeed:
 
     def add(self, assigned: Assigned) -> None:
         """Read a partition of a new generation from its `fetch_offset`."""
+        if not self._subscribed:
+            self._heard_s = self._loop.time()  # nothing was asked for until now
         self._subscribed[assigned.number] = assigned
         self._to_add[assigned.number] = assigned
         self._to_remove.discard(assigned.number)
@@ -433,6 +435,7 @@ class BrokerFeed:
         if response.high_watermark >= 0:
             assigned.high_watermark = response.high_watermark
         if size:
+            self._prefetcher.ways.served(assigned.number)
             self._held_bytes += size
             assigned.fetch_offset = response.next_offset
             self._prefetcher.put(Chunk(assigned, assigned.generation, self, batches, response.next_offset))

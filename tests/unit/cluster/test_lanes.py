@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.client.lanes import REST_S, LaneWays
+from headgate.broker.client.lanes import REST_S, REST_S_MAX, LaneWays
 from headgate.broker.client.lanes import STAY_S as CLIENT_STAY_S
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.lanes import PAUSES_S, STAY_S, Guide, beside, choose, is_far, lane_id
@@ -81,10 +81,25 @@ def test_our_own_client_is_never_sent_in_circles() -> None:
     assert ways.may_go("p", 0.0) and ways.address("p") is None
     ways.go("p", "lane", 0.0)
     assert ways.address("p") == "lane"
+    ways.served("p")
     ways.back("p", CLIENT_STAY_S)
     assert ways.address("p") is None and ways.may_go("p", CLIENT_STAY_S), "it has read there"
+    ways.back("p", 7.0)
+    assert ways.may_go("p", 7.0), "it is at the lead already"
     ways.go("p", "lane", 10.0)
+    ways.served("p")
     ways.back("p", 10.0 + CLIENT_STAY_S / 2)
-    assert not ways.may_go("p", 10.0 + REST_S) and ways.may_go("q", 10.0), "the lane was of no use"
-    ways.back("p", 1000.0)
-    assert ways.may_go("p", 1000.0), "it is at the lead already"
+    assert not ways.may_go("p", 10.0 + REST_S) and ways.may_go("q", 10.0), "the lane was there for a moment"
+    for number in range(10):
+        now_s = 1000.0 * (number + 1)
+        assert ways.may_go("p", now_s)
+        ways.go("p", "lane", now_s)
+        ways.back("p", now_s + 2 * CLIENT_STAY_S)
+        assert not ways.may_go("p", now_s + REST_S), "it waited in vain for a lane out of reach"
+    assert not ways.may_go("p", now_s + REST_S_MAX - 1) and ways.may_go("p", now_s + REST_S_MAX + 2 * CLIENT_STAY_S)
+    ways.go("p", "lane", now_s)
+    ways.served("p")
+    ways.back("p", now_s + CLIENT_STAY_S)
+    ways.go("p", "lane", now_s)
+    ways.back("p", now_s)
+    assert ways.may_go("p", now_s + REST_S), "it was of use meanwhile"
