@@ -1,4 +1,4 @@
-"""The tables of broker/README.md, generated from the code: ``python -m headgate.broker.cli.tables`` writes them.
+"""The tables of broker/REFERENCE.md, generated from the code: ``python -m headgate.broker.cli.tables`` writes them.
 
 A table is between two comments, ``<!-- settings -->`` and ``<!-- /settings -->``. A test fails when the page differs from the
 code.
@@ -24,7 +24,7 @@ from headgate.broker.server.http.app import HttpBackend, doors, make_pages
 from headgate.broker.server.net import ports
 from headgate.broker.server.process import Process
 
-PAGE = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "REFERENCE.md"
 
 
 def tables() -> dict[str, str]:
@@ -109,10 +109,14 @@ async def all_metrics() -> Metrics:
 
 
 def _topic_settings() -> str:
+    """Keys with the same text share a row: most of those without effect."""
     rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    same: dict[str, list[tuple[str, str]]] = {}
     for key in KEYS.values():
-        default = f"`{key.default}`" if key.default else "empty"
-        rows.append(f"| `{key.name}` | {default} | {_cell(key.documentation)} |")
+        same.setdefault(key.documentation, []).append((f"`{key.name}`", f"`{key.default}`" if key.default else "empty"))
+    for documentation, keys in same.items():
+        names, defaults = zip(*keys, strict=True)
+        rows.append(f"| {', '.join(names)} | {', '.join(defaults)} | {_cell(documentation)} |")
     return "\n".join(rows)
 
 

@@ -22,7 +22,7 @@ def help_text() -> str:
 
 
 def markdown_table() -> str:
-    """Every setting as a row of a Markdown table, for the README; a test compares the README with it."""
+    """Every setting as a row of a Markdown table, for broker/REFERENCE.md; a test compares the page with it."""
     rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
     for item in fields(Settings):
         default, text = _default(item), item.metadata["documentation"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from headgate.broker import __version__
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics, Reading
-from headgate.broker.server.topic_series import OTHER, TOPICS_MAX, TopicCounts, TopicSeries
+from headgate.broker.server.topic_series import TopicCounts, TopicSeries
 from headgate.broker.server.view.shared import Shared
 
 if TYPE_CHECKING:
@@ -145,21 +145,16 @@ def _register_topics(metrics: Metrics, engine: Engine) -> None:
     # With very many topics the numbers are counted more seldom than they are scraped.
     metrics.prepare_with(Shared(count, engine.clock.monotonic, 0.0, PAUSE_PER_COUNT).get)
     gauge, counter, topic = metrics.gauge, metrics.counter, ("topic",)
-    rest = f"; the first {TOPICS_MAX} topics have their own series, all others are `{OTHER}`"
-    counter(
-        "headgate_topic_in_bytes", f"bytes of batches written to this broker since it started{rest}", lambda: series.read(0), topic
-    )
-    counter(
-        "headgate_topic_out_bytes", f"bytes of batches read from this broker since it started{rest}", lambda: series.read(1), topic
-    )
+    counter("headgate_topic_in_bytes", "bytes of batches written to this broker", lambda: series.read(0), topic)
+    counter("headgate_topic_out_bytes", "bytes of batches read from this broker", lambda: series.read(1), topic)
     counter(
         "headgate_topic_in_records",
-        f"offsets that this broker gave to records since it started{rest}",
+        "offsets that this broker gave to records",
         lambda: series.read(2),
         topic,
     )
-    gauge("headgate_topic_size_bytes", f"bytes of the readable batches that this broker leads{rest}", lambda: series.read(3), topic)
-    gauge("headgate_topic_partitions", f"partitions of the topic{rest}", lambda: series.read(4), topic)
+    gauge("headgate_topic_size_bytes", "bytes of the readable batches that this broker leads", lambda: series.read(3), topic)
+    gauge("headgate_topic_partitions", "partitions of the topic", lambda: series.read(4), topic)
 
 
 def _register_engine(metrics: Metrics, engine: Engine) -> None:
