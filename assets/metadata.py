@@ -92,6 +92,7 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
         PLANNED: plan.rows,
         "planned bytes": plan.size_bytes,
         "planned brokers": plan.brokers,
+        "planned lanes": f"{plan.lanes}: {plan.lanes_why}",
         "planned seconds": number(plan.seconds),
         "planned broker-seconds": number(plan.broker_seconds),
         "forecast rests on": plan.basis,

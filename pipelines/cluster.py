@@ -41,9 +41,11 @@ class ClusterCalls:
 
     # -- capacity
 
-    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
+    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str, lanes: int = 0) -> None:
         """Open a reservation; opening it again renews it."""
-        self._control(lambda control: control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id))
+        self._control(
+            lambda control: control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id, lanes=lanes)
+        )
 
     def release(self, reservation_id: str) -> bool:
         """Release a reservation; releasing it twice is no error. Returns True if it was open."""

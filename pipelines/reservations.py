@@ -21,7 +21,7 @@ BEATS_PER_TTL = 3
 class Renewable(Protocol):
     """The cluster's methods that a held reservation needs."""
 
-    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None: ...
+    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str, lanes: int = 0) -> None: ...
 
 
 class Heartbeat:
@@ -67,7 +67,8 @@ class HeldReservations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[str, tuple[int, Heartbeat]] = {}
+        self._held: dict[str, tuple[tuple[int, int], Heartbeat]] = {}
+        """The numbers of brokers and lanes, and what renews them."""
 
     def hold(
         self,
@@ -78,21 +79,23 @@ class HeldReservations:
         owner: str,
         most_s: float,
         say: Callable[[str], None],
+        lanes: int = 0,
     ) -> bool:
         """Open the reservation and keep it open. Returns True if this process did not hold it yet. Raises HeadgateError."""
-        cluster.reserve(reservation_id, brokers, ttl_ms, owner)
+        cluster.reserve(reservation_id, brokers, ttl_ms, owner, lanes)
 
         # Opening it again renews it, and restores one that expired while the machine slept.
         def renew() -> None:
-            cluster.reserve(reservation_id, brokers, ttl_ms, owner)
+            cluster.reserve(reservation_id, brokers, ttl_ms, owner, lanes)
 
         with self._lock:
             before = self._held.get(reservation_id)
-            if before is not None and before[0] == brokers:
+            if before is not None and before[0] == (brokers, lanes):
                 return False
             if before is not None:
                 before[1].stop()
-            self._held[reservation_id] = (brokers, Heartbeat(f"reservation {reservation_id}", renew, ttl_ms, most_s, say))
+            beat = Heartbeat(f"reservation {reservation_id}", renew, ttl_ms, most_s, say)
+            self._held[reservation_id] = ((brokers, lanes), beat)
             return before is None
 
     def drop(self, reservation_id: str) -> None:

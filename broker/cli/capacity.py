@@ -12,10 +12,11 @@ from headgate.broker.runtime.errors import Reason, RetryError
 LOOK_S = 0.1
 
 
-async def open_one(cluster: str, brokers: int, ttl_ms: int, owner: str, reservation_id: str, json: bool) -> None:
+async def open_one(cluster: str, brokers: int, lanes: int, ttl_ms: int, owner: str, reservation_id: str, json: bool) -> None:
     """Open a reservation, or renew the one with that id."""
     async with Control(cluster) as control:
-        _show(await control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id), "open", json)
+        made = await control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id, lanes=lanes)
+    _show(made, "open", json)
 
 
 async def renew(cluster: str, reservation_id: str, ttl_ms: int | None, json: bool) -> None:
@@ -60,18 +61,19 @@ async def list_all(cluster: str, json: bool) -> None:
     _show_desired(desired)
     if reservations:
         output.print_table(
-            ("reservation", "owner", "brokers", "left", "ttl"),
+            ("reservation", "owner", "brokers", "lanes", "left", "ttl"),
             [
                 (
                     reservation.id,
                     reservation.owner,
                     reservation.brokers,
+                    reservation.lanes,
                     output.duration(reservation.left_ms),
                     output.duration(reservation.ttl_ms),
                 )
                 for reservation in reservations
             ],
-            numeric=("brokers",),
+            numeric=("brokers", "lanes"),
         )
 
 
@@ -85,4 +87,6 @@ def _show(one: Reservation, what: str, json: bool) -> None:
     if json:
         output.print_json(asdict(one))
         return
-    output.print_line(f"reservation {one.id} {what}: {output.plural(one.brokers, 'broker')} for {output.duration(one.left_ms)}")
+    lanes = f" and {output.plural(one.lanes, 'lane')}" if one.lanes else ""
+    held = f"{output.plural(one.brokers, 'broker')}{lanes}"
+    output.print_line(f"reservation {one.id} {what}: {held} for {output.duration(one.left_ms)}")

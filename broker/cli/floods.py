@@ -137,7 +137,7 @@ def plan(path: Path, names: Sequence[str], partitions: Sequence[str], cluster: s
             try:
                 made = make_plan(
                     flood, keys, _topic(connection, flood.topic), now, deadline=deadline_at(flood, now), analyse=analyse,
-                    skip_missing=not partitions,
+                    skip_missing=not partitions, readers=len(flood.groups),
                 )  # fmt: skip
                 row |= {"plan": made.to_json(), "problem": too_late(made, now)}
             except HeadgateError as error:
@@ -165,6 +165,7 @@ def _print(made: Plan) -> None:
         ("rows", f"{made.rows:,}"),
         ("size", output.size(made.size_bytes)),
         ("brokers", str(made.brokers)),
+        ("lanes", f"{made.lanes} ({made.lanes_why})"),
         ("minutes", f"{made.seconds / 60:.1f} ({made.basis})"),
         ("broker-seconds", f"{made.broker_seconds:,.0f}"),
         ("deadline", made.deadline.isoformat(timespec="seconds")),

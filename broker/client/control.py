@@ -131,13 +131,14 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A reservation: the cluster should have at least `brokers` brokers until `left_ms` from now."""
+    """A reservation: until `left_ms` from now the cluster should have at least `brokers` brokers, and may start `lanes` lanes."""
 
     id: str
     owner: str
     brokers: int
     ttl_ms: int
     left_ms: int
+    lanes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,15 +313,19 @@ class Control(ClusterClient):
 
     # -- capacity
 
-    async def open_reservation(self, brokers: int, ttl_ms: int, *, owner: str = "", reservation_id: str = "") -> Reservation:
+    async def open_reservation(
+        self, brokers: int, ttl_ms: int, *, owner: str = "", reservation_id: str = "", lanes: int = 0
+    ) -> Reservation:
         """Reserve brokers for a time.
 
         Args:
+            lanes: number of lanes that the cluster may start for readers of history.
             reservation_id: an existing id renews that reservation, for any caller; empty: the cluster chooses an id.
         """
         request = capacity_pb2.OpenReservationRequest(
-            # A number that the field cannot hold is sent as 0; the broker refuses 0 with its own message.
+            # A number that the field cannot hold is sent as one that the broker refuses with its own message.
             id=reservation_id, owner=owner, brokers=brokers if 0 <= brokers < 2**31 else 0, ttl_ms=ttl_ms,
+            lanes=lanes if 0 <= lanes < 2**31 else 2**31,
         )  # fmt: skip
         response: capacity_pb2.OpenReservationResponse = await self._cluster.call(
             CAPACITY["OpenReservation"], request, retry=bool(reservation_id)
@@ -424,4 +429,4 @@ def _decision(row: control_pb2.Decision) -> Decision:
 
 
 def _reservation(row: capacity_pb2.Reservation) -> Reservation:
-    return Reservation(id=row.id, owner=row.owner, brokers=row.brokers, ttl_ms=row.ttl_ms, left_ms=row.left_ms)
+    return Reservation(id=row.id, owner=row.owner, brokers=row.brokers, ttl_ms=row.ttl_ms, left_ms=row.left_ms, lanes=row.lanes)

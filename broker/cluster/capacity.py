@@ -22,6 +22,8 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 
 BROKERS_MAX = 64
 """Largest number of brokers of one reservation, and of the load's demand."""
+LANES_MAX = 64
+"""Largest number of lanes of one reservation."""
 RESERVATIONS_MAX = 1000
 TTL_MS_MIN = 1_000
 TTL_MS_MAX = 7 * 86_400_000
@@ -42,13 +44,15 @@ GAP_MS = 5_000
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Brokers that are requested until a time. `renewals` grows with every renewal; a change of it restarts the time-to-live."""
+    """Brokers that are requested until a time. `lanes`: fewest lanes that the cluster may have meanwhile (`cluster/lanes.py`).
+    `renewals` grows with every renewal; a change of it restarts the time-to-live."""
 
     id: str
     owner: str
     brokers: int
     ttl_ms: int
     renewals: int = 0
+    lanes: int = 0
 
 
 def check_reservation(reservation: Reservation, existing: Mapping[str, Reservation], brokers_max: int = BROKERS_MAX) -> None:
@@ -61,6 +65,8 @@ def check_reservation(reservation: Reservation, existing: Mapping[str, Reservati
     _check_text("owner", reservation.owner, OWNER_CHARS_MAX, empty=True)
     if not 1 <= reservation.brokers <= brokers_max:
         raise _refused(f"a reservation is for 1 to {brokers_max} brokers", brokers=reservation.brokers)
+    if not 0 <= reservation.lanes <= LANES_MAX:
+        raise _refused(f"a reservation is for 0 to {LANES_MAX} lanes", lanes=reservation.lanes)
     check_ttl(reservation.ttl_ms)
     if reservation.id not in existing and len(existing) >= RESERVATIONS_MAX:
         raise InvalidError(
@@ -223,7 +229,7 @@ def desired_brokers(
             (
                 reservation.reservation.brokers,
                 1,
-                f"reservation {reservation.reservation.id}{owner} holds {brokers_text(reservation.reservation.brokers)} "
+                f"reservation {reservation.reservation.id}{owner} holds {reserved_text(reservation.reservation)} "
                 f"for another {math.ceil(reservation.left_ms / 1000)} s",
             )
         )
@@ -254,3 +260,9 @@ def _refused(message: str, **values: object) -> InvalidError:
 def brokers_text(count: int) -> str:
     """A number of brokers, for a person: "1 broker"."""
     return "1 broker" if count == 1 else f"{count} brokers"
+
+
+def reserved_text(reservation: Reservation) -> str:
+    """What a reservation holds, for a person: "3 brokers", "3 brokers and 2 lanes"."""
+    lanes = reservation.lanes
+    return brokers_text(reservation.brokers) + (f" and {lanes} lane{'s' if lanes > 1 else ''}" if lanes else "")

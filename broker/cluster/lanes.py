@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Incarnation
 
@@ -48,6 +49,23 @@ def lane_id(broker_id: int, number: int) -> int:
 def beside(lanes: Iterable[Incarnation], broker_id: int) -> list[Incarnation]:
     """The lanes beside a broker."""
     return [lane for lane in lanes if lane.broker_id > LANE_IDS and lane.broker_id % LANE_IDS == broker_id]
+
+
+def number_beside(own: int, reservations: Iterable[Reservation], broker_ids: Sequence[int], broker_id: int, cores: int) -> int:
+    """Number of lanes that a broker may have beside it now. Reservations count for the whole cluster, and the largest one decides.
+
+    Args:
+        own: number without a reservation. A broker whose lanes cannot be reached has 0, and a reservation does not change that.
+        broker_ids: the live brokers, which share the reserved lanes, in order.
+        cores: of this machine. More lanes than cores serve no more.
+    """
+    if not own:
+        return 0
+    reserved = max((one.lanes for one in reservations), default=0)
+    if not reserved or broker_id not in broker_ids:
+        return own
+    each, left = divmod(reserved, len(broker_ids))
+    return max(own, min(each + (broker_ids.index(broker_id) < left), cores))
 
 
 class Guide:

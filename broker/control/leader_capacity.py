@@ -17,10 +17,10 @@ from headgate.broker.cluster.capacity import (
     LoadDemand,
     OpenReservation,
     Reservation,
-    brokers_text,
     desired_brokers,
     opened,
     renewed,
+    reserved_text,
 )
 from headgate.broker.cluster.chronicle import Chronicle, Sample
 from headgate.broker.cluster.edits.brokers import PutReservation, ReleaseReservation
@@ -191,7 +191,7 @@ class LeaderCapacity:
         await self._journal.commit_made(make)
         one = made[-1]
         if not one.renewals:
-            self._note(f"reservation {one.id}{' of ' + one.owner if one.owner else ''} opened, for {brokers_text(one.brokers)}")
+            self._note(f"reservation {one.id}{' of ' + one.owner if one.owner else ''} opened, for {reserved_text(one)}")
         self.tick(self._clock.monotonic())
         return OpenReservation(reservation=one, left_ms=one.ttl_ms)
 

@@ -131,8 +131,10 @@ class Engine:
         """Readers that this broker has sent to lanes, and bytes of history that it has sent to clients, so far."""
         self.live_first = LiveFirst(clock.monotonic, settings.history_floor_bytes_per_s)
         """What history may take of this broker while live records are acked."""
+        self.starts_lanes = False
+        """True if this broker may start lanes beside it."""
         self.lane_wanted: Callable[[], None] = lambda: None
-        """Called when a reader of history should go to a lane, and there is none."""
+        """Called when a reader of history should go to a lane: starts those that may run beside this broker and do not."""
         self.references = References(store, settings.gate_allowed_prefixes, self.turns, pools)
         self.history = HistoryReader(
             self.references.locate,

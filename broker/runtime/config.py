@@ -37,6 +37,7 @@ from headgate.broker.runtime.setting_kinds import (
 )
 from headgate.broker.runtime.setting_kinds import choice as _choice
 from headgate.broker.runtime.setting_kinds import count as _count
+from headgate.broker.runtime.setting_kinds import count_or_auto as _count_or_auto
 from headgate.broker.runtime.setting_kinds import duration as _duration
 from headgate.broker.runtime.setting_kinds import flag as _flag
 from headgate.broker.runtime.setting_kinds import port as _port
@@ -301,12 +302,11 @@ class Settings:
         "history a second that it serves in any case; it limits history while live records are acked more slowly than without; "
         "1TiB = it never does",
     )
-    history_lanes: int = _count(
-        0,
-        0,
+    history_lanes: int = _count_or_auto(
         16,
         "lanes that this broker starts beside it when consumers read history; a lane is a process that serves history and nothing "
-        "else, with free ports of its own",
+        "else, with free ports of its own. auto = 1 if the broker listens on loopback only, else 0. Reservations raise a number "
+        "above 0, at most to the number of cores",
     )
     history_lane_bytes: int = _size(
         64 * MIB,
@@ -490,7 +490,7 @@ def _check_together(settings: Settings) -> None:
                 f"setting must be at most `{high.name}`, which is {shown(high, getattr(settings, high.name))}. "
                 f"setting=`{low.name}` value=`{shown(low, getattr(settings, low.name))}`"
             )
-    if settings.history_lanes and settings.broker_id >= BROKER_IDS_WITH_LANES:
+    if settings.history_lanes > 0 and settings.role == "broker" and settings.broker_id >= BROKER_IDS_WITH_LANES:
         raise invalid(f"with lanes it must be below {BROKER_IDS_WITH_LANES}. setting=`broker_id` value=`{settings.broker_id}`")
     names = ["kafka_port", "grpc_port", "http_port"] + (["grpc_mtls_port"] if settings.tls_certificate else [])
     ports = [port for name in names if (port := getattr(settings, name))]

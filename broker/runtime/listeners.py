@@ -175,6 +175,11 @@ def unprotected(settings: Settings) -> list[str]:
     return found
 
 
+def is_local(settings: Settings) -> bool:
+    """True if the broker listens on loopback only: all its clients are on this machine, and reach every port of it."""
+    return _is_loopback(settings.host) and all(_is_loopback(one.host) for one in listeners(settings))
+
+
 def _is_loopback(host: str) -> bool:
     if host in ("localhost", ""):
         return host == "localhost"

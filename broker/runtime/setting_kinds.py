@@ -24,6 +24,7 @@ SIZE_UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
 DURATION_UNITS_MS = {"": 1, "ms": 1, "s": SECOND_MS, "m": 60 * SECOND_MS, "h": 3600 * SECOND_MS, "d": DAY_MS}
+AUTO = -1
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
 
@@ -48,6 +49,11 @@ def count(default: int, low: int, high: int, documentation: str) -> Any:
     return number("count", default, low, high, documentation)
 
 
+def count_or_auto(high: int, documentation: str) -> Any:
+    """A count from 0, or "auto" (the default), which is the value `AUTO`."""
+    return number("auto", AUTO, 0, high, documentation)
+
+
 def size(default: int, low: int, high: int, documentation: str) -> Any:
     return number("size", default, low, high, documentation)
 
@@ -65,7 +71,9 @@ def shown(item: Field[Any], value: Value) -> str:
     kind = item.metadata["kind"]
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str) or kind == "count":
+    if kind == "auto" and value == AUTO:
+        return "auto"
+    if isinstance(value, str) or kind in ("count", "auto"):
         return str(value)
     units = ("tib", "gib", "mib", "kib") if kind == "size" else ("d", "h", "m", "s")
     table = SIZE_UNITS if kind == "size" else DURATION_UNITS_MS
@@ -87,6 +95,8 @@ def expected(item: Field[Any]) -> str:
             return "text"
         case "count":
             return f"a whole number from {about['low']} to {about['high']}"
+        case "auto":
+            return f"auto, or a whole number from {about['low']} to {about['high']}"
         case "size":
             return f"a size from {shown(item, about['low'])} to {shown(item, about['high'])}, such as 64MiB"
         case _:
@@ -150,8 +160,10 @@ def checked(item: Field[Any], value: object) -> Value:
         if not isinstance(value, str) or not value.isprintable() or (kind == "choice" and value not in about["choices"]):
             raise wrong
         return value
+    if kind == "auto" and value in ("auto", AUTO):
+        return AUTO
     if isinstance(value, str):
-        units = {"count": {"": 1}, "size": SIZE_UNITS, "duration": DURATION_UNITS_MS}[kind]
+        units = {"count": {"": 1}, "auto": {"": 1}, "size": SIZE_UNITS, "duration": DURATION_UNITS_MS}[kind]
         value = _quantity(value, units) if len(value) <= 40 else None
     if not isinstance(value, int) or isinstance(value, bool) or not about["low"] <= value <= about["high"]:
         raise wrong

@@ -3,7 +3,7 @@
 A lane beside a broker runs the same program with `role=lane`, on free ports, as a nice process. It is started when a reader of
 history should go to a lane and this broker has none, and when a client connects to the address that it had. It holds the read end
 of a pipe and ends when that closes, so it ends with its broker, also with one that was killed. It ends by itself when it was not
-read for `history_lane_idle_ms`.
+read for `history_lane_idle_ms`, or soon, if a reservation asked for it and has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 
-from headgate.broker.cluster.lanes import lane_id
+from headgate.broker.cluster.lanes import LANE_IDS, lane_id, number_beside
 from headgate.broker.cluster.objects import LANE
 from headgate.broker.control.stream import Connect
 from headgate.broker.engine.engine import Engine
@@ -24,9 +24,10 @@ from headgate.broker.engine.read.lane import LaneLogs
 from headgate.broker.runtime.children import KAFKA_SOCKETS, SUPERVISED, how_ended
 from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.broker.runtime.listeners import listeners, on_free_ports
+from headgate.broker.runtime.listeners import is_local, listeners, on_free_ports
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.modules import found_by
+from headgate.broker.runtime.setting_kinds import AUTO
 from headgate.broker.runtime.tasks import watch
 from headgate.broker.server.grpc.bounds import find_bounds
 from headgate.broker.server.grpc.peers import Peers
@@ -44,6 +45,9 @@ END_S = 5.0
 LEAVE_S = 2.0
 """Time, in seconds, in which a lane that was told to end sends its readers back: their clients ask again within it, unless they are
 busy with what they have got."""
+SPARE_IDLE_S = 10.0
+"""Time, in seconds, without a read after which a lane ends that no reservation asks for any more. Readers that still catch up keep
+it."""
 UPKEEP_S = 1.0
 """Pause, in seconds, between two works of a lane's upkeep. It bounds the age of the ends of partitions that its clients see."""
 
@@ -56,7 +60,6 @@ def settings_of(settings: Settings, number: int, cluster_id: str) -> Settings:
         broker_id=lane_id(settings.broker_id, number),
         cluster_id=cluster_id,
         store_create=False,
-        history_lanes=0,
         kafka_port=0,
         grpc_port=0,
         http_port=0,
@@ -68,6 +71,19 @@ def settings_of(settings: Settings, number: int, cluster_id: str) -> Settings:
     )
 
 
+def own_lanes(settings: Settings) -> int:
+    """Number of lanes that a broker may start beside it without a reservation; 0: none ever.
+
+    By default a broker that listens on loopback only may start one. Elsewhere the free ports of a lane may be out of reach: a
+    firewall, or a container, lets only known ports pass.
+    """
+    if settings.store in PRIVATE_URLS:  # in memory, and the broker's own
+        return 0
+    if settings.history_lanes != AUTO:
+        return settings.history_lanes
+    return int(is_local(settings) and settings.broker_id < LANE_IDS)
+
+
 class LaneKeeper:
     """The lanes beside one broker. Lives on the loop.
 
@@ -75,9 +91,11 @@ class LaneKeeper:
     half an hour: when one connects, the lane is started again, and serves it or names the lead.
     """
 
-    def __init__(self, settings: Settings, cluster_id: str, fail: Callable[[HeadgateError], None]) -> None:
-        self._settings = settings
-        self._cluster_id = cluster_id
+    def __init__(self, settings: Settings, engine: Engine, fail: Callable[[HeadgateError], None]) -> None:
+        self.own = own_lanes(settings)
+        """Number of lanes without a reservation; 0: none ever."""
+        self._settings = dataclasses.replace(settings, history_lanes=self.own)
+        self._engine = engine
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._sockets: dict[int, list[socket.socket]] = {}
@@ -92,14 +110,13 @@ class LaneKeeper:
 
     def want(self) -> None:
         """Start the lanes that do not run."""
-        # A store in memory is its broker's own.
-        for number in range(0 if self._settings.store in PRIVATE_URLS else self._settings.history_lanes):
+        for number in range(_number(self._engine, self._settings, self._settings.broker_id)):
             self._start(number)
 
     def _start(self, number: int) -> None:
         if number in self._running or number in self._rests or self._closing:
             return
-        settings = settings_of(self._settings, number, self._cluster_id)
+        settings = settings_of(self._settings, number, self._engine.cluster_id)
         try:
             kept = self._sockets.get(number) or [ports.listen(one.host, 0, "kafka_port") for one in listeners(settings)]
         except HeadgateError as error:
@@ -200,7 +217,7 @@ class LaneUpkeep:
             now_s = self._engine.clock.monotonic()
             if self._lane.fetches != fetches:
                 fetches, read_s = self._lane.fetches, now_s
-            elif self._idle is not None and now_s - read_s > self._engine.settings.history_lane_idle_ms / 1000:
+            elif self._idle is not None and now_s - read_s > self._idle_s():
                 logger.info("lane_idle", seconds=round(now_s - read_s, 1))
                 self._idle()
                 return
@@ -208,6 +225,13 @@ class LaneUpkeep:
             bounds = await find_bounds(self._engine, self._peers, topics)
             self._lane.ends = {key: (bound.high_watermark, bound.stable_end or -1) for key, bound in bounds.items()}
             await asyncio.sleep(UPKEEP_S)
+
+    def _idle_s(self) -> float:
+        """Time without a read after which the lane ends."""
+        settings = self._engine.settings
+        number, broker_id = divmod(settings.broker_id, LANE_IDS)
+        is_spare = number > _number(self._engine, settings, broker_id)
+        return min(settings.history_lane_idle_ms / 1000, SPARE_IDLE_S if is_spare else float("inf"))
 
     async def close(self) -> None:
         """Stop the work, and send the readers back. Those of a lane beside a broker find it at the same address again."""
@@ -217,3 +241,11 @@ class LaneUpkeep:
         self._task.cancel()
         await asyncio.wait((self._task,))
         await self._peers.close()
+
+
+def _number(engine: Engine, settings: Settings, broker_id: int) -> int:
+    """The number of lanes that may run beside a broker of this machine now. `settings`: the broker's, or a lane's beside it."""
+    broker_ids = [one.broker_id for one in engine.brokers()]
+    return number_beside(
+        settings.history_lanes, engine.manifest.reservations.values(), broker_ids, broker_id, cores=os.cpu_count() or 1
+    )

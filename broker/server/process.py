@@ -239,13 +239,12 @@ class Process:
     async def _open_lanes(self, node: Node) -> None:
         """Do a lane's upkeep, or be able to start lanes."""
         engine = node.engine
+        keeper, upkeep = await load(_lanes)
         if engine.lane is not None:
-            _, upkeep = await load(_lanes)
             self._upkeep = upkeep(engine, engine.lane, self.connect, self.stop if self._ends_idle else None)
-        elif self.settings.history_lanes:
-            keeper, _ = await load(_lanes)
-            self._lanes = keeper(self.settings, engine.cluster_id, self.stop)
-            engine.lane_wanted = self._lanes.want
+        else:
+            self._lanes = keeper(self.settings, engine, self.stop)
+            engine.lane_wanted, engine.starts_lanes = self._lanes.want, self._lanes.own > 0
 
     def _advertised(self) -> tuple[str, int]:
         settings = self.settings

@@ -20,18 +20,16 @@ def lane_for(engine: Engine, log: PartitionLog, reached: Reach | None, rack: str
         reached: what the reader's next read covers.
         rack: of the client.
     """
-    wanted = engine.settings.history_lanes
     if engine.lane is not None or reached is None or reached[2] is None:
         return None
     there = engine.lanes()
-    if not there and not wanted:
+    if not there and not engine.starts_lanes:
         return None
     sealed = log.sealed
     ahead = (sealed.extents[row] for row in range(sealed.find(reached[0]), len(sealed)))
     if not lanes.is_far(ahead, reached[0], engine.settings.history_lane_bytes):
         return None
-    if wanted > len(lanes.beside(there, engine.broker_id)):
-        engine.lane_wanted()
+    engine.lane_wanted()
     # The units of adopted files have rows of all partitions, so one lane reads them all.
     spread = 0 if reached[2][0].adopted else log.number
     return lanes.choose(there, rack, engine.broker_id, spread) if there else None

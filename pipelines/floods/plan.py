@@ -12,11 +12,15 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from headgate.broker.cluster.capacity import LANES_MAX
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import names_partition, source_path, span_of
 
 SETUP_S = 15.0
 """Start of Spark and of brokers, in seconds, before the first measurement."""
+LANE_BYTES_PER_S = 200e6
+"""Bytes per second that one lane is counted on to serve: half of what it serves with a core of its own (tests/bench), because
+clients and other brokers work on its machine too."""
 ROWS_PER_S = 100_000.0
 """Rows that one Spark machine moves per second, before the first measurement."""
 PAST_RUNS_MAX = 20
@@ -76,6 +80,10 @@ class Plan:
     """What a person should know, and no mistake."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Partitions that are not loaded, each with the reason."""
+    lanes: int = 0
+    """Lanes that serve the flood's readers, apart from brokers."""
+    lanes_why: str = ""
+    """The reason for their number, for a person."""
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values."""
@@ -98,12 +106,15 @@ class Plan:
         })  # fmt: skip
 
 
-def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRun], now: datetime, deadline: datetime) -> Plan:
+def forecast(
+    flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRun], now: datetime, deadline: datetime, readers: int = 1
+) -> Plan:
     """Make the plan.
 
     Args:
         sizes: the source's, by partition, without partitions that are in the topic already.
         past: finished runs of this flood, the newest first.
+        readers: consumer groups that read the flood.
     """
     rows = sum(size.rows for size in sizes)
     size_bytes = sum(size.size_bytes for size in sizes)
@@ -120,6 +131,7 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
     limits = flood.brokers
     needed = math.ceil(size_bytes / (limits.bytes_per_s * flood.catch_up_ms / 1000))
     brokers = max(limits.minimum, min(limits.maximum, needed))
+    lanes, lanes_why = plan_lanes(size_bytes, flood.catch_up_ms, readers)
     return Plan(
         flood=flood.name,
         topic=flood.topic,
@@ -132,7 +144,19 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
         broker_seconds=round(seconds * brokers, 1),
         deadline=deadline,
         basis=basis,
+        lanes=lanes,
+        lanes_why=lanes_why,
     )
+
+
+def plan_lanes(size_bytes: int, catch_up_ms: int, readers: int) -> tuple[int, str]:
+    """Number of lanes with which all readers read these bytes in this time, and the reason, for a person."""
+    if not size_bytes:
+        return 0, "nothing to read"
+    bytes_per_s = max(readers, 1) * size_bytes / (catch_up_ms / 1000)
+    lanes = min(math.ceil(bytes_per_s / LANE_BYTES_PER_S), LANES_MAX)
+    groups = "1 group catches" if readers <= 1 else f"{readers} groups catch"
+    return lanes, (f"{groups} up at {bytes_per_s / 1e6:,.3g} MB/s in all, one lane serves about {LANE_BYTES_PER_S / 1e6:.0f} MB/s")
 
 
 def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:

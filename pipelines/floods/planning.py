@@ -57,10 +57,12 @@ def make_plan(
     past: Sequence[PastRun] = (),
     analyse: Analyse | None = None,
     skip_missing: bool = False,
+    readers: int = 1,
 ) -> Plan:
     """Judge the source of these partitions and forecast.
 
     Args:
+        readers: consumer groups that read the flood.
         analyse: judges what metadata cannot; None leaves it unjudged, and a note says so.
         skip_missing: partitions without a source are left out, instead of being an error.
 
@@ -89,9 +91,8 @@ def make_plan(
     if not complete:
         notes.append(text)
     behind = {span.key: span.loaded for span in there if span.late}
-    plan = forecast(
-        flood, [_late(size, behind[size.key]) if size.key in behind else size for size in found.sizes], past, now, deadline
-    )
+    sizes = [_late(size, behind[size.key]) if size.key in behind else size for size in found.sizes]
+    plan = forecast(flood, sizes, past, now, deadline, readers)
     filled = filled_keys(flood, keys, topic) - {span.key for span in spans}
     notes += notes_of_loaded(flood, filled, topic, now)
     left_out = [

@@ -103,6 +103,16 @@ class Run:
         found = self.cluster.topic(self.flood.topic)
         return None if found is None else topic_of(found, self.cluster.gates(self.flood.topic).values())
 
+    def readers(self) -> int:
+        """Consumer groups that read the flood: the declared ones, else those of the topic that have members."""
+        if self.flood.groups:
+            return len(self.flood.groups)
+        try:
+            return sum(group.members > 0 for group in self.cluster.lags(self.flood.topic).values())
+        except HeadgateError as error:
+            self.warn(f"the topic's consumer groups are not known, the plan assumes one: {error.message}")
+            return 1
+
     def pending(self) -> list[TimeSpan]:
         """The partitions of which rows are missing in the topic, oldest first. Raises HeadgateError."""
         from headgate.pipelines.floods.planning import pending

@@ -65,6 +65,7 @@ def judge(run: Run, spark: SparkCalls, follow: Follower) -> tuple[Plan, Need]:
     for text in plan.notes:
         run.warn(text)
     run.say(f"planned: {plan.rows:,} rows, {plan.size_bytes:,} bytes, brokers: {plan.brokers}, {plan.seconds:g} s ({plan.basis})")
+    run.say(f"lanes: {plan.lanes} ({plan.lanes_why})")
     return plan, need
 
 
@@ -79,8 +80,9 @@ def make_plan(run: Run, analyse: Analyse | None = None) -> Plan:
     run.check_keys()
     now = datetime.now(UTC)
     plan = planning.make_plan(
-        run.flood, run.keys, run.topic(), now, deadline=deadline_at(run.flood, run.began), past=run.past_runs(), analyse=analyse
-    )
+        run.flood, run.keys, run.topic(), now, deadline=deadline_at(run.flood, run.began), past=run.past_runs(), analyse=analyse,
+        readers=run.readers(),
+    )  # fmt: skip
     run.keep_plan(plan)
     if (late := too_late(plan, now)) is not None:
         raise InvalidError(Reason.POLICY_VIOLATION, late)
@@ -122,7 +124,7 @@ def raise_brokers(run: Run, fleet: Callable[[], Fleet], follow: Follower) -> Rai
         return None
     ensure_topic(run)
     began = time.monotonic()
-    reserved = hold(run, plan.brokers)
+    reserved = hold(run, plan.brokers, plan.lanes)
     serving = wait_for_brokers(run, fleet(), reserved, follow)
     waited_s = time.monotonic() - began
     follow.at("spreading the topic's segments")
@@ -144,8 +146,9 @@ def ensure_topic(run: Run) -> int:
     return topic.partitions
 
 
-def hold(run: Run, brokers: int) -> int:
-    """Reserve brokers for this run, and renew the reservation until the run ends or dies. Returns the reserved number.
+def hold(run: Run, brokers: int, lanes: int) -> int:
+    """Reserve brokers and lanes for this run, and renew the reservation until the run ends or dies. Returns the reserved number
+    of brokers.
 
     When the cluster does not allow that number, the reservation takes the largest allowed one. Raises InvalidError if the flood
     says ``short: fail``, or if every number is refused.
@@ -154,7 +157,7 @@ def hold(run: Run, brokers: int) -> int:
     while True:
         try:
             run.asked = True  # also when the answer is lost
-            RESERVATIONS.hold(run.cluster, run.reservation_id, reserved, run.ttl_ms, run.owner, run.most_s, run.warn)
+            RESERVATIONS.hold(run.cluster, run.reservation_id, reserved, run.ttl_ms, run.owner, run.most_s, run.warn, lanes)
             break
         except InvalidError as error:
             run.asked = had_asked
@@ -236,7 +239,7 @@ def load(run: Run, spark: SparkCalls, follow: Follower) -> Outcome:
     otherwise = run.loaded_otherwise(loaded)
     counted, unknown = apart(lambda: run.counted([one for one in loaded if one[0].key not in late]))
     if plan.rows:
-        hold(run, plan.brokers)
+        hold(run, plan.brokers, plan.lanes)
     began = time.monotonic()
     if pending:
         planned = {partition.key: partition.rows for partition in plan.partitions}

@@ -48,11 +48,14 @@ def command(store: str, kafka_port: int, grpc_port: int, http_port: int) -> list
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a broker with these settings, by their dotted names (`wal.fsync`), without the caller's own settings."""
+    """The environment of a broker with these settings, by their dotted names (`wal.fsync`), without the caller's own settings.
+
+    One process is measured: lanes run only if a case asks for them.
+    """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HEADGATE_") and k != "PYTHONDONTWRITEBYTECODE"}
     return (
         inherited
-        | {"HEADGATE_STORE_CREATE": "true"}
+        | {"HEADGATE_STORE_CREATE": "true", "HEADGATE_HISTORY_LANES": "0"}
         | {"HEADGATE_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
     )
 

@@ -78,12 +78,12 @@ class StandInCluster(ClusterResource):
             raise found.error
         return found
 
-    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
+    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str, lanes: int = 0) -> None:
         if brokers > self._book.reservation_max:
             raise InvalidError(Reason.INVALID_REQUEST, f"a reservation is for 1 to {self._book.reservation_max} brokers")
-        self._book.calls.append(("reserve", reservation_id, brokers, ttl_ms))
+        self._book.calls.append(("reserve", reservation_id, brokers, ttl_ms, lanes))
         self._book.reservations[reservation_id] = Reservation(
-            id=reservation_id, owner=owner, brokers=brokers, ttl_ms=ttl_ms, left_ms=ttl_ms
+            id=reservation_id, owner=owner, brokers=brokers, ttl_ms=ttl_ms, left_ms=ttl_ms, lanes=lanes
         )
 
     def release(self, reservation_id: str) -> bool:

@@ -35,6 +35,9 @@ def capacity_open(
     reservation_id: Annotated[
         str, typer.Option("--id", metavar="ID", help="An existing id renews that reservation. Default: a new id.")
     ] = "",
+    lanes: Annotated[
+        int, typer.Option("--lanes", metavar="N", max=INT32_MAX, help="Lanes that brokers may start for readers of history.")
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Reserve brokers until a time."""
@@ -42,7 +45,8 @@ def capacity_open(
 
     ttl_ms = duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
     output.check_reachable(cluster)
-    output.run(capacity.open_one(cluster, brokers, ttl_ms, owner_name() if owner is None else owner, reservation_id, json))
+    owner = owner_name() if owner is None else owner
+    output.run(capacity.open_one(cluster, brokers, lanes, ttl_ms, owner, reservation_id, json))
 
 
 @app.command("renew")

@@ -101,7 +101,9 @@ class CapacityService:
     ) -> capacity_pb2.OpenReservationResponse | bytes:
         # An id that is chosen here, before the request is passed on.
         reservation_id = request.id or uuid.uuid4().hex
-        reservation = Reservation(id=reservation_id, owner=request.owner, brokers=request.brokers, ttl_ms=request.ttl_ms)
+        reservation = Reservation(
+            id=reservation_id, owner=request.owner, brokers=request.brokers, ttl_ms=request.ttl_ms, lanes=request.lanes
+        )
         check_reservation(reservation, {})
         leader = self._view.leader()
         if leader is not None:
@@ -215,5 +217,10 @@ class ExternalScalerService:
 def _row(one: OpenReservation) -> capacity_pb2.Reservation:
     reservation = one.reservation
     return capacity_pb2.Reservation(
-        id=reservation.id, owner=reservation.owner, brokers=reservation.brokers, ttl_ms=reservation.ttl_ms, left_ms=one.left_ms
+        id=reservation.id,
+        owner=reservation.owner,
+        brokers=reservation.brokers,
+        ttl_ms=reservation.ttl_ms,
+        left_ms=one.left_ms,
+        lanes=reservation.lanes,
     )

@@ -33,7 +33,7 @@ _TEXTS = {
     "node.id": "This broker's number.",
     "socket.request.max.bytes": "The largest request.",
 }
-_KINDS = {"count": Kind.LONG, "size": Kind.LONG, "duration": Kind.LONG, "flag": Kind.BOOLEAN}
+_KINDS = {"count": Kind.LONG, "auto": Kind.LONG, "size": Kind.LONG, "duration": Kind.LONG, "flag": Kind.BOOLEAN}
 ROOT = "root"
 """Kafka's name of the logger above all others; here all loggers of Headgate."""
 LEVELS = {"FATAL": "critical", "ERROR": "error", "WARN": "warning", "INFO": "info", "DEBUG": "debug", "TRACE": "debug"}

@@ -20,6 +20,7 @@ from headgate.broker.cli import flood_file
 from headgate.broker.cli.app import run as headgate
 from headgate.broker.cli.flood_report import CODES, Report, State, state_after
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.cluster import GroupLag
 from headgate.pipelines.fleets.settings import FleetSettings
 from headgate.pipelines.floods.asked import keys_of, one_of
 from headgate.pipelines.floods.model import Brokers, Flood, Partitions
@@ -98,6 +99,14 @@ def test_a_run_raises_brokers_loads_and_gives_them_back(world: World, tmp_path: 
     assert "planned: 30 rows" in "\n".join(world.said) and "brokers that serve: 3" in world.said
 
 
+def test_the_plan_reserves_lanes_for_the_groups_that_read(source: str, tmp_path: Path) -> None:
+    world = World(source, tmp_path, catch_up_ms=1)
+    world.book.lags = [{name: GroupLag(lag=1, position=1, members=name != "gone") for name in ("a", "b", "gone")}]
+    assert world.run().code == 0
+    assert any(line.startswith("lanes: 1 (2 groups catch up at ") for line in world.said), world.said
+    assert [call[4] for call in world.called("reserve")] == [1, 1]
+
+
 def test_a_second_run_adds_nothing_and_asks_for_nothing(world: World) -> None:
     world.run(*DAYS[:2])
     world.book.calls.clear()
@@ -168,7 +177,7 @@ def test_a_mistake_in_a_column_ends_the_plan(source: str, tmp_path: Path) -> Non
 def test_a_reservation_that_is_refused_by_permission_is_asked_for_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def reserve(self: StandInCluster, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
+    def reserve(self: StandInCluster, reservation_id: str, brokers: int, ttl_ms: int, owner: str, lanes: int) -> None:
         asked.append(brokers)
         raise REFUSED
 

@@ -585,6 +585,7 @@ def test_consumers_that_stand_still_are_told_of(world: World, monkeypatch: pytes
     gone = {"gone": group(99, 1, members=0)}
     first = {"a": group(10, 7), "b": group(5, 2), "c": group(0, 9), **gone}
     world.book.lags = [
+        first,  # the look of the plan, for the number of lanes
         first,  # the look of the last step, for the topic's own figures
         first,
         {"a": group(12, 8), "b": group(5, 2), "c": group(0, 9), **gone},

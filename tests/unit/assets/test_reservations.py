@@ -40,12 +40,12 @@ class Clusters:
     """Records renewals; fails the first `failures` of them after the opening."""
 
     def __init__(self, failures: int = 0) -> None:
-        self.calls: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, int, int]] = []
         self.failures = failures
         self.enough = threading.Event()
 
-    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
-        self.calls.append((reservation_id, brokers))
+    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str, lanes: int = 0) -> None:
+        self.calls.append((reservation_id, brokers, lanes))
         if len(self.calls) >= 4:
             self.enough.set()
         if 1 < len(self.calls) <= 1 + self.failures:
@@ -72,12 +72,13 @@ def test_a_lost_renewal_is_said_and_tried_again() -> None:
     assert said == ["reservation a was not renewed, trying again: no answer"] * 2
 
 
-def test_another_number_of_brokers_takes_the_place_of_the_first() -> None:
+def test_another_number_of_brokers_or_lanes_takes_the_place_of_the_first() -> None:
     cluster, leases = Clusters(), HeldReservations()
     leases.hold(cluster, "a", 3, 60_000, "me", 60, print)
     assert not leases.hold(cluster, "a", 5, 60_000, "me", 60, print)
+    assert not leases.hold(cluster, "a", 5, 60_000, "me", 60, print, 2)
     leases.drop("a")
-    assert cluster.calls == [("a", 3), ("a", 5)]
+    assert cluster.calls == [("a", 3, 0), ("a", 5, 0), ("a", 5, 2)]
 
 
 def test_a_run_that_hangs_for_ever_stops_renewing() -> None:

@@ -158,15 +158,17 @@ async def keda(door: Door) -> tuple[bool, int, float, float]:
 async def test_a_reservation_lives_at_any_broker_and_keda_sees_the_same_number(doors: tuple[Door, Door]) -> None:
     leader, other = doors
     async with Control(other.address) as control:
-        made = await control.open_reservation(5, 60_000, owner="dagster", reservation_id="flood-1")
+        made = await control.open_reservation(5, 60_000, owner="dagster", reservation_id="flood-1", lanes=2)
         assert (made.id, made.owner, made.brokers, made.ttl_ms, made.left_ms) == ("flood-1", "dagster", 5, 60_000, 60_000)
+        assert made.lanes == 2 and "holds 5 brokers and 2 lanes" in (await control.desired_brokers()).reasons[0]
         assert leader.view.stored["flood-1"].brokers == 5 and not other.view.stored
         for door in doors:
             assert await keda(door) == (True, 5, 5.0, 5.0)
         desired = await control.desired_brokers()
         assert (desired.brokers, desired.live_brokers) == (5, 2) and "flood-1 of dagster" in desired.reasons[0]
         assert (await control.renew_reservation("flood-1")).ttl_ms == 60_000
-        assert (await control.renew_reservation("flood-1", 90_000)).ttl_ms == 90_000
+        renewed = await control.renew_reservation("flood-1", 90_000)
+        assert (renewed.ttl_ms, renewed.lanes) == (90_000, 2)
         assert [one.id for one in await control.reservations()] == ["flood-1"]
         assert await control.release_reservation("flood-1") is True
         assert await control.release_reservation("flood-1") is False
@@ -191,6 +193,9 @@ async def test_limits_are_said(doors: tuple[Door, Door], brokers: int, ttl_ms: i
         async with Control(door.address) as control:
             with pytest.raises(InvalidError, match=says):
                 await control.open_reservation(brokers, ttl_ms)
+            for lanes in (65, -1):
+                with pytest.raises(InvalidError, match="0 to 64 lanes"):
+                    await control.open_reservation(1, 1000, lanes=lanes)
 
 
 async def test_watching_says_the_number_now_and_whenever_it_changes(doors: tuple[Door, Door]) -> None:

@@ -1,7 +1,8 @@
 """Which readers of history a lead sends to which lane.
 
 Runs: the rules of `cluster/lanes.py` and, for our own client, of `client/lanes.py`, on a time that the test moves. Compared: who is
-sent away, and when again. A mismatch means that a client is sent away in a loop, or that a lane is not used.
+sent away, and when again; how many lanes brokers have. A mismatch means that a client is sent away in a loop, that a lane is not
+used, or that clients are sent to ports that they cannot reach.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import pytest
 
 from headgate.broker.client.lanes import REST_S, REST_S_MAX, LaneWays
 from headgate.broker.client.lanes import STAY_S as CLIENT_STAY_S
+from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.cluster.gates import ParquetExtent
-from headgate.broker.cluster.lanes import PAUSES_S, STAY_S, Guide, beside, choose, is_far, lane_id
+from headgate.broker.cluster.lanes import PAUSES_S, STAY_S, Guide, beside, choose, is_far, lane_id, number_beside
 from headgate.broker.cluster.objects import LANE, Incarnation
+from headgate.broker.runtime.config import Settings
+from headgate.broker.server.lanes import own_lanes, settings_of
 
 
 def lane(broker_id: int, rack: str = "") -> Incarnation:
@@ -103,3 +107,45 @@ def test_our_own_client_is_never_sent_in_circles() -> None:
     ways.go("p", "lane", now_s)
     ways.back("p", now_s)
     assert ways.may_go("p", now_s + REST_S), "it was of use meanwhile"
+
+
+def reserved(lanes: int) -> Reservation:
+    return Reservation(id=str(lanes), owner="", brokers=1, ttl_ms=1000, lanes=lanes)
+
+
+def test_brokers_share_the_lanes_that_reservations_ask_for() -> None:
+    ids = [3, 5, 9]
+
+    def numbers(own: int, *lanes: int, cores: int = 8) -> list[int]:
+        return [number_beside(own, map(reserved, lanes), ids, one, cores) for one in ids]
+
+    assert numbers(1) == numbers(1, 0) == [1, 1, 1]
+    assert numbers(1, 4) == [2, 1, 1] and numbers(1, 6, 2) == [2, 2, 2], "the largest one decides, none are added up"
+    assert numbers(3, 6) == [3, 3, 3], "they never take away"
+    assert numbers(1, 30, cores=2) == [2, 2, 2], "more than cores serve no more"
+    assert numbers(0, 30) == [0, 0, 0], "their ports are out of reach"
+    assert number_beside(1, [reserved(64)], ids, 7, 8) == 1, "a broker that is not in the cluster yet"
+
+
+@pytest.mark.parametrize(
+    ("values", "own"),
+    [
+        ({}, 1),
+        ({"host": "localhost"}, 1),
+        ({"host": "0.0.0.0"}, 0),
+        ({"host": "0.0.0.0", "advertised_host": "127.0.0.1"}, 0),
+        ({"host": "10.0.0.7"}, 0),
+        ({"kafka_listeners": "OUT:PLAINTEXT://10.0.0.7:9093"}, 0),
+        ({"kafka_listeners": "OUT:PLAINTEXT://127.0.0.1:9093"}, 1),
+        ({"store": "memory:"}, 0),
+        ({"broker_id": 1_000_000}, 0),
+        ({"host": "0.0.0.0", "history_lanes": 3}, 3),
+        ({"history_lanes": 0}, 0),
+    ],
+    ids=str,
+)
+def test_lanes_run_by_default_where_every_port_can_be_reached(values: dict[str, str | int], own: int) -> None:
+    settings = Settings.from_values(values)
+    assert own_lanes(settings) == own
+    lane_settings = settings_of(settings, 0, "cluster") if own and settings.broker_id == 1 else settings
+    assert Settings.load(lane_settings.arguments(), {}) == lane_settings

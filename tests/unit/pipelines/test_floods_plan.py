@@ -20,7 +20,17 @@ from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.pipelines.floods.measure import measure
 from headgate.pipelines.floods.model import Brokers, Flood, Partitions, Source
-from headgate.pipelines.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, loads_a_part, too_late
+from headgate.pipelines.floods.plan import (
+    PartitionSize,
+    PastRun,
+    Plan,
+    covered,
+    deviation,
+    forecast,
+    loads_a_part,
+    plan_lanes,
+    too_late,
+)
 from headgate.pipelines.floods.spans import spans_of
 from headgate.pipelines.floods.spread import Part, next_merge, next_split
 from tests.support import floods
@@ -47,6 +57,21 @@ def plan(rows: int, size_bytes: int, past: list[PastRun] | None = None, exact: b
 @pytest.mark.parametrize(("size_bytes", "brokers"), [(0, 1), (1, 1), (10_000, 1), (10_001, 2), (25_000, 3), (10**12, 4)])
 def test_as_many_brokers_as_readers_need(size_bytes: int, brokers: int) -> None:
     assert plan(1000, size_bytes).brokers == brokers
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "readers", "lanes", "why"),
+    [
+        (0, 3, 0, "nothing to read"),
+        (1, 0, 1, "1 group catches up at 1e-07 MB/s in all, one lane serves about 200 MB/s"),
+        (10**9, 3, 2, "3 groups catch up at 300 MB/s in all, one lane serves about 200 MB/s"),
+        (2 * 10**9, 1, 1, "1 group catches up at 200 MB/s in all, one lane serves about 200 MB/s"),
+        (10**15, 9, 64, "9 groups catch up at 9e+08 MB/s in all, one lane serves about 200 MB/s"),
+    ],
+    ids=["nothing", "a byte", "three groups", "just one", "the most"],
+)
+def test_as_many_lanes_as_readers_need(size_bytes: int, readers: int, lanes: int, why: str) -> None:
+    assert plan_lanes(size_bytes, 10_000, readers) == (lanes, why)
 
 
 def test_a_forecast_learns_setup_and_speed_from_runs_of_different_size() -> None:

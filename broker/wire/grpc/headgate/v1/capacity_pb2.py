@@ -23,7 +23,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadgate/v1/capacity.proto\x12\x0bheadgate.v1\"Z\n\x0bReservation\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x01(\r\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x03\x12\x0f\n\x07left_ms\x18\x05 \x01(\x03\"T\n\x16OpenReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x01(\r\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x03\"H\n\x17OpenReservationResponse\x12-\n\x0breservation\x18\x01 \x01(\x0b\x32\x18.headgate.v1.Reservation\"E\n\x17RenewReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x06ttl_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_ttl_ms\"I\n\x18RenewReservationResponse\x12-\n\x0breservation\x18\x01 \x01(\x0b\x32\x18.headgate.v1.Reservation\"\'\n\x19ReleaseReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\".\n\x1aReleaseReservationResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"\x19\n\x17ListReservationsRequest\"J\n\x18ListReservationsResponse\x12.\n\x0creservations\x18\x01 \x03(\x0b\x32\x18.headgate.v1.Reservation\"\x1a\n\x18GetDesiredBrokersRequest\"H\n\x0e\x44\x65siredBrokers\x12\x0f\n\x07\x62rokers\x18\x01 \x01(\r\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x14\n\x0clive_brokers\x18\x03 \x01(\r2\xc7\x04\n\x08\x43\x61pacity\x12\\\n\x0fOpenReservation\x12#.headgate.v1.OpenReservationRequest\x1a$.headgate.v1.OpenReservationResponse\x12_\n\x10RenewReservation\x12$.headgate.v1.RenewReservationRequest\x1a%.headgate.v1.RenewReservationResponse\x12\x65\n\x12ReleaseReservation\x12&.headgate.v1.ReleaseReservationRequest\x1a\'.headgate.v1.ReleaseReservationResponse\x12_\n\x10ListReservations\x12$.headgate.v1.ListReservationsRequest\x1a%.headgate.v1.ListReservationsResponse\x12W\n\x11GetDesiredBrokers\x12%.headgate.v1.GetDesiredBrokersRequest\x1a\x1b.headgate.v1.DesiredBrokers\x12[\n\x13WatchDesiredBrokers\x12%.headgate.v1.GetDesiredBrokersRequest\x1a\x1b.headgate.v1.DesiredBrokers0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadgate/v1/capacity.proto\x12\x0bheadgate.v1\"i\n\x0bReservation\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x01(\r\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x03\x12\x0f\n\x07left_ms\x18\x05 \x01(\x03\x12\r\n\x05lanes\x18\x06 \x01(\r\"c\n\x16OpenReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x01(\r\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x03\x12\r\n\x05lanes\x18\x05 \x01(\r\"H\n\x17OpenReservationResponse\x12-\n\x0breservation\x18\x01 \x01(\x0b\x32\x18.headgate.v1.Reservation\"E\n\x17RenewReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x06ttl_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_ttl_ms\"I\n\x18RenewReservationResponse\x12-\n\x0breservation\x18\x01 \x01(\x0b\x32\x18.headgate.v1.Reservation\"\'\n\x19ReleaseReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\".\n\x1aReleaseReservationResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"\x19\n\x17ListReservationsRequest\"J\n\x18ListReservationsResponse\x12.\n\x0creservations\x18\x01 \x03(\x0b\x32\x18.headgate.v1.Reservation\"\x1a\n\x18GetDesiredBrokersRequest\"H\n\x0e\x44\x65siredBrokers\x12\x0f\n\x07\x62rokers\x18\x01 \x01(\r\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x14\n\x0clive_brokers\x18\x03 \x01(\r2\xc7\x04\n\x08\x43\x61pacity\x12\\\n\x0fOpenReservation\x12#.headgate.v1.OpenReservationRequest\x1a$.headgate.v1.OpenReservationResponse\x12_\n\x10RenewReservation\x12$.headgate.v1.RenewReservationRequest\x1a%.headgate.v1.RenewReservationResponse\x12\x65\n\x12ReleaseReservation\x12&.headgate.v1.ReleaseReservationRequest\x1a\'.headgate.v1.ReleaseReservationResponse\x12_\n\x10ListReservations\x12$.headgate.v1.ListReservationsRequest\x1a%.headgate.v1.ListReservationsResponse\x12W\n\x11GetDesiredBrokers\x12%.headgate.v1.GetDesiredBrokersRequest\x1a\x1b.headgate.v1.DesiredBrokers\x12[\n\x13WatchDesiredBrokers\x12%.headgate.v1.GetDesiredBrokersRequest\x1a\x1b.headgate.v1.DesiredBrokers0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -31,27 +31,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headgate.broker.wire.grpc.h
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESERVATION']._serialized_start=43
-  _globals['_RESERVATION']._serialized_end=133
-  _globals['_OPENRESERVATIONREQUEST']._serialized_start=135
-  _globals['_OPENRESERVATIONREQUEST']._serialized_end=219
-  _globals['_OPENRESERVATIONRESPONSE']._serialized_start=221
-  _globals['_OPENRESERVATIONRESPONSE']._serialized_end=293
-  _globals['_RENEWRESERVATIONREQUEST']._serialized_start=295
-  _globals['_RENEWRESERVATIONREQUEST']._serialized_end=364
-  _globals['_RENEWRESERVATIONRESPONSE']._serialized_start=366
-  _globals['_RENEWRESERVATIONRESPONSE']._serialized_end=439
-  _globals['_RELEASERESERVATIONREQUEST']._serialized_start=441
-  _globals['_RELEASERESERVATIONREQUEST']._serialized_end=480
-  _globals['_RELEASERESERVATIONRESPONSE']._serialized_start=482
-  _globals['_RELEASERESERVATIONRESPONSE']._serialized_end=528
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=530
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=555
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=557
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=631
-  _globals['_GETDESIREDBROKERSREQUEST']._serialized_start=633
-  _globals['_GETDESIREDBROKERSREQUEST']._serialized_end=659
-  _globals['_DESIREDBROKERS']._serialized_start=661
-  _globals['_DESIREDBROKERS']._serialized_end=733
-  _globals['_CAPACITY']._serialized_start=736
-  _globals['_CAPACITY']._serialized_end=1319
+  _globals['_RESERVATION']._serialized_end=148
+  _globals['_OPENRESERVATIONREQUEST']._serialized_start=150
+  _globals['_OPENRESERVATIONREQUEST']._serialized_end=249
+  _globals['_OPENRESERVATIONRESPONSE']._serialized_start=251
+  _globals['_OPENRESERVATIONRESPONSE']._serialized_end=323
+  _globals['_RENEWRESERVATIONREQUEST']._serialized_start=325
+  _globals['_RENEWRESERVATIONREQUEST']._serialized_end=394
+  _globals['_RENEWRESERVATIONRESPONSE']._serialized_start=396
+  _globals['_RENEWRESERVATIONRESPONSE']._serialized_end=469
+  _globals['_RELEASERESERVATIONREQUEST']._serialized_start=471
+  _globals['_RELEASERESERVATIONREQUEST']._serialized_end=510
+  _globals['_RELEASERESERVATIONRESPONSE']._serialized_start=512
+  _globals['_RELEASERESERVATIONRESPONSE']._serialized_end=558
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=560
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=585
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=587
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=661
+  _globals['_GETDESIREDBROKERSREQUEST']._serialized_start=663
+  _globals['_GETDESIREDBROKERSREQUEST']._serialized_end=689
+  _globals['_DESIREDBROKERS']._serialized_start=691
+  _globals['_DESIREDBROKERS']._serialized_end=763
+  _globals['_CAPACITY']._serialized_start=766
+  _globals['_CAPACITY']._serialized_end=1349
 # @@protoc_insertion_point(module_scope)

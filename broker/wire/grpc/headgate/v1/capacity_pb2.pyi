@@ -7,30 +7,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Reservation(_message.Message):
-    __slots__ = ("id", "owner", "brokers", "ttl_ms", "left_ms")
+    __slots__ = ("id", "owner", "brokers", "ttl_ms", "left_ms", "lanes")
     ID_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
     id: str
     owner: str
     brokers: int
     ttl_ms: int
     left_ms: int
-    def __init__(self, id: _Optional[str] = ..., owner: _Optional[str] = ..., brokers: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
+    lanes: int
+    def __init__(self, id: _Optional[str] = ..., owner: _Optional[str] = ..., brokers: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., left_ms: _Optional[int] = ..., lanes: _Optional[int] = ...) -> None: ...
 
 class OpenReservationRequest(_message.Message):
-    __slots__ = ("id", "owner", "brokers", "ttl_ms")
+    __slots__ = ("id", "owner", "brokers", "ttl_ms", "lanes")
     ID_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
     id: str
     owner: str
     brokers: int
     ttl_ms: int
-    def __init__(self, id: _Optional[str] = ..., owner: _Optional[str] = ..., brokers: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+    lanes: int
+    def __init__(self, id: _Optional[str] = ..., owner: _Optional[str] = ..., brokers: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., lanes: _Optional[int] = ...) -> None: ...
 
 class OpenReservationResponse(_message.Message):
     __slots__ = ("reservation",)
