@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -38,6 +39,11 @@ DAGSTER_S = 240
 """Time-outs of Dagster's parts for one another, in seconds. Its own are 30 and 60."""
 LAST_ACKS_S = live.FLUSH_S + 60.0
 """Longest wait for the live producer's end, in seconds."""
+LANE_BYTES = "4KiB"
+"""History ahead of a consumer that goes to a lane. The demo's history has 300 KB for each partition and day, most of it repeated, so
+the default would be too much."""
+BACK = "read back"
+"""The span of time in which the history is read again."""
 SAMPLE_S = 0.5
 NICE = 19
 """Niceness of Dagster, its Spark, and the readers of history after their start. They share one machine with brokers and
@@ -68,8 +74,12 @@ class Facts:
     flood_s: float = 0.0
     backfill_s: float = 0.0
     samples: list[Sample] = field(default_factory=list)
-    p99_ms: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    acks_ms: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     """By span of time: median, p99, and the number of acks."""
+    back_rounds: int = 0
+    """How often the history was read again."""
+    back_bytes: dict[str, float] = field(default_factory=dict)
+    """Bytes of history that lanes and brokers sent meanwhile."""
     checks: dict[str, bool] = field(default_factory=dict)
     certificates: list[dict[str, Any]] = field(default_factory=list)
     readers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -161,6 +171,7 @@ class Demo:
         after_from = time.time()
         time.sleep(self.options.quiet_s)
         after_until = time.time()
+        back = self._read_back()
         self._stop_producer()
         self._hear_readers({"earliest": earliest, "latest": latest})
         self._stop.set()
@@ -168,7 +179,8 @@ class Demo:
         wait_for("the number of brokers", self._look, PATIENCE_S, self._processes.check)
         self.facts.flood_s = flood_until - flood_from
         self._measure({
-            "before": (quiet_from, flood_from), "during": (flood_from, flood_until), "after": (after_from, after_until)
+            "before": (quiet_from, flood_from), "during": (flood_from, flood_until), "after": (after_from, after_until),
+            BACK: back,
         })  # fmt: skip
         self._collect(run_id)
         return self.facts
@@ -180,8 +192,9 @@ class Demo:
         ports = [part for name in ("kafka", "grpc", "http") for part in (f"--{name}-port", str(self._ports[name]))]
         store = str(self._directory / "store")
         self._processes.start(
-            "brokers", "headgate.broker.cli.main", "up", "--store", store, "--max-brokers", str(BROKERS_MAX), *ports
-        )
+            "brokers", "headgate.broker.cli.main", "up", "--store", store, "--max-brokers", str(BROKERS_MAX),
+            "--history-lane-bytes", LANE_BYTES, *ports,
+        )  # fmt: skip
         wait_for("the broker", lambda: " serves " in self._processes.tail("brokers"), START_S, self._processes.check)
         self._say(f"the broker's page: {self.page}")
         self._sampler.start()
@@ -291,6 +304,33 @@ class Demo:
     def _few_brokers(self) -> bool:
         return self.cluster.desired().live_brokers <= 1 and len(self.cluster.view().members) <= 1
 
+    def _read_back(self) -> tuple[float, float]:
+        """Read the whole history again and again beside the live records. Returns the time of it: (from, until)."""
+        rows = sum(certificate["added_rows"] for certificate in self._certificates())
+        self._say(f"the history is read again and again, beside live flights: {self.options.quiet_s:g} s")
+        process = self._processes.start(
+            "again", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "again", str(rows), str(self.options.quiet_s), talk=True
+        )
+        self._give_way("again")
+        _expect(process, "ready", self._processes)
+        before, begin = self._history_bytes(), time.time()
+        line = process.stdout.readline()
+        until, after = time.time(), self._history_bytes()
+        found = json.loads(line) if line else {"rounds": 0, "clean": False}
+        self.facts.back_rounds = found["rounds"]
+        self.facts.back_bytes = {where: after[where] - before[where] for where in after}
+        if not found["clean"]:
+            self.facts.problems.append("the history that was read again was not complete, each record once and in order")
+        return begin, until
+
+    def _history_bytes(self) -> dict[str, float]:
+        """Bytes of history that lanes and brokers have sent to consumers."""
+        view = self.cluster.view()
+        return {
+            where: sum(counter(member.http_port, "headgate_history_out_bytes_total") for member in members)
+            for where, members in (("lanes", view.lanes), ("brokers", view.members))
+        }
+
     def _stop_producer(self) -> None:
         log = self._processes.log("live")
         code = self._processes.stop("live", LAST_ACKS_S)
@@ -328,7 +368,7 @@ class Demo:
         for name, (begin, end) in spans.items():
             found = sorted(latency for sent, latency in acks if begin <= sent < end)
             if found:
-                self.facts.p99_ms[name] = (found[len(found) // 2], found[min(len(found) - 1, int(len(found) * 0.99))], len(found))
+                self.facts.acks_ms[name] = (found[len(found) // 2], found[min(len(found) - 1, int(len(found) * 0.99))], len(found))
 
     def _collect(self, run_id: str) -> None:
         facts = self.facts
@@ -371,6 +411,13 @@ class Demo:
             )
         )
         return True
+
+
+def counter(http_port: int, name: str) -> float:
+    """A counter of a broker's or a lane's metrics. Raises OSError."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:

@@ -3,6 +3,9 @@
 ``python -m headgate.assets.demo.reader BOOTSTRAP TOPIC earliest|latest`` prints ``ready`` at its start position. A line
 ``HISTORY LIVE`` on its standard input states the total numbers of records; when it has them, or no record came for a while, it
 prints its verdict as JSON and ends.
+
+``python -m headgate.assets.demo.reader BOOTSTRAP TOPIC again HISTORY SECONDS`` reads the history once, prints ``ready``, and reads
+it again and again for that time. Then it prints the number of rounds, and whether each of them was right.
 """
 
 from __future__ import annotations
@@ -78,14 +81,9 @@ class Checker:
 
 def main(bootstrap: str, topic: str, start: str) -> int:
     """Returns the exit code: 1 when the records were wrong."""
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    quiet = logging.Logger("reader")
-    quiet.addHandler(logging.NullHandler())
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"demo-{start}", "enable.auto.commit": True, "auto.offset.reset": "error"},
-        logger=quiet,
-    )
+    consumer = _consumer(bootstrap, start)
     partitions = sorted(consumer.list_topics(topic, ANSWER_S).topics[topic].partitions)
     at = dict.fromkeys(partitions, OFFSET_BEGINNING)
     if start == "latest":
@@ -98,19 +96,63 @@ def main(bootstrap: str, topic: str, start: str) -> int:
     checker = Checker()
     began = last = time.monotonic()
     while not goal.reached(checker.verdict) and not (goal.known and time.monotonic() - last > IDLE_S):
-        for message in consumer.consume(5000, 0.2):
-            error = message.error()
-            if error is not None:
-                continue  # a broker came or went: librdkafka continues by itself
+        if _take(consumer, checker):
             last = time.monotonic()
-            partition, offset, value = message.partition(), message.offset(), message.value()
-            assert partition is not None and offset is not None and value is not None, "it is no error, so it is a record"
-            checker.take(partition, offset, message.timestamp()[1], value, time.time() * 1000)
     checker.verdict.seconds = round(time.monotonic() - began, 1)
     consumer.close()
     result: dict[str, Any] = {**asdict(checker.verdict), "clean": checker.verdict.clean}
     sys.stdout.write(json.dumps(result) + "\n")
     return 0 if checker.verdict.clean else 1
+
+
+def again(bootstrap: str, topic: str, history: int, seconds: float) -> int:
+    """Read the history again and again. Returns the exit code 0: what was wrong stands in the output."""
+    clean = _round(bootstrap, topic, history)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    until, rounds = time.monotonic() + seconds, 0
+    while clean and time.monotonic() < until:
+        clean = _round(bootstrap, topic, history)
+        rounds += 1
+    sys.stdout.write(json.dumps({"rounds": rounds, "clean": clean}) + "\n")
+    return 0
+
+
+def _round(bootstrap: str, topic: str, history: int) -> bool:
+    """Read the history as a new consumer. Returns True if each record came once and in order."""
+    from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+    consumer, checker = _consumer(bootstrap, "again"), Checker()
+    partitions = consumer.list_topics(topic, ANSWER_S).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+    last = time.monotonic()
+    while checker.verdict.history < history and time.monotonic() - last < IDLE_S:
+        if _take(consumer, checker):
+            last = time.monotonic()
+    consumer.close()
+    return checker.verdict.clean and checker.verdict.history == history
+
+
+def _consumer(bootstrap: str, name: str) -> Any:
+    from confluent_kafka import Consumer
+
+    quiet = logging.Logger("reader")
+    quiet.addHandler(logging.NullHandler())
+    return Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"demo-{name}", "enable.auto.commit": True, "auto.offset.reset": "error"},
+        logger=quiet,
+    )
+
+
+def _take(consumer: Any, checker: Checker) -> bool:
+    """Judge the next records. Returns True if there were some."""
+    found = False
+    for message in consumer.consume(5000, 0.2):
+        if message.error() is not None:
+            continue  # a broker came or went: librdkafka continues by itself
+        found = True
+        checker.take(message.partition(), message.offset(), message.timestamp()[1], message.value(), time.time() * 1000)
+    return found
 
 
 class _Goal:
@@ -133,4 +175,6 @@ class _Goal:
 
 
 if __name__ == "__main__":
+    if sys.argv[3] == "again":
+        sys.exit(again(sys.argv[1], sys.argv[2], int(sys.argv[4]), float(sys.argv[5])))
     sys.exit(main(*sys.argv[1:4]))

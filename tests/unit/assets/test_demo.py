@@ -139,6 +139,17 @@ def test_a_url_is_never_folded() -> None:
     assert "http" not in ended.getvalue() and "headgate demo --keep leaves everything running" in ended.getvalue()
 
 
+def test_goals_of_live_latency_are_judged() -> None:
+    spans = {"before": (1.0, 10.0, 9), "during": (1.4, 40.0, 9), "after": (1.0, 9.0, 9), "read back": (2.5, 19.0, 9)}
+    written = io.StringIO()
+    facts = Facts(days=["2013-06-10"], acks_ms=spans, back_rounds=3, back_bytes={"lanes": 2e8, "brokers": 1e6})
+    _show(Console(width=300, file=written), facts, Options(), 1.0)
+    text = written.getvalue()
+    assert "before 1.0 ms, during 1.4 ms (1.4x, goal 1.5x met), after 1.0 ms, read back 2.5 ms (2.5x, goal 2x MISSED)" in text
+    assert "before 10.0 ms, during 40.0 ms (4.0x, goal 1.5x MISSED), after 9.0 ms, read back 19.0 ms (1.9x, goal 2x met)" in text
+    assert "3 times the whole history" in text and "200 MB of it from lanes, 1 MB from brokers" in text
+
+
 @pytest.mark.parametrize(
     ("planned", "came", "problems"), [(2, 2, []), (3, 2, ["there were never 3 brokers, which the plan asked for"])]
 )

@@ -7,16 +7,19 @@ that a lane leads something, shows what the lead does not show, skips or hides a
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 import pytest
 from headgate.broker.testing.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-from headgate.broker.cluster.lanes import Guide
+from headgate.broker.cluster.capacity import Reservation
+from headgate.broker.cluster.lanes import LANE_IDS, Guide
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.read import lane as lane_module
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server import lanes
 from headgate.broker.server.kafka import fetch
 from headgate.broker.server.kafka.produce import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN_TOPIC
 from headgate.broker.wire.kafka.fetch import NO_REPLICA
@@ -58,9 +61,9 @@ async def ask(engine: Engine, offset: int, *, partition: int = 0, guide: Guide |
     return Got(wanted.code, wanted.preferred, [None if one is None else bytes(one) for one in values])
 
 
-async def with_lane(make_world: MakeWorld, brokers: int = 1, **values: Any) -> tuple[World, Broker]:
+async def with_lane(make_world: MakeWorld, brokers: int = 1, lane_id: int = LANE_ID, **values: Any) -> tuple[World, Broker]:
     world = await make_world(brokers, history_lane_bytes=1, **values)
-    lane = Broker(world.objects, LANE_ID, {"history_lane_bytes": 1, **values, "role": "lane"})
+    lane = Broker(world.objects, lane_id, {"history_lane_bytes": 1, **values, "role": "lane"})
     await lane.start()
     world.brokers.append(lane)
     await until(lambda: all(one.engine.lanes() for one in world.brokers))
@@ -211,6 +214,26 @@ async def test_a_lane_that_cannot_read_sends_readers_back(make_world: MakeWorld)
     await followed(world, lane)
     lane.store.kill()
     assert await ask(lane.engine, 0) == BACK
+
+
+async def test_a_lane_goes_when_no_reservation_asks_for_it(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "UPKEEP_S", 0.01)
+    monkeypatch.setattr(lanes, "SPARE_IDLE_S", 0.0)
+    monkeypatch.setattr(lanes, "LEAVE_S", 0.0)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    world, lane = await with_lane(make_world, lane_id=LANE_ID + LANE_IDS, history_lanes=1)
+    leader = world.leader.participant.leader
+    assert leader is not None
+    await leader.capacity.open(Reservation(id="flood", owner="", brokers=1, ttl_ms=HOUR_MS, lanes=2))
+    await followed(world, lane)
+    idle = asyncio.Event()
+    assert lane.engine.lane is not None
+    upkeep = lanes.LaneUpkeep(lane.engine, lane.engine.lane, pytest.fail, idle.set)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(idle.wait(), 0.2)
+    await leader.capacity.release("flood")
+    await idle.wait()
+    await upkeep.close()
 
 
 async def test_a_lane_that_was_lost_is_replaced(make_world: MakeWorld) -> None:
