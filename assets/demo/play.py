@@ -40,8 +40,8 @@ DAGSTER_S = 240
 LAST_ACKS_S = live.FLUSH_S + 60.0
 """Longest wait for the live producer's end, in seconds."""
 LANE_BYTES = "4KiB"
-"""History ahead of a consumer that goes to a lane. The demo's history has 300 KB for each partition and day, most of it repeated, so
-the default would be too much."""
+"""History ahead of a consumer that goes to a lane. The demo's files are small, because most of their content is repeated: the default
+would send no reader there."""
 BACK = "read back"
 """The span of time in which the history is read again."""
 SAMPLE_S = 0.5
@@ -308,7 +308,7 @@ class Demo:
         """Read the whole history again and again beside the live records. Returns the time of it: (from, until)."""
         rows = sum(certificate["added_rows"] for certificate in self._certificates())
         self._say(f"the history is read again and again, beside live flights: {self.options.quiet_s:g} s")
-        process = self._processes.start(
+        process: Any = self._processes.start(
             "again", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "again", str(rows), str(self.options.quiet_s), talk=True
         )
         self._give_way("again")

@@ -18,6 +18,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
 ANSWER_S = 600.0
 """Longest wait for the brokers' answer about a topic, in seconds."""
 IDLE_S = 300.0
@@ -81,8 +83,6 @@ class Checker:
 
 def main(bootstrap: str, topic: str, start: str) -> int:
     """Returns the exit code: 1 when the records were wrong."""
-    from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-
     consumer = _consumer(bootstrap, start)
     partitions = sorted(consumer.list_topics(topic, ANSWER_S).topics[topic].partitions)
     at = dict.fromkeys(partitions, OFFSET_BEGINNING)
@@ -120,8 +120,6 @@ def again(bootstrap: str, topic: str, history: int, seconds: float) -> int:
 
 def _round(bootstrap: str, topic: str, history: int) -> bool:
     """Read the history as a new consumer. Returns True if each record came once and in order."""
-    from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-
     consumer, checker = _consumer(bootstrap, "again"), Checker()
     partitions = consumer.list_topics(topic, ANSWER_S).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
@@ -134,8 +132,6 @@ def _round(bootstrap: str, topic: str, history: int) -> bool:
 
 
 def _consumer(bootstrap: str, name: str) -> Any:
-    from confluent_kafka import Consumer
-
     quiet = logging.Logger("reader")
     quiet.addHandler(logging.NullHandler())
     return Consumer(

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from headgate.broker.cluster.capacity import LANES_MAX
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import names_partition, source_path, span_of
 
@@ -21,6 +20,8 @@ SETUP_S = 15.0
 LANE_BYTES_PER_S = 200e6
 """Bytes per second that one lane is counted on to serve: half of what it serves with a core of its own (tests/bench), because
 clients and other brokers work on its machine too."""
+LANES_MAX = 64
+"""Most lanes that a cluster reserves."""
 ROWS_PER_S = 100_000.0
 """Rows that one Spark machine moves per second, before the first measurement."""
 PAST_RUNS_MAX = 20
