@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 CALL_MS = 30_000
+BEHIND_ALL = 1 << 62
+"""No log has this offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,20 @@ class ClusterCalls:
                     raise
 
         return call(work())
+
+    def check_readable(self, topic: str) -> None:
+        """Raise InvalidError(NOT_AUTHORIZED) if this user may not read the records of a topic."""
+        from headgate.broker.client.fetcher import Fetcher  # a code location loads without gRPC
+
+        async def work() -> None:
+            async with Fetcher(self.address, timeout_ms=CALL_MS) as fetcher:
+                try:
+                    await fetcher.fetch(topic, 0, BEHIND_ALL)
+                except InvalidError as error:
+                    if error.reason is not Reason.OFFSET_OUT_OF_RANGE:
+                        raise
+
+        call(work())
 
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
         """Create a topic, unless another client just did."""

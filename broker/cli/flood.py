@@ -200,12 +200,12 @@ def _shown(title: str) -> Iterator[Callable[[Progress | None, str], None]]:
     if not sys.stderr.isatty():
         yield _Lines(title).tell
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
 
-    columns = (SpinnerColumn(), TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(file=sys.stderr), transient=True) as bars:
+    text = progress.TextColumn("{task.description:<22}")
+    columns = (progress.SpinnerColumn(), text, progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
+    with progress.Progress(*columns, console=Console(file=sys.stderr), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
         def tell(seen: Progress | None, text: str) -> None:

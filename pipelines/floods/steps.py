@@ -78,15 +78,26 @@ def make_plan(run: Run, analyse: Analyse | None = None) -> Plan:
     from headgate.pipelines.floods import planning
 
     run.check_keys()
-    now = datetime.now(UTC)
+    now, topic = datetime.now(UTC), run.topic()
+    if topic is not None and run.flood.verify:
+        _check_readable(run)
     plan = planning.make_plan(
-        run.flood, run.keys, run.topic(), now, deadline=deadline_at(run.flood, run.began), past=run.past_runs(), analyse=analyse,
+        run.flood, run.keys, topic, now, deadline=deadline_at(run.flood, run.began), past=run.past_runs(), analyse=analyse,
         readers=run.readers(),
     )  # fmt: skip
     run.keep_plan(plan)
     if (late := too_late(plan, now)) is not None:
         raise InvalidError(Reason.POLICY_VIOLATION, late)
     return plan
+
+
+def _check_readable(run: Run) -> None:
+    try:
+        run.cluster.check_readable(run.flood.topic)
+    except InvalidError as error:
+        raise InvalidError(
+            error.reason, f"a load is read back, which this user may not (declare `verify: false`, or allow it): {error.message}"
+        ) from error
 
 
 def plan_of(run: Run) -> Plan:

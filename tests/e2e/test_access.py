@@ -706,4 +706,8 @@ def test_the_rules_that_a_flood_of_a_file_needs(world: World, tmp_path: Path) ->
         assert headgate("admin", *rule).returncode == 0
     done = headgate("loader", "flood", "run", str(place), "--partition", "2026-01-01")
     assert done.returncode == 0 and "1 record added to topic clicks" in done.stdout, done.stderr
+    place.write_text(place.read_text().replace("start: 2026-01-01", "start: 2025-12-31"))
+    assert headgate("admin", "acl", "deny", "User:loader", "read", "topic", "clicks").returncode == 0
+    refused = headgate("loader", "flood", "run", str(place), "--partition", "2025-12-31", "--json")
+    assert refused.returncode == 2 and "a load is read back, which this user may not" in json.loads(refused.stdout)["message"]
     assert headgate("admin", "capacity", "list", "--json").stdout.count("flood run clicks") == 0

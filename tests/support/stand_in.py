@@ -141,6 +141,9 @@ class StandInCluster(ClusterResource):
         empty = [SimpleNamespace(number=number, log_start=0, high_watermark=0) for number in range(partitions)]
         return SimpleNamespace(partitions=tuple(empty), config=config)
 
+    def check_readable(self, topic: str) -> None:
+        assert topic in self._book.topics
+
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
         self._book.calls.append(("create_topic", name, partitions, dict(config)))
         self._book.topics[name] = partitions or 8
