@@ -38,7 +38,9 @@ class BuildPy(build_py):
             bake(Path(self.build_lib))
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        return [one for one in super().find_package_modules(package, package_dir) if (one[0], one[1]) not in FOR_DEVELOPERS]
+        return [
+            module for module in super().find_package_modules(package, package_dir) if (module[0], module[1]) not in FOR_DEVELOPERS
+        ]
 
 
 class Sdist(sdist):

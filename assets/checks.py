@@ -43,14 +43,14 @@ def results(flood: Flood, outcome: Outcome, recording: Recording) -> Iterator[dg
         },
         "source_unchanged": {"partitions there before": outcome.before},
     }  # fmt: skip
-    for one in judgements(flood, outcome):
+    for judgement in judgements(flood, outcome):
         yield dg.AssetCheckResult(
             asset_key=topic_key(flood),
-            check_name=one.name,
-            passed=one.passed,
-            severity=dg.AssetCheckSeverity.WARN if one.warns else dg.AssetCheckSeverity.ERROR,
-            description=one.text,
-            metadata=figures.get(one.name),
+            check_name=judgement.name,
+            passed=judgement.passed,
+            severity=dg.AssetCheckSeverity.WARN if judgement.warns else dg.AssetCheckSeverity.ERROR,
+            description=judgement.text,
+            metadata=figures.get(judgement.name),
         )
 
 
@@ -78,9 +78,9 @@ def catching_up(flood: Flood) -> dg.AssetChecksDefinition:
         stuck = standing(first, second)
         rows = [
             dg.TableRecord({
-                "group": group, "lag": one.lag, "before": first.get(group, one).lag, "members": one.members,
+                "group": group, "lag": lag.lag, "before": first.get(group, lag).lag, "members": lag.members,
             })
-            for group, one in second.items()
+            for group, lag in second.items()
         ]  # fmt: skip
         columns = {"group": "string", "lag": "int", "before": "int", "members": "int"}
         problems = [f"not reading: {', '.join(stuck)}"] if stuck else []
@@ -91,8 +91,8 @@ def catching_up(flood: Flood) -> dg.AssetChecksDefinition:
             severity=dg.AssetCheckSeverity.WARN,
             description="; ".join(problems) or f"{len(second)} groups read the topic",
             metadata={
-                LAG: sum(one.lag for one in second.values()),
-                "largest lag (records)": max((one.lag for one in second.values()), default=0),
+                LAG: sum(lag.lag for lag in second.values()),
+                "largest lag (records)": max((lag.lag for lag in second.values()), default=0),
                 "groups": len(second),
                 **({"lag by group": table(rows, columns)} if rows else {}),
             },
@@ -103,17 +103,17 @@ def catching_up(flood: Flood) -> dg.AssetChecksDefinition:
 
 def considered(flood: Flood, lags: Mapping[str, GroupLag]) -> dict[str, GroupLag]:
     """The groups that the check looks at: those that the flood names, or all with members."""
-    return {group: one for group, one in lags.items() if (group in flood.groups if flood.groups else one.members > 0)}
+    return {group: lag for group, lag in lags.items() if (group in flood.groups if flood.groups else lag.members > 0)}
 
 
 def lag(flood: Flood, cluster: ClusterResource) -> int | None:
     """The records that these groups have not read; None when the brokers do not say."""
     try:
-        return sum(one.lag for one in considered(flood, cluster.lags(flood.topic)).values())
+        return sum(lag.lag for lag in considered(flood, cluster.lags(flood.topic)).values())
     except HeadgateError:
         return None
 
 
 def standing(first: Mapping[str, GroupLag], second: Mapping[str, GroupLag]) -> list[str]:
     """The groups that are behind and did not advance between two looks."""
-    return sorted(group for group, one in second.items() if one.lag and group in first and one.position == first[group].position)
+    return sorted(group for group, lag in second.items() if lag.lag and group in first and lag.position == first[group].position)

@@ -233,8 +233,8 @@ def _release(flood: Flood) -> dg.OpDefinition:
             **cluster_page(cluster),
         }
         context.add_asset_metadata(shared, asset_key=run.topic_key)
-        for key, one in figures.items():
-            if not one:
+        for key, value in figures.items():
+            if not value:
                 rows = given.rows.get(key, 0)
                 own: dict[str, Any] = {
                     "dagster/partition_row_count": rows,
@@ -243,8 +243,8 @@ def _release(flood: Flood) -> dg.OpDefinition:
                     "in the topic before": True,
                 }
             else:
-                share = float(str(one[SECONDS].value)) / seconds if seconds else 0.0
-                own = {**one, BROKER_SECONDS: number(used * share), PLANNED: planned.get(key, 0)}
+                share = float(str(value[SECONDS].value)) / seconds if seconds else 0.0
+                own = {**value, BROKER_SECONDS: number(used * share), PLANNED: planned.get(key, 0)}
             context.add_asset_metadata(own, asset_key=run.topic_key, partition_key=key)
 
     return release

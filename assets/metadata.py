@@ -135,7 +135,7 @@ def cluster_page(cluster: ClusterResource) -> dict[str, Any]:
     except HeadgateError:
         return {}
     members = sorted(
-        (member for member in view.members if member.http_port), key=lambda one: one.broker_id != view.leader_broker_id
+        (member for member in view.members if member.http_port), key=lambda member: member.broker_id != view.leader_broker_id
     )
     return {"cluster page": dg.MetadataValue.url(f"http://{members[0].host}:{members[0].http_port}/")} if members else {}
 

@@ -131,7 +131,7 @@ def _asked(backfill: PartitionBackfill) -> list[str]:
 
 def _partitions(run: DagsterRun, asked: Sequence[str]) -> set[str]:
     """The requested partitions that a run covers. Keys of days and hours sort as their times do."""
-    if one := run.tags.get("dagster/partition"):
-        return {one}
+    if partition := run.tags.get("dagster/partition"):
+        return {partition}
     first, last = run.tags.get("dagster/asset_partition_range_start"), run.tags.get("dagster/asset_partition_range_end")
     return set() if first is None or last is None else {key for key in asked if first <= key <= last}

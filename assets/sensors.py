@@ -73,7 +73,10 @@ def release_after(
     owner = Owner.of(flood.name, run.run_id, run.tags)
     if not owner.needs_it(instance, now) and cluster.release(owner.reservation_id):
         done.append(f"reservation {owner.reservation_id} is released")
-    if any(one.run_id != run.run_id and is_of(flood, one) for one in instance.get_runs(dg.RunsFilter(statuses=_AT_WORK))):
+    if any(
+        candidate.run_id != run.run_id and is_of(flood, candidate)
+        for candidate in instance.get_runs(dg.RunsFilter(statuses=_AT_WORK))
+    ):
         return done
     open_gates = [name for name, gate in cluster.gates(flood.topic).items() if str(gate.state) == "open"]
     for gate in sorted(gates_of(flood, partition_keys(flood, run), open_gates)):
@@ -84,8 +87,11 @@ def release_after(
 
 def partition_keys(flood: Flood, run: dg.DagsterRun) -> list[str]:
     """The partitions of a run, from its tags."""
-    one = run.tags.get("dagster/partition")
-    first, last = run.tags.get("dagster/asset_partition_range_start", one), run.tags.get("dagster/asset_partition_range_end", one)
+    partition = run.tags.get("dagster/partition")
+    first, last = (
+        run.tags.get("dagster/asset_partition_range_start", partition),
+        run.tags.get("dagster/asset_partition_range_end", partition),
+    )
     return [] if first is None or last is None else keys_between(flood.partitions, first, last)
 
 
@@ -122,9 +128,9 @@ def reconcile(
     """
     done: list[str] = []
     reservations = cluster.reservations()
-    for one in abandoned(instance, reservations, now):
-        if cluster.release(one.id):
-            done.append(f"reservation {one.id} is released: {one.owner} is over")
+    for reservation in abandoned(instance, reservations, now):
+        if cluster.release(reservation.id):
+            done.append(f"reservation {reservation.id} is released: {reservation.owner} is over")
     running = fleet.fleet(cluster)
     if not running.follows:
         wanted = cluster.desired().brokers

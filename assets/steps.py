@@ -123,7 +123,7 @@ def past_runs(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[PastRun]:
     found: dict[str, list[PastRun]] = {}
     for record in instance.fetch_materializations(key, limit=PAST_EVENTS).records:
         materialization = record.asset_materialization
-        values = {} if materialization is None else {name: one.value for name, one in materialization.metadata.items()}
+        values = {} if materialization is None else {name: entry.value for name, entry in materialization.metadata.items()}
         with suppress(KeyError, ValueError):  # an event of another version, or of a partition that was in the topic before
             past = PastRun(
                 rows=int(str(values[ADDED])),
@@ -134,10 +134,10 @@ def past_runs(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[PastRun]:
             found.setdefault(record.run_id, []).append(past)
     return [
         PastRun(
-            rows=sum(one.rows for one in each),
-            size_bytes=sum(one.size_bytes for one in each),
-            seconds=sum(one.seconds for one in each),
-            broker_seconds=sum(one.broker_seconds for one in each),
+            rows=sum(work.rows for work in each),
+            size_bytes=sum(work.size_bytes for work in each),
+            seconds=sum(work.seconds for work in each),
+            broker_seconds=sum(work.broker_seconds for work in each),
         )
         for each in found.values()
     ]

@@ -60,8 +60,8 @@ class TopicsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             ends: dict[int, int] = {}
             async with headgate.Producer(self.address) as producer:
                 sent = []
-                for one in messages:
-                    message = one if isinstance(one, Message) else Message(one)
+                for given in messages:
+                    message = given if isinstance(given, Message) else Message(given)
                     sent.append(
                         await producer.send(
                             topic,
@@ -98,11 +98,15 @@ class TopicsResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             found: list[ConsumerRecord] = []
             async with headgate.Consumer(self.address, timeout_ms=CALL_MS) as consumer:
                 begin: dict[int, Start] = dict.fromkeys(ends, start) if start == "earliest" else dict(start)
-                starts = {headgate.TopicPartition(topic, one): offset for one, offset in begin.items()}
+                starts = {headgate.TopicPartition(topic, partition): offset for partition, offset in begin.items()}
                 begins = await consumer.offsets(starts)
-                left = {one: ends[one.partition] for one, first in begins.items() if first < ends.get(one.partition, 0)}
-                await consumer.assign({one: begins[one] for one in left})
-                while len(found) < limit and any(consumer.position(one) < until for one, until in left.items()):
+                left = {
+                    partition: ends[partition.partition]
+                    for partition, first in begins.items()
+                    if first < ends.get(partition.partition, 0)
+                }
+                await consumer.assign({partition: begins[partition] for partition in left})
+                while len(found) < limit and any(consumer.position(partition) < until for partition, until in left.items()):
                     for record in await consumer.poll(timeout_ms=CALL_MS, records_max=limit):
                         if record.offset < ends[record.partition] and len(found) < limit:
                             found.append(record)
@@ -190,7 +194,7 @@ def topic_sensor(
     kind = {NewRecords: "records", Lag: "lag", FilledGates: "gates"}[type(trigger)]
 
     @dg.sensor(
-        name=name or f"{''.join(one if one.isalnum() else '_' for one in topic)}_{kind}",
+        name=name or f"{''.join(letter if letter.isalnum() else '_' for letter in topic)}_{kind}",
         target=target,
         minimum_interval_seconds=every_s,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
@@ -241,9 +245,9 @@ def decide(topic: str, trigger: Trigger, before: Any, now: Any) -> tuple[list[dg
 def _new_records(
     topic: str, trigger: NewRecords, before: Mapping[str, int] | None, now: Mapping[str, int]
 ) -> tuple[list[dg.RunRequest], Mapping[str, int]]:
-    if before is None or any(now.get(one, 0) < end for one, end in before.items()):
+    if before is None or any(now.get(partition, 0) < end for partition, end in before.items()):
         return [], now  # the first look, or a topic that was deleted and created again
-    ranges = {one: [before.get(one, 0), end] for one, end in now.items() if end > before.get(one, 0)}
+    ranges = {partition: [before.get(partition, 0), end] for partition, end in now.items() if end > before.get(partition, 0)}
     if sum(end - start for start, end in ranges.values()) < trigger.at_least:
         return [], before
     state = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()[:16]
@@ -258,5 +262,7 @@ def offsets_of(tags: Mapping[str, str]) -> tuple[dict[int, int], dict[int, int]]
     """
     if OFFSETS_TAG not in tags:
         raise InvalidError(Reason.INVALID_REQUEST, f"the run was not started by a sensor on new records: no tag {OFFSETS_TAG}")
-    ranges = {int(one): (start, end) for one, (start, end) in json.loads(tags[OFFSETS_TAG]).items()}
-    return {one: start for one, (start, _) in ranges.items()}, {one: end for one, (_, end) in ranges.items()}
+    ranges = {int(partition): (start, end) for partition, (start, end) in json.loads(tags[OFFSETS_TAG]).items()}
+    return {partition: start for partition, (start, _) in ranges.items()}, {
+        partition: end for partition, (_, end) in ranges.items()
+    }

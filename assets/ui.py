@@ -51,7 +51,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], place: Pat
         added["HEADGATE_FLOODS"] = os.pathsep.join(str(place / part) for part in floods.split(os.pathsep) if part)
     if given.cluster is not None:
         added["HEADGATE_CLUSTER"] = given.cluster
-    own = any(one.split("=")[0] in ("-w", "--workspace", "-m", "--module-name", "-f", "--python-file") for one in others)
+    own = any(other.split("=")[0] in ("-w", "--workspace", "-m", "--module-name", "-f", "--python-file") for other in others)
     workspace = [] if own else ["--workspace", str(WORKSPACE)]
     return [sys.executable, "-W", QUIET, "-m", "dagster", "dev", *workspace, *others], {**environment, **added}
 

@@ -48,7 +48,7 @@ def main() -> int:
             "archive": environment(place / "archive", archive),
             "tool": tool_environment(tools / "uv", place / "tool", wheel),
         }
-        commits = {try_out(kind, version, one) for kind, one in programs.items()}
+        commits = {try_out(kind, version, program) for kind, program in programs.items()}
         if len(commits) != 1:
             raise SystemExit(f"wheel and source archive name different commits. commits=`{commits}`")
         sbom = dist / f"headgate-{version}.cdx.json"

@@ -112,8 +112,8 @@ def floods(
         try:
             yield add
         finally:
-            for one in runs:
-                one.close()
+            for run in runs:
+                run.close()
 
 
 class FloodRun:
@@ -189,7 +189,7 @@ class FloodRun:
             return self._certificate(partitions=tuple(map(PartitionCertificate.without_rows, range(len(counts.rows)))))
         return self._verified(self._commit(counts))
 
-    def _count(self) -> None:
+    def _count_rows(self) -> None:
         """Count the source's rows, unless the flood was committed before; create the topic if it is missing."""
         partitions, is_there = self._partitions()
         seen = self._gate() if is_there else None
@@ -262,15 +262,15 @@ class FloodRun:
         return None
 
     def _open(self, counts: Counts) -> HeldGate:
-        one = self._backfill
+        backfill = self._backfill
         self.jobs.check_wanted()
         try:
             return self._gates.open(
-                one.topic,
+                backfill.topic,
                 self._flood_id,
                 counts.rows,
-                place=one.place,
-                ttl_ms=one.ttl_ms,
+                place=backfill.place,
+                ttl_ms=backfill.ttl_ms,
                 definition=self._definition,
                 lost=self.jobs.cancel,  # this job's files can no longer be committed
             )
@@ -296,7 +296,7 @@ class FloodRun:
     def _write(self) -> None:
         """Count, open the gate, and let Spark write the files, as far as this is not done. Readers cannot see the files yet."""
         if self._counts is None:
-            self._count()
+            self._count_rows()
         counts = self._counts
         if counts is None or counts.total == 0:
             return
@@ -335,7 +335,7 @@ class FloodRun:
         if self._written is None:
             assert self._held is not None and self._held.lost is not None, "rows without files, although the gate is there"
             return self._refused(counts, self._held.lost, gate)
-        files = [file for one in self._written for file in one.files]
+        files = [file for task in self._written for file in task.files]
         with self._phase(Phase.COMMITTING, counts.total):
             definition, owner = self._definition, self._gates.owner
             try:
@@ -353,7 +353,7 @@ class FloodRun:
 
     def _check(self, written: Sequence[Any], counts: Counts) -> None:
         """Raise RetryError unless the written rows equal the counted rows, each partition written by one task."""
-        found = {one.partition: one.tally.rows for one in written}
+        found = {task.partition: task.tally.rows for task in written}
         assert len(found) == len(written), "two tasks wrote one partition"
         wanted = {partition: rows for partition, rows in enumerate(counts.rows) if rows}
         if found != wanted:
@@ -386,7 +386,7 @@ class FloodRun:
     def _of_gate(
         self, gate: Gate, files: Sequence[FileRef], written: Sequence[Any] | None, *, added: bool, keyless: int = 0
     ) -> Certificate:
-        sources = None if written is None else {one.partition: one.tally for one in written}
+        sources = None if written is None else {task.partition: task.tally for task in written}
         return self._certificate(
             added_rows=gate.rows if added else 0,
             already_filled=not added,
@@ -399,16 +399,16 @@ class FloodRun:
         )
 
     def _certificate(self, **known: Any) -> Certificate:
-        one = self._backfill
+        backfill = self._backfill
         return Certificate(
-            cluster=one.cluster,
-            topic=one.topic,
+            cluster=backfill.cluster,
+            topic=backfill.topic,
             flood_id=self._flood_id,
             engine=self._source.work.engine if self._counts is not None else "",
             engine_reason=self._source.work.why if self._counts is not None else "",
             snapshot=self._source.snapshot if self._counts is not None else "",
             gate_id=self._flood_id,
-            place=str(one.place),
+            place=str(backfill.place),
             seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
             **known,
         )

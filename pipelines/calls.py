@@ -82,11 +82,11 @@ def apart(work: Callable[[], _T], cancel: Callable[[], None] | None = None) -> _
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
-    one = Apart(work)
+    thread = Apart(work)
     try:
-        return one.start().result()
+        return thread.start().result()
     except BaseException:
-        one.end(cancel)  # without effect on work that has ended
+        thread.end(cancel)  # without effect on work that has ended
         raise
 
 

@@ -181,15 +181,15 @@ class Certificate:
 
     @property
     def gap_rows(self) -> int | None:
-        return _count([partition.gap_rows for partition in self.partitions])
+        return _sum_if_known([partition.gap_rows for partition in self.partitions])
 
     @property
     def duplicate_rows(self) -> int | None:
-        return _count([partition.duplicate_rows for partition in self.partitions])
+        return _sum_if_known([partition.duplicate_rows for partition in self.partitions])
 
     @property
     def disordered_rows(self) -> int | None:
-        return _count([partition.disordered_rows for partition in self.partitions])
+        return _sum_if_known([partition.disordered_rows for partition in self.partitions])
 
     @property
     def complete(self) -> bool:
@@ -224,9 +224,9 @@ class Certificate:
         ):
             return self
         parts = []
-        for one, before in zip(self.partitions, earlier.partitions, strict=True):
-            part = one if one.topic is not None else before
-            parts.append(replace(part, source=before.source if one.source is None else one.source))
+        for partition, before in zip(self.partitions, earlier.partitions, strict=True):
+            part = partition if partition.topic is not None else before
+            parts.append(replace(part, source=before.source if partition.source is None else partition.source))
         return replace(
             self,
             keyless_rows=self.keyless_rows or earlier.keyless_rows,
@@ -244,7 +244,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object. Checksums are text, because most JSON readers cannot hold 64 bits."""
         row = asdict(self)
-        row["partitions"] = [_checksums_as_text(one) for one in row["partitions"]]
+        row["partitions"] = [_checksums_as_text(partition) for partition in row["partitions"]]
         for name in ("source", "in_topic"):
             total = getattr(self, name)
             row[name] = None if total is None else _text(asdict(total))
@@ -294,7 +294,7 @@ def _sum(parts: list[Tally | None]) -> Tally | None:
     return total
 
 
-def _count(parts: list[int | None]) -> int | None:
+def _sum_if_known(parts: list[int | None]) -> int | None:
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
 
@@ -313,10 +313,10 @@ def _tally(row: dict[str, Any] | None) -> Tally | None:
     return _numbered(Tally(**{**row, "checksum": None if row["checksum"] is None else int(row["checksum"], 16)}))
 
 
-def _numbered(one: _T) -> _T:
+def _numbered(item: _T) -> _T:
     """Returns the object, or raises TypeError when one of its numbers is not a number."""
-    for known in fields(one):
-        value = getattr(one, known.name)
+    for known in fields(item):
+        value = getattr(item, known.name)
         if str(known.type).startswith("int") and not isinstance(value, int) and not (value is None and "None" in str(known.type)):
             raise TypeError(f"{known.name} is no number")
-    return one
+    return item

@@ -134,8 +134,8 @@ class ClusterCalls:
                     own = [position for position in positions if position.topic == topic]
                     if own:
                         found[group.id] = GroupLag(
-                            lag=sum(one.lag_records or 0 for one in own),
-                            position=sum(one.offset or 0 for one in own),
+                            lag=sum(position.lag_records or 0 for position in own),
+                            position=sum(position.offset or 0 for position in own),
                             members=group.members,
                         )
                 return found
@@ -150,7 +150,7 @@ class ClusterCalls:
         async def work() -> dict[str, Gate]:
             async with headgate.GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
                 try:
-                    return {one.id: one for one in await admin.list(topic)}
+                    return {gate.id: gate for gate in await admin.list(topic)}
                 except InvalidError as error:
                     if error.reason is Reason.UNKNOWN_TOPIC:
                         return {}

@@ -14,7 +14,7 @@ from headgate.pipelines.late import missing
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.session import LazySession
 from headgate.pipelines.spark_rows import ARROW, Counts, Job
-from headgate.pipelines.work import PlainWork, RowWork, Work, counted, only_columns, plain_work
+from headgate.pipelines.work import PlainWork, RowWork, Work, only_columns, plain_work, work_and_counts
 
 if TYPE_CHECKING:
     from headgate.pipelines.definition import Backfill
@@ -59,7 +59,7 @@ class FloodSource:
         with self._jobs.group():  # Spark reads whole files of JSON to know their columns
             rows = self._backfill.rows_if_any(spark)
             self.snapshot = "" if rows is None else rows.snapshot
-            self._work, counts = counted(spark, rows, partitions, self._backfill)
+            self._work, counts = work_and_counts(spark, rows, partitions, self._backfill)
             if (behind := self._backfill.late_behind) is not None:
                 whole = replace(self._backfill, part=behind.part).rows_if_any(spark)
                 counts = missing(behind, 0 if whole is None else whole.frame.count(), counts, flood_id)

@@ -104,10 +104,10 @@ def _same(file: Any, table: Any) -> bool:
     if len(have) != len(want):
         return False
     is_struct = _types.is_struct(table)
-    for one, other in zip(have, want, strict=True):
-        if is_struct and (one.name != other.name or id_of(one) not in (None, id_of(other))):
+    for field, other in zip(have, want, strict=True):
+        if is_struct and (field.name != other.name or id_of(field) not in (None, id_of(other))):
             return False
-        if not _same(one.type, other.type):
+        if not _same(field.type, other.type):
             return False
     return True
 
@@ -119,12 +119,12 @@ def is_uuid(kind: Any) -> bool:
 
 def has_uuid(kind: Any) -> bool:
     """True for the type of UUIDs, and for one that has it within."""
-    return is_uuid(kind) or any(has_uuid(one.type) for one in parts_of(kind))
+    return is_uuid(kind) or any(has_uuid(field.type) for field in parts_of(kind))
 
 
 def has_time(kind: Any) -> bool:
     """True for the type of times of day, and for one that has it within."""
-    return bool(_types.is_time(kind)) or any(has_time(one.type) for one in parts_of(kind))
+    return bool(_types.is_time(kind)) or any(has_time(field.type) for field in parts_of(kind))
 
 
 def as_text(kind: Any) -> Any:
@@ -132,7 +132,7 @@ def as_text(kind: Any) -> Any:
     if is_uuid(kind):
         return pa.string()
     if _types.is_struct(kind):
-        return _arrow.struct([_arrow.field(one.name, as_text(one.type)) for one in kind])
+        return _arrow.struct([_arrow.field(field.name, as_text(field.type)) for field in kind])
     if _types.is_map(kind):
         return _arrow.map_(as_text(kind.key_type), as_text(kind.item_type))
     if _types.is_list(kind) or _types.is_large_list(kind):

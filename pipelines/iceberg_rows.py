@@ -43,7 +43,7 @@ def rows_of_table(spark: SparkSession, source: str, options: Mapping[str, str], 
         with spark_errors(f"source cannot be read. source=`{snapshot.name}`"):
             return replace(made(frame()), snapshot=snapshot.name)
 
-    if times := [one.name for one in snapshot.schema if has_time(one.type)]:
+    if times := [field.name for field in snapshot.schema if has_time(field.type)]:
         raise InvalidError(
             Reason.UNSUPPORTED,
             "Spark reads no columns of times of day, and the flood needs Spark: key, value, time and condition must be other "
@@ -51,7 +51,7 @@ def rows_of_table(spark: SparkSession, source: str, options: Mapping[str, str], 
         )
 
     def by_spark(why: str) -> Rows:
-        if ids := [one.name for one in snapshot.schema if has_uuid(one.type)]:
+        if ids := [field.name for field in snapshot.schema if has_uuid(field.type)]:
             raise InvalidError(
                 Reason.UNSUPPORTED,
                 f"Spark reads no columns of UUIDs, and the flood cannot be done on columns: {why}. columns=`{', '.join(ids)}` "
@@ -94,7 +94,7 @@ def _frame(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
             "the table's files have columns of too many kinds for Spark: rewrite its data files (Spark: CALL "
             f"system.rewrite_data_files). kinds=`{len(shapes)}` max=`{SHAPES_MAX}` source=`{snapshot.name}`",
         )
-    return reduce(lambda one, other: one.unionAll(other), (_of_shape(spark, snapshot, files) for files in shapes.values()))
+    return reduce(lambda left, other: left.unionAll(other), (_of_shape(spark, snapshot, files) for files in shapes.values()))
 
 
 def _of_shape(spark: SparkSession, snapshot: Snapshot, files: list[TableFile]) -> DataFrame:
@@ -114,16 +114,16 @@ def _of_shape(spark: SparkSession, snapshot: Snapshot, files: list[TableFile]) -
 def _made(column: Column, have: Any, want: Any) -> Column:
     """A column of a file as the table has it: its parts by their ids."""
     if as_text(have.type) == as_text(want.type):
-        same_ids = [id_of(one) for one in parts_of(have.type)] == [id_of(one) for one in parts_of(want.type)]
-        if same_ids or not any(id_of(one) for one in parts_of(have.type)):
+        same_ids = [id_of(part) for part in parts_of(have.type)] == [id_of(part) for part in parts_of(want.type)]
+        if same_ids or not any(id_of(part) for part in parts_of(have.type)):
             return column
     if pa.types.is_struct(want.type):
-        known = {id_of(one): one for one in have.type}
+        known = {id_of(field): field for field in have.type}
         parts = [
-            (_made(column[part.name], part, one) if (part := known.get(id_of(one))) is not None else _constant(None, one)).alias(
-                one.name
-            )
-            for one in want.type
+            (
+                _made(column[part.name], part, field) if (part := known.get(id_of(field))) is not None else _constant(None, field)
+            ).alias(field.name)
+            for field in want.type
         ]
         return F.when(column.isNotNull(), F.struct(*parts))
     if pa.types.is_map(want.type):
@@ -135,7 +135,7 @@ def _made(column: Column, have: Any, want: Any) -> Column:
         return F.map_from_entries(pairs)
     if parts_of(want.type):
         (have_member,), (member,) = parts_of(have.type), parts_of(want.type)
-        return F.transform(column, lambda one: _made(one, have_member, member))
+        return F.transform(column, lambda item: _made(item, have_member, member))
     return column.cast(_kind(want))
 
 

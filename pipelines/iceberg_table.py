@@ -62,7 +62,7 @@ class Snapshot:
 def columns_as_text(schema: pa.Schema) -> pa.Schema:
     """The columns of a table with text in place of UUIDs."""
     arrow: Any = pa
-    return pa.schema([arrow.field(one.name, as_text(one.type)) for one in schema])
+    return pa.schema([arrow.field(field.name, as_text(field.type)) for field in schema])
 
 
 def read_snapshot(source: str, options: Mapping[str, str], judge: Callable[[pa.Schema], object] | None = None) -> Snapshot:
@@ -98,7 +98,7 @@ def read_snapshot(source: str, options: Mapping[str, str], judge: Callable[[pa.S
         raise InvalidError(Reason.INVALID_CONFIG, f"the table cannot be read. source=`{source}` error=`{_line(error)}`") from error
     name = f"{source} snapshot {snapshot_id}{named}"
     check_tasks(name, tasks)
-    files = sorted((task.file for task in tasks), key=lambda one: str(one.file_path))
+    files = sorted((task.file for task in tasks), key=lambda task: str(task.file_path))
     return Snapshot(
         name,
         columns,
@@ -143,7 +143,7 @@ def _snapshot_id(table: Table, source: str, options: Mapping[str, str]) -> tuple
         if reference is not None and str(reference.snapshot_ref_type) != kind:
             reference = None
         found = None if reference is None else table.snapshot_by_id(reference.snapshot_id)
-        known = sorted(name for name, one in table.metadata.refs.items() if str(one.snapshot_ref_type) == kind)
+        known = sorted(name for name, ref in table.metadata.refs.items() if str(ref.snapshot_ref_type) == kind)
     if found is None:
         raise InvalidError(
             Reason.NOT_FOUND, f"table has no such {kind}. source=`{source}` {kind}=`{text}` known=`{', '.join(known)}`"

@@ -123,11 +123,11 @@ def _plain(format: str, options: list[list[str]]) -> list[list[str]]:
     found: dict[str, str] = {}
     for name, value in options:
         lower = _SYNONYMS.get((format, name.lower()), name.lower())
-        one = written.get(lower, lower)
-        plain = value.lower() if one in defaults and value.lower() in _ANY_CASE else value
-        if plain != defaults.get(one):
-            found[one] = plain
-    return [[one, found[one]] for one in sorted(found)]
+        option = written.get(lower, lower)
+        plain = value.lower() if option in defaults and value.lower() in _ANY_CASE else value
+        if plain != defaults.get(option):
+            found[option] = plain
+    return [[name, found[name]] for name in sorted(found)]
 
 
 def _digest(what: Any, characters: int) -> str:

@@ -43,9 +43,9 @@ def launch() -> Iterator[Callable[[], str]]:
         yield ended
     finally:
         gateway.Popen = subprocess.Popen
-        for one in started:
-            if one.poll() is not None and one.stdin is not None:
-                one.stdin.close()
+        for process in started:
+            if process.poll() is not None and process.stdin is not None:
+                process.stdin.close()
 
 
 def _how(code: int) -> str:

@@ -96,36 +96,36 @@ def list_files(system: Any, base: str, options: Mapping[str, str]) -> Listing:
     """
     known = {name.lower(): value for name, value in options.items()}
     is_glob = is_pattern(base)
-    roots = _globbed(system, base) if is_glob else [one for one in system.get_file_info([base]) if one.type in _THERE]
+    roots = _globbed(system, base) if is_glob else [info for info in system.get_file_info([base]) if info.type in _THERE]
     if not roots:
         return Listing()
     if not is_glob and roots[0].type == fs.FileType.Directory and (logged := _logged(system, base)) is not None:
         return Listing(_chosen(logged, known), True, log=True)
     leaves = _leaves(system, roots)
     if known.get("recursivefilelookup", "false").lower() == "true":
-        return Listing(_chosen([_file(one) for some in leaves.values() for one in some], known), True)
+        return Listing(_chosen([_file(info) for some in leaves.values() for info in some], known), True)
     paths = {root.path: root for root in roots}
-    bases = {path if one.type == fs.FileType.Directory else _parent(path) for path, one in paths.items()}
+    bases = {path if info.type == fs.FileType.Directory else _parent(path) for path, info in paths.items()}
     if "basepath" in known:
         bases = {_inside(known["basepath"])}
     if system.type_name == "local":
         _check_names(file for files in leaves.values() for file in files)
     read = directories(leaves, bases, paths)
-    found = [_file(one, columns) for leaf, columns in read.columns.items() for one in leaves.get(leaf, ())]
+    found = [_file(info, columns) for leaf, columns in read.columns.items() for info in leaves.get(leaf, ())]
     if not read.by_column:
         lone = {file.path: file for files in leaves.values() for file in files if file.path in paths}
-        found = list({one.path: one for one in (*found, *map(_file, lone.values()))}.values())
-    seen = {one.path for one in found}
+        found = list({file.path: file for file in (*found, *map(_file, lone.values()))}.values())
+    seen = {file.path for file in found}
     left_out = sorted(leaf for leaf, files in leaves.items() if any(file.size and file.path not in seen for file in files))
     return Listing(_chosen(found, known), True, tuple(left_out))
 
 
 def _check_names(files: Iterable[Any]) -> None:
     """Raise InvalidError for a local file that Spark cannot open: the name of its checksum would be no path of Hadoop's."""
-    for one in files:
-        if ":" in one.base_name and one.size:
+    for info in files:
+        if ":" in info.base_name and info.size:
             raise InvalidError(
-                Reason.INVALID_REQUEST, f"Spark opens no local file with a colon in its name: rename it. file=`{one.path}`"
+                Reason.INVALID_REQUEST, f"Spark opens no local file with a colon in its name: rename it. file=`{info.path}`"
             )
 
 
@@ -143,12 +143,12 @@ def _leaves(system: Any, roots: Sequence[Any]) -> dict[str, list[Any]]:
         else:
             inside = system.get_file_info(fs.FileSelector(root.path, recursive=True, allow_not_found=True))
             skip = len(root.path)
-        for one in inside:
-            names = str(one.path)[skip:].strip("/").split("/")
-            if one.type != fs.FileType.File or any(map(is_hidden, names[:-1])):
+        for info in inside:
+            names = str(info.path)[skip:].strip("/").split("/")
+            if info.type != fs.FileType.File or any(map(is_hidden, names[:-1])):
                 continue
             if not is_hidden(names[-1]):
-                found.setdefault(_parent(one.path), {})[one.path] = one
+                found.setdefault(_parent(info.path), {})[info.path] = info
                 count += 1
         if count > FILES_MAX:
             raise InvalidError(Reason.INVALID_CONFIG, f"the source has too many files. files=`{count}` max=`{FILES_MAX}`")
@@ -170,7 +170,7 @@ def _globbed(system: Any, pattern: str) -> list[Any]:
             name = matcher(part)
             children = [child for directory in at for child in _children(system, directory)]
             # Above its last part a pattern passes files over.
-            _check_colons(one.base_name for one in children if part is parts[-1] or one.type == fs.FileType.Directory)
+            _check_colons(info.base_name for info in children if part is parts[-1] or info.type == fs.FileType.Directory)
             at = [child.path for child in children if name.fullmatch(child.base_name) is not None]
         there = {info.path: info for info in system.get_file_info(at) if info.type in _THERE}
         if twice := sorted(found.keys() & there.keys()):
@@ -201,7 +201,7 @@ def _children(system: Any, directory: str) -> list[Any]:
 def _logged(system: Any, base: str) -> list[DataFile] | None:
     """The files that a stream's sink has committed below a directory; None without its log."""
     directory = f"{base}/{METADATA_LOG}"
-    logs = {one.base_name: one for one in _children(system, directory)}
+    logs = {info.base_name: info for info in _children(system, directory)}
     if not logs and system.get_file_info([directory])[0].type != fs.FileType.Directory:
         return None
     numbers = {int(name.partition(".")[0]): name for name in logs if name.removesuffix(".compact").isdecimal()}
@@ -240,7 +240,7 @@ def _chosen(files: Sequence[DataFile], options: Mapping[str, str]) -> tuple[Data
                 and (after is None or file.modified_ns > after)
                 and (before is None or file.modified_ns < before)
             ),
-            key=lambda one: one.path,
+            key=lambda info: info.path,
         )
     )  # fmt: skip
 

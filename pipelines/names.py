@@ -44,12 +44,12 @@ def in_sql(name: str) -> str:
 def bare_function(text: str, columns: Collection[str]) -> str | None:
     """The first name in an expression that is no column and that Spark would call as a function; None without one."""
     names = {column.lower() for column in columns}
-    tokens = [one for one in _TOKEN.findall(text) if not one.startswith(_COMMENTS)]
+    tokens = [token for token in _TOKEN.findall(text) if not token.startswith(_COMMENTS)]
     # The variables of a lambda are names too.
     names.update(before.lower() for before, after in pairwise(tokens) if after == "->")
     # Backquotes do not keep Spark from calling it.
-    alone = (one.strip("`") for one in _alone(tokens))
-    return next((one for one in alone if one.lower() in BARE_FUNCTIONS - names), None)
+    alone = (token.strip("`") for token in _alone(tokens))
+    return next((token for token in alone if token.lower() in BARE_FUNCTIONS - names), None)
 
 
 def _alone(tokens: list[str]) -> Iterator[str]:

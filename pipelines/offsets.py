@@ -169,11 +169,11 @@ class Narrowed:
     def with_filters(self, filters: Iterable[Any]) -> Narrowed:
         """The range narrowed by all filters about offset, time, partition or topic. Other filters are ignored."""
         narrowed = self
-        for one in filters:
-            attribute = getattr(one, "attribute", None)
+        for condition in filters:
+            attribute = getattr(condition, "attribute", None)
             if not isinstance(attribute, tuple) or len(attribute) != 1:
                 continue
-            narrowed = narrowed._with(attribute[0], type(one).__name__, getattr(one, "value", None))
+            narrowed = narrowed._with(attribute[0], type(condition).__name__, getattr(condition, "value", None))
         return narrowed
 
     def _with(self, column: str, kind: str, value: Any) -> Narrowed:
@@ -184,12 +184,12 @@ class Narrowed:
                 first, last = _span(kind, int(value))
                 return replace(self, first=max(self.first, first or 0), last=min(self.last, self.last if last is None else last))
             case "offset", "In":
-                numbers = [int(one) for one in value if one is not None]
+                numbers = [int(digit) for digit in value if digit is not None]
                 return replace(self, first=max(self.first, min(numbers)), last=min(self.last, max(numbers))) if numbers else self
             case "timestamp", "EqualTo" | "EqualNullSafe" | "GreaterThan" | "GreaterThanOrEqual" | "LessThan" | "LessThanOrEqual":
                 first, last = _span(kind, _microseconds(value))
-                known = [one for one in (self.first_us, first) if one is not None]
-                ends = [one for one in (self.last_us, last) if one is not None]
+                known = [bound for bound in (self.first_us, first) if bound is not None]
+                ends = [bound for bound in (self.last_us, last) if bound is not None]
                 return replace(self, first_us=max(known, default=None), last_us=min(ends, default=None))
             case "partition", "EqualTo" | "EqualNullSafe" | "In":
                 wanted = frozenset(value if kind == "In" else (value,))

@@ -23,7 +23,7 @@ class Part:
     def text(self, event_time: str | None, where: str | None = None) -> str | None:
         """The part, and another condition `where`, as one condition, for the digest that a gate keeps; never for Spark, which may
         need quotes around a name. The text of one part never changes: a loaded gate would seem to be another flood's."""
-        conditions = [f"({one})" for one in ((where,) if where else ()) + self.conditions]
+        conditions = [f"({condition})" for condition in ((where,) if where else ()) + self.conditions]
         if (bounds := self.bounds()) is not None:
             column = event_time if event_time and event_time.isidentifier() else f"({event_time})"
             conditions.append(f"{column} >= {bounds[0]} and {column} < {bounds[1]}")

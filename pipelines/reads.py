@@ -137,7 +137,7 @@ def _pieces(topic: str, part: PartitionLayout, start: int, end: int, narrowed: N
     held: list[tuple[int, int, FileRef | None, int]] = [
         (extent.base_offset, extent.end_offset, extent, 0) for extent in part.extents
     ]
-    held += [(one.file.base_offset, one.end_offset, one.file, one.end_offset) for one in part.folded]
+    held += [(folded.file.base_offset, folded.end_offset, folded.file, folded.end_offset) for folded in part.folded]
     held += [(hole.base_offset, hole.end_offset, None, 0) for hole in part.holes]
     held += [(base, stop, None, 0) for base, stop in part.left_out]
     # A hole comes first: a file's first rows may have been removed from the topic, and stay in the file.

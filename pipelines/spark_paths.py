@@ -66,11 +66,11 @@ def one_spelling(path: str) -> str:
 
 def spellings(path: str) -> Iterator[str]:
     """The texts that name the place of a path, as people write them."""
-    one = one_spelling(path)
+    spelling = one_spelling(path)
     fronts: tuple[str, ...] = ("", "file://", "file:") if local_path(path) is not None else ("",)
-    rest = one
+    rest = spelling
     if bucket_of(path):
-        fronts, rest = tuple(f"{scheme}://" for scheme in S3_SCHEMES), one.partition("://")[2]
+        fronts, rest = tuple(f"{scheme}://" for scheme in S3_SCHEMES), spelling.partition("://")[2]
     yield path
     for front, end in product(fronts, ("", "/")):
         yield f"{front}{rest}{end}"
@@ -103,7 +103,7 @@ def expanded(pattern: str) -> list[str]:
             depth -= 1
             if not depth and "/" in pattern[begin:place]:
                 head, tail = pattern[:begin], pattern[place + 1 :]
-                return [one for part in _alternatives(pattern[begin + 1 : place]) for one in expanded(f"{head}{part}{tail}")]
+                return [path for part in _alternatives(pattern[begin + 1 : place]) for path in expanded(f"{head}{part}{tail}")]
     return [pattern]
 
 

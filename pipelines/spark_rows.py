@@ -146,7 +146,7 @@ def records(
     names = frame.columns
     given = {"event_time": event_time, "key": key, "value": value, "headers": headers}
     part = part or Part()
-    conditions = [one for one in (where, *part.conditions) if one is not None]
+    conditions = [condition for condition in (where, *part.conditions) if condition is not None]
     _check_names(given, (*conditions, *order_by), names)
     columns = [_timestamp(frame, event_time, now_ms)]
     frame = _filtered(frame, conditions, part.bounds(), event_time)
@@ -175,7 +175,7 @@ def records(
 
 def _check_names(given: Mapping[str, str | None], others: Sequence[str], names: list[str]) -> None:
     """Raise InvalidError for a name that Spark would take for a function."""
-    for field_name, text in (*given.items(), *(("expression", one) for one in others)):
+    for field_name, text in (*given.items(), *(("expression", other) for other in others)):
         if text is not None and (mistake := bare_function_mistake(field_name, text, names)) is not None:
             raise InvalidError(Reason.INVALID_REQUEST, f"{mistake} columns=`{', '.join(names)}`")
 
@@ -344,10 +344,10 @@ def _headers(frame: DataFrame, text: str) -> Column:
     name, content = shape.names
     return F.transform(
         column,
-        lambda one: (
-            F.struct(one[name].cast("string").alias("key"), one[content].cast("string").cast("binary").alias("value"))
+        lambda header: (
+            F.struct(header[name].cast("string").alias("key"), header[content].cast("string").cast("binary").alias("value"))
             if not isinstance(shape[content].dataType, T.BinaryType)
-            else F.struct(one[name].cast("string").alias("key"), one[content].alias("value"))
+            else F.struct(header[name].cast("string").alias("key"), header[content].alias("value"))
         ),
     )
 

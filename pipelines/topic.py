@@ -95,7 +95,7 @@ def read_topic(spark: SparkSession, topic: str | None = None, *, cluster: str = 
                 frame = _scan(spark, one_scan, columns, reasons)
                 if frame is not None:
                     frames.append(frame)
-                    scanned.update(one.piece for one in one_scan)
+                    scanned.update(partition.piece for partition in one_scan)
             _tell(pieces, scanned, reasons)
             rest.extend(piece for piece in pieces if piece not in scanned)
     if rest:
@@ -304,7 +304,7 @@ class PiecesReader(DataSourceReader):
     def partitions(self) -> list[Task]:
         left = narrowed_pieces(self._pieces, self._narrowed)
         work = tasks(self._store_url, left, piece_bytes=self._piece_bytes, tasks_min=self._tasks_min)
-        return [Task(one) for one in work]
+        return [Task(task) for task in work]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, Task):  # Spark runs one task even without partitions to read

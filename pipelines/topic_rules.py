@@ -23,7 +23,7 @@ class TopicRules:
 
 def rules_of(config: Iterable[ConfigEntry]) -> TopicRules:
     """The rules of a topic with these settings."""
-    values = {one.name: one.value for one in config}
+    values = {entry.name: entry.value for entry in config}
     policies = [part.strip() for part in values.get("cleanup.policy", "").split(",")]
     return TopicRules(compacted="compact" in policies, append_time=values.get("message.timestamp.type") == "LogAppendTime")
 

@@ -138,7 +138,7 @@ def only_columns(flood: Backfill | None, why: str) -> None:
         )
 
 
-def counted(spark: SparkSession, rows: Rows | None, partitions: int, flood: Backfill | None = None) -> tuple[Work, Counts]:
+def work_and_counts(spark: SparkSession, rows: Rows | None, partitions: int, flood: Backfill | None = None) -> tuple[Work, Counts]:
     """Choose the way for these rows and count them.
 
     Args:
@@ -235,4 +235,4 @@ class RowWork:
             frame = placed(self._spark, self._rows, self._partitions, self._keyless)
             frame.write.format(FORMAT).option("job", SinkJob(job, path).to_json()).mode("append").save()
             with open(path) as file:
-                return sorted((Written.from_dict(row) for row in json.load(file)), key=lambda one: one.partition)
+                return sorted((Written.from_dict(row) for row in json.load(file)), key=lambda written: written.partition)

@@ -103,8 +103,8 @@ def _show(console: Console, facts: Facts, options: Options, seconds: float) -> N
         ("live p50", _latencies(facts, 0)),
         ("live p99", _latencies(facts, 1)),
         ("read back", _read_back(facts)),
-        ("certificate", f"{sum(one['verified'] for one in facts.certificates)} of {len(facts.days)} days complete: rows, bytes and "
-                        "checksums of the source are those that a client reads"),
+        ("certificate", f"{sum(proof['verified'] for proof in facts.certificates)} of {len(facts.days)} days complete: rows, bytes "
+                        "and checksums of the source are those that a client reads"),
         ("checks", ", ".join(f"{name} {'passed' if passed else 'FAILED'}" for name, passed in facts.checks.items())),
         ("from earliest", _verdict(facts.readers.get("earliest", {}))),
         ("from latest", f"{_verdict(live)}; none came later than {live.get('delay_ms_max', 0) / 1000:.1f} s after it was sent"),

@@ -165,15 +165,15 @@ class DagsterApi:
     def backfill_status(self, backfill_id: str) -> tuple[str, dict[str, str]]:
         """The backfill's status, and the status of its runs by id."""
         found = self._ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"]
-        return str(found.get("status", "UNKNOWN")), {one["id"]: one["status"] for one in found.get("runs", ())}
+        return str(found.get("status", "UNKNOWN")), {run["id"]: run["status"] for run in found.get("runs", ())}
 
     def metadata(self, flood: str, run_id: str) -> dict[str, dict[str, Any]]:
         """The metadata of a flood's topic in a run, by partition."""
         found = self._ask(_MATERIALIZATIONS, {"key": {"path": [flood]}})["assetOrError"]
         return {
-            one["partition"] or "": {entry["label"]: _value(entry) for entry in one["metadataEntries"]}
-            for one in found.get("assetMaterializations", ())
-            if one["runId"] == run_id
+            materialization["partition"] or "": {entry["label"]: _value(entry) for entry in materialization["metadataEntries"]}
+            for materialization in found.get("assetMaterializations", ())
+            if materialization["runId"] == run_id
         }
 
     def events(self, run_id: str) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ class DagsterApi:
     def checks(self, run_id: str) -> dict[str, bool]:
         """The asset checks of a run, each with True when it passed."""
         found = (event["evaluation"] for event in self.events(run_id) if event["__typename"] == "AssetCheckEvaluationEvent")
-        return {one["checkName"]: bool(one["success"]) for one in found}
+        return {evaluation["checkName"]: bool(evaluation["success"]) for evaluation in found}
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a question that changes nothing."""

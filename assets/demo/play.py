@@ -40,8 +40,8 @@ DAGSTER_S = 240
 LAST_ACKS_S = live.FLUSH_S + 60.0
 """Longest wait for the live producer's end, in seconds."""
 LANE_BYTES = "4KiB"
-"""History ahead of a consumer that goes to a lane. The demo's files are small, because most of their content is repeated: the default
-would send no reader there."""
+"""History ahead of a consumer that goes to a lane. The demo's files are small, because most of their content is repeated: the
+default would send no reader there."""
 BACK = "read back"
 """The span of time in which the history is read again."""
 SAMPLE_S = 0.5
@@ -377,7 +377,7 @@ class Demo:
         found = list(self.dagster.metadata(FLOOD, run_id).values())
         plan = json.loads(found[0]["plan"]) if found else {}
         facts.planned_rows = int(plan.get("rows", 0))
-        facts.backfill_s = sum(float(one.get("seconds", 0.0)) for one in found)
+        facts.backfill_s = sum(float(step.get("seconds", 0.0)) for step in found)
         facts.problems += [f"check {name} failed" for name, passed in facts.checks.items() if not passed]
         if len(facts.certificates) != len(facts.days) or not all(certificate["verified"] for certificate in facts.certificates):
             facts.problems.append("a certificate is missing or not complete")

@@ -119,7 +119,7 @@ class Processes:
 
     def stop(self, name: str, patience_s: float = STOP_S) -> int:
         """End a process and its children; kill it when it has not ended within the patience. Returns its exit code."""
-        found = next((one for one in self.running if one[0] == name), None)
+        found = next((process for process in self.running if process[0] == name), None)
         if found is None:
             return 0
         self.running.remove(found)

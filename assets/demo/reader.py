@@ -61,23 +61,23 @@ class Checker:
     def take(self, partition: int, offset: int, timestamp_ms: int, value: bytes, now_ms: float) -> None:
         """Judge one record. `timestamp_ms` is the flight's own time in history, the time of sending otherwise."""
         row = json.loads(value)
-        one = self.verdict
-        one.offsets_back += offset <= self._offset.get(partition, -1)
+        verdict = self.verdict
+        verdict.offsets_back += offset <= self._offset.get(partition, -1)
         self._offset[partition] = offset
         if "live" in row:
             number = row["live"]
-            one.live += 1
-            one.twice += number in self._seen_live
+            verdict.live += 1
+            verdict.twice += number in self._seen_live
             self._seen_live.add(number)
-            one.live_out_of_order += number <= self._number.get(partition, -1)
+            verdict.live_out_of_order += number <= self._number.get(partition, -1)
             self._number[partition] = number
-            one.delay_ms_max = max(one.delay_ms_max, now_ms - timestamp_ms)
+            verdict.delay_ms_max = max(verdict.delay_ms_max, now_ms - timestamp_ms)
             return
-        one.history += 1
-        one.twice += row["id"] in self._seen_history
+        verdict.history += 1
+        verdict.twice += row["id"] in self._seen_history
         self._seen_history.add(row["id"])
-        one.history_behind_live += partition in self._number
-        one.history_out_of_order += timestamp_ms < self._time.get(partition, 0)
+        verdict.history_behind_live += partition in self._number
+        verdict.history_out_of_order += timestamp_ms < self._time.get(partition, 0)
         self._time[partition] = timestamp_ms
 
 

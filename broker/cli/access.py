@@ -75,11 +75,11 @@ async def add_acls(cluster: str, permission: str, principal: str, operations: st
             pattern="prefixed" if is_prefix else "literal",
             principal=principal,
             host=host,
-            operation=one.strip(),
+            operation=operation.strip(),
             permission=permission,
         )
-        for one in operations.split(",")
-        if one.strip()
+        for operation in operations.split(",")
+        if operation.strip()
     ]
     async with AccessAdmin(cluster) as admin:
         await admin.add_acls(acls)

@@ -79,8 +79,8 @@ def run(arguments: Sequence[str]) -> int:
     except (HeadgateError, output.SomeFailedError) as error:
         _drop_closed_output()
         errors = error.errors if isinstance(error, output.SomeFailedError) else (error,)
-        for one in errors:
-            output.fail(output.error_line(one, command), command)
+        for line in errors:
+            output.fail(output.error_line(line, command), command)
         return output.EXIT_USAGE if all(error.reason is Reason.INVALID_REQUEST for error in errors) else output.EXIT_FAILED
     except (typer.Abort, KeyboardInterrupt):
         _drop_closed_output()

@@ -83,10 +83,10 @@ def _show_desired(desired: DesiredBrokers) -> None:
         output.print_line(f"  {reason}")
 
 
-def _show(one: Reservation, what: str, json: bool) -> None:
+def _show(reservation: Reservation, what: str, json: bool) -> None:
     if json:
-        output.print_json(asdict(one))
+        output.print_json(asdict(reservation))
         return
-    lanes = f" and {output.plural(one.lanes, 'lane')}" if one.lanes else ""
-    held = f"{output.plural(one.brokers, 'broker')}{lanes}"
-    output.print_line(f"reservation {one.id} {what}: {held} for {output.duration(one.left_ms)}")
+    lanes = f" and {output.plural(reservation.lanes, 'lane')}" if reservation.lanes else ""
+    held = f"{output.plural(reservation.brokers, 'broker')}{lanes}"
+    output.print_line(f"reservation {reservation.id} {what}: {held} for {output.duration(reservation.left_ms)}")

@@ -95,10 +95,10 @@ def state(member: Member, segments: int, leader_broker_id: int) -> str:
 def lane_lines(view: ClusterView) -> list[str]:
     """A line for each lane."""
     return [
-        f"lane {one.broker_id} serves history at {one.host}:{one.kafka_port}: cpu {one.cpu_share:.0%}, "
-        f"{output.size(one.memory_bytes)}, {output.plural(one.connections, 'connection')}"
-        + (f"; {one.trouble}" if one.trouble else "")
-        for one in view.lanes
+        f"lane {lane.broker_id} serves history at {lane.host}:{lane.kafka_port}: cpu {lane.cpu_share:.0%}, "
+        f"{output.size(lane.memory_bytes)}, {output.plural(lane.connections, 'connection')}"
+        + (f"; {lane.trouble}" if lane.trouble else "")
+        for lane in view.lanes
     ]
 
 
@@ -107,20 +107,20 @@ def starvation(view: ClusterView) -> str:
     starved = [member for member in view.members if member.starved]
     if not starved:
         return ""
-    late = ", ".join(f"broker {one.broker_id} runs up to {one.late_ms / 1000:.1f} s late" for one in starved)
+    late = ", ".join(f"broker {broker.broker_id} runs up to {broker.late_ms / 1000:.1f} s late" for broker in starved)
     longest_ms = max(member.silence_ms_max for member in view.members)
     patience = f"; a silent broker is replaced after up to {longest_ms / 1000:.1f} s" if longest_ms else ""
     return f"machine starved: {late}{patience}"
 
 
-def _topics(one: Decision) -> str:
-    more = len(one.topics) - TOPICS_SHOWN
-    return ", ".join(one.topics[:TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _topics(decision: Decision) -> str:
+    more = len(decision.topics) - TOPICS_SHOWN
+    return ", ".join(decision.topics[:TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _result(one: Decision) -> str:
-    if one.error:
-        return f"failed: {one.error}"
-    if one.under_way:
+def _result(decision: Decision) -> str:
+    if decision.error:
+        return f"failed: {decision.error}"
+    if decision.under_way:
         return "under way"
-    return f"done, writers waited {one.pause_ms} ms" if one.pause_ms else "done"
+    return f"done, writers waited {decision.pause_ms} ms" if decision.pause_ms else "done"

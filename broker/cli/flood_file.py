@@ -78,8 +78,8 @@ class CommandSpark(SparkCalls):
 
     def end(self) -> None:
         """End Spark if it was started."""
-        for one in self.started:
-            end(one)
+        for part in self.started:
+            end(part)
 
 
 def run_file(asked: Asked, as_json: bool) -> int:
@@ -90,7 +90,7 @@ def run_file(asked: Asked, as_json: bool) -> int:
         fleet = FleetSettings.from_environment(os.environ)
         output.check_reachable(asked.cluster)
     except output.SomeFailedError as error:
-        report = ended(flood, error.errors[0], "; ".join(output.error_line(one, COMMAND) for one in error.errors))
+        report = ended(flood, error.errors[0], "; ".join(output.error_line(message, COMMAND) for message in error.errors))
     except HeadgateError as error:
         report = ended(flood, error, output.error_line(error, COMMAND))
     else:

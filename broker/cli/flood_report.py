@@ -86,10 +86,10 @@ def succeeded(flood: Flood, outcome: Outcome, rows: Mapping[str, int], brokers: 
         brokers: reserved; 0 if none were needed.
         seconds: duration of the run.
     """
-    failed = [one for one in judgements(flood, outcome) if not one.passed]
-    problems = [line for one in failed if not one.warns for line in one.text.splitlines()]
+    failed = [judgement for judgement in judgements(flood, outcome) if not judgement.passed]
+    problems = [line for judgement in failed if not judgement.warns for line in judgement.text.splitlines()]
     state = State.INCOMPLETE if problems else State.ADDED if outcome.added else State.THERE
-    certificates = {key: one.to_dict() for key, one in outcome.certificates.items()}
+    certificates = {key: certificate.to_dict() for key, certificate in outcome.certificates.items()}
     partitions = [
         {
             "partition": key,
@@ -102,7 +102,7 @@ def succeeded(flood: Flood, outcome: Outcome, rows: Mapping[str, int], brokers: 
         state=state,
         text=_sentence(flood, outcome, rows, bool(problems)),
         problems=problems,
-        warnings=[line for one in failed if one.warns for line in one.text.splitlines()],
+        warnings=[line for judgement in failed if judgement.warns for line in judgement.text.splitlines()],
         more={
             "flood": flood.name, "topic": flood.topic, "added_rows": outcome.added, "rows": sum(rows.values()), "brokers": brokers,
             "seconds": round(seconds, 1), "partitions": partitions, "certificates": certificates,
@@ -113,7 +113,7 @@ def succeeded(flood: Flood, outcome: Outcome, rows: Mapping[str, int], brokers: 
 def _sentence(flood: Flood, outcome: Outcome, rows: Mapping[str, int], is_incomplete: bool) -> str:
     there = sum(count > 0 for count in rows.values())
     empty = len(outcome.keys) - there
-    added = [one for one in outcome.certificates.values() if one.added_rows]
+    added = [certificate for certificate in outcome.certificates.values() if certificate.added_rows]
     parts = [f"{plural(outcome.added, 'record')} added to topic {flood.topic}"]
     if added:
         parts.append(f"in {plural(len(added), 'partition')}" + (", read back and complete" if _is_proven(outcome) else ""))

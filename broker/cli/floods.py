@@ -205,8 +205,8 @@ def show(path: Path, cluster: str, as_json: bool) -> int:
                 "first": loaded[0] if loaded else None,
                 "last": loaded[-1] if loaded else None,
                 "open": open_now,
-                "rows": sum(one.rows for one in filled),
-                "bytes": sum(one.size_bytes for one in filled),
+                "rows": sum(gate.rows for gate in filled),
+                "bytes": sum(gate.size_bytes for gate in filled),
             })  # fmt: skip
     if as_json:
         output.print_json(rows)

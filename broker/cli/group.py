@@ -53,25 +53,25 @@ async def describe(cluster: str, ids: Sequence[str], as_json: bool) -> None:
 
 
 def _show(groups: Sequence[GroupDescription]) -> None:
-    for number, one in enumerate(groups):
+    for number, shown in enumerate(groups):
         if number:
             output.print_line()
-        group = one.group
-        spoken = f", {one.protocol}" if one.protocol else ""
+        group = shown.group
+        spoken = f", {shown.protocol}" if shown.protocol else ""
         output.print_line(
-            f"group {group.id}: {group.state}{spoken}, generation {one.generation}, "
+            f"group {group.id}: {group.state}{spoken}, generation {shown.generation}, "
             f"{output.plural(group.members, 'member')}, {output.plural(group.lag_records, 'record')} behind"
         )
-        if one.members:
+        if shown.members:
             output.print_table(
                 ("member", "instance", "client", "host", "partitions"),
                 [
                     (member.id, member.instance_id or NOTHING, member.client_id or NOTHING, member.client_host, member.partitions)
-                    for member in one.members
+                    for member in shown.members
                 ],
                 numeric=("partitions",),
             )
-        if one.positions:
+        if shown.positions:
             output.print_table(
                 ("topic", "partition", "position", "end", "lag", "member"),
                 [
@@ -83,7 +83,7 @@ def _show(groups: Sequence[GroupDescription]) -> None:
                         NOTHING if row.lag_records is None else f"{row.lag_records:,}",
                         row.member_id or NOTHING,
                     )
-                    for row in one.positions
+                    for row in shown.positions
                 ],
                 numeric=("partition", "position", "end", "lag"),
             )
@@ -163,14 +163,14 @@ async def _targets(admin: GroupAdmin, places: Sequence[TopicPartition], start: S
     return {place: min(max(start, first[place].offset), last[place].offset) for place in places}
 
 
-def _as_json(one: GroupDescription) -> dict[str, object]:
+def _as_json(group_description: GroupDescription) -> dict[str, object]:
     return {
-        "group": one.group.id,
-        "state": one.group.state,
-        "protocol_type": one.group.protocol_type,
-        "protocol": one.protocol,
-        "generation": one.generation,
-        "lag_records": one.group.lag_records,
+        "group": group_description.group.id,
+        "state": group_description.group.state,
+        "protocol_type": group_description.group.protocol_type,
+        "protocol": group_description.protocol,
+        "generation": group_description.generation,
+        "lag_records": group_description.group.lag_records,
         "members": [
             {
                 "member_id": member.id,
@@ -179,7 +179,7 @@ def _as_json(one: GroupDescription) -> dict[str, object]:
                 "client_host": member.client_host,
                 "partitions": member.partitions,
             }
-            for member in one.members
+            for member in group_description.members
         ],
         "positions": [
             {
@@ -193,6 +193,6 @@ def _as_json(one: GroupDescription) -> dict[str, object]:
                 "committed_ms": row.committed_ms,
                 "member_id": row.member_id,
             }
-            for row in one.positions
+            for row in group_description.positions
         ],
     }

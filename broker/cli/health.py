@@ -33,7 +33,7 @@ def run_health(arguments: Sequence[str]) -> int:
         return 0
     path = "/healthz" if "--live" in arguments else "/readyz"
     try:
-        settings = Settings.load([one for one in arguments if one != "--live"], os.environ)
+        settings = Settings.load([argument for argument in arguments if argument != "--live"], os.environ)
     except InvalidError as error:
         return _unhealthy(error.message)
     host = WILDCARDS.get(settings.host, settings.host)

@@ -43,7 +43,7 @@ async def _running(settings: Settings) -> list[Incarnation]:
         return []
     open_ones = [incarnation for incarnation in manifest.incarnations.values() if not incarnation.sealed and incarnation.grpc_port]
     answers = await asyncio.gather(*map(_answers, open_ones))
-    return [one for one, answered in zip(open_ones, answers, strict=True) if answered]
+    return [address for address, answered in zip(open_ones, answers, strict=True) if answered]
 
 
 async def _answers(broker: Incarnation) -> bool:
@@ -55,4 +55,4 @@ async def _answers(broker: Incarnation) -> bool:
             status = await admin.status(rate_window_ms=0)
     except (OSError, TimeoutError, HeadgateError):
         return False
-    return any(one.incarnation_id == broker.id for one in status.brokers)
+    return any(member.incarnation_id == broker.id for member in status.brokers)

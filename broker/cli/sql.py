@@ -282,12 +282,12 @@ def _json(value: Any) -> Any:
     """A value for JSON. In objects, bytes that are no UTF-8 stand under ``<name>_base64``."""
     if isinstance(value, dict):
         row: dict[str, Any] = {}
-        for name, one in value.items():
-            found = _json(one)
-            row[f"{name}_base64" if isinstance(one, bytes) and not _is_text(one) else name] = found
+        for name, member in value.items():
+            found = _json(member)
+            row[f"{name}_base64" if isinstance(member, bytes) and not _is_text(member) else name] = found
         return row
     if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
+        return [_json(item) for item in value]
     if isinstance(value, bytes):
         return value.decode() if _is_text(value) else base64.b64encode(value).decode()
     if value is None or isinstance(value, bool | int | str):

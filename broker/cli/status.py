@@ -125,7 +125,7 @@ def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tup
 async def _open_gates(gates: GateAdmin) -> list[Gate]:
     """The open gates; none if the brokers do not know gates yet."""
     try:
-        return [one for one in await gates.list() if one.state is GateState.OPEN]
+        return [gate for gate in await gates.list() if gate.state is GateState.OPEN]
     except InvalidError as error:
         if error.reason is not Reason.UNSUPPORTED:
             raise

@@ -54,15 +54,15 @@ async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
             found = await check_store(store, references, _oldest_ms(settings), deep=deep, progress=_progress())
         finally:
             await references.close()
-    left_over = [one for one in found.judged if one.standing is Standing.LEFT_OVER]
-    old = [one for one in left_over if one.found.modified_ms <= _oldest_ms(settings)]
+    left_over = [judged for judged in found.judged if judged.standing is Standing.LEFT_OVER]
+    old = [judged for judged in left_over if judged.found.modified_ms <= _oldest_ms(settings)]
     if json:
         output.print_json(
             {
                 "objects": len(found.judged),
                 "damages": [_damage_json(damage) for damage in found.damages],
-                "unreadable": [one._asdict() for one in found.unreadable],
-                "left_over": [_judged_json(one) for one in left_over],
+                "unreadable": [batch._asdict() for batch in found.unreadable],
+                "left_over": [_judged_json(judged) for judged in left_over],
                 "tables": [asdict(table) for table in found.tables],
             }
         )
@@ -77,7 +77,7 @@ async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
     _tell_rest(len(found.unreadable) - LINES_MAX, "more range", "that no consumer can read")
     output.print_line(_summary(found, deep))
     if left_over:
-        size = output.size(sum(one.found.size_bytes for one in left_over))
+        size = output.size(sum(judged.found.size_bytes for judged in left_over))
         output.print_line(f"{output.plural(len(left_over), 'object')} ({size}) left over: `headgate store preview` names them")
     if old:
         period = output.duration(settings.gate_file_grace_ms)
@@ -97,7 +97,7 @@ def _tell_tables(found: Inspection) -> None:
 
 
 def _summary(found: Inspection, deep: bool) -> str:
-    size = output.size(sum(one.found.size_bytes for one in found.judged))
+    size = output.size(sum(judged.found.size_bytes for judged in found.judged))
     what = "every record read" if deep else "sizes and footers compared; --deep reads every record"
     count, tables = len(found.damages), sum(table.fault is not None for table in found.tables)
     damaged = [output.plural(number, noun) for number, noun in ((count, "object"), (tables, "table")) if number]
@@ -111,8 +111,8 @@ async def usage(settings: Settings, *, json: bool) -> None:
         stock = await take_stock(store, _oldest_ms(settings))
     topics = topic_use(stock.manifest)
     kinds: dict[tuple[Kind, Standing], Use] = {}
-    for one in stock.judged:
-        kinds.setdefault((one.kind, one.standing), Use()).add(one.found.size_bytes)
+    for judged in stock.judged:
+        kinds.setdefault((judged.kind, judged.standing), Use()).add(judged.found.size_bytes)
     if json:
         output.print_json(
             {
@@ -123,7 +123,7 @@ async def usage(settings: Settings, *, json: bool) -> None:
         return
     output.print_table(
         ("topic", "in the log", "folded", "folded files", "history", "files of history"),
-        [_topic_row(name, use) for name, use in sorted(topics.items(), key=lambda one: -_bytes(one[1]))],
+        [_topic_row(name, use) for name, use in sorted(topics.items(), key=lambda item: -_bytes(item[1]))],
         title="Topics: bytes of readable records",
         numeric=("in the log", "folded", "folded files", "history", "files of history"),
     )
@@ -140,22 +140,29 @@ async def preview(settings: Settings, *, json: bool) -> None:
     async with opened(settings) as store:
         stock = await take_stock(store, _oldest_ms(settings))
     gone = list(expiring(stock.manifest, _cutoff(stock.manifest)))
-    left_over = [one for one in stock.judged if one.standing is Standing.LEFT_OVER]
+    left_over = [judged for judged in stock.judged if judged.standing is Standing.LEFT_OVER]
     if json:
-        output.print_json({"records": [_expiring_json(one) for one in gone], "objects": [_judged_json(one) for one in left_over]})
+        output.print_json(
+            {"records": [_expiring_json(old) for old in gone], "objects": [_judged_json(judged) for judged in left_over]}
+        )
         return
     output.print_table(
         ("topic", "partition", "offsets", "size", "reason"),
         [
-            (*one.records[:2], f"{one.records.first_offset} to {one.records.end_offset - 1}", output.size(one.size_bytes), one.why)
-            for one in gone
+            (
+                *old.records[:2],
+                f"{old.records.first_offset} to {old.records.end_offset - 1}",
+                output.size(old.size_bytes),
+                old.why,
+            )
+            for old in gone
         ],
         title="Records that retention would delete now",
         numeric=("partition", "size"),
     )
     output.print_table(
         ("object", "kind", "size", "reason"),
-        [(one.found.key, one.kind, output.size(one.found.size_bytes), one.why) for one in left_over],
+        [(judged.found.key, judged.kind, output.size(judged.found.size_bytes), judged.why) for judged in left_over],
         title="Objects that the sweeps would delete",
         numeric=("size",),
     )
@@ -206,17 +213,17 @@ def _bytes(use: TopicUse) -> int:
 
 
 def _topic_row(name: str, use: TopicUse) -> tuple[str, ...]:
-    files = [text for one in (use.folded, use.history) for text in (output.size(one.size_bytes), f"{one.objects:,}")]
+    files = [text for part in (use.folded, use.history) for text in (output.size(part.size_bytes), f"{part.objects:,}")]
     return name, output.size(use.live_bytes), *files
 
 
-def _damage_json(one: Damage) -> dict[str, object]:
-    return {"object": one.key, "what": one.what, "records": [records._asdict() for records in one.records]}
+def _damage_json(damage: Damage) -> dict[str, object]:
+    return {"object": damage.key, "what": damage.what, "records": [records._asdict() for records in damage.records]}
 
 
-def _judged_json(one: Judged) -> dict[str, object]:
-    return {"object": one.found.key, "kind": one.kind, "size_bytes": one.found.size_bytes, "why": one.why}
+def _judged_json(judged: Judged) -> dict[str, object]:
+    return {"object": judged.found.key, "kind": judged.kind, "size_bytes": judged.found.size_bytes, "why": judged.why}
 
 
-def _expiring_json(one: Expiring) -> dict[str, object]:
-    return {**one.records._asdict(), "size_bytes": one.size_bytes, "why": one.why}
+def _expiring_json(expiring: Expiring) -> dict[str, object]:
+    return {**expiring.records._asdict(), "size_bytes": expiring.size_bytes, "why": expiring.why}

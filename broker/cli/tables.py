@@ -66,9 +66,9 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, str]]:
     yield " ".join([path, *arguments]), (command.help or "").split("\n\n")[0]
 
 
-def _argument(one: Any) -> str:
-    name = (one.metavar or one.name).upper().strip("[].") + ("..." if one.nargs != 1 else "")
-    return name if one.required else f"[{name}]"
+def _argument(parameter: Any) -> str:
+    name = (parameter.metavar or parameter.name).upper().strip("[].") + ("..." if parameter.nargs != 1 else "")
+    return name if parameter.required else f"[{name}]"
 
 
 def _paths() -> str:
@@ -85,7 +85,7 @@ def _paths() -> str:
         nothing,
         make_pages(nothing),
     )
-    return "\n".join(["| path | answer |", "| --- | --- |", *(f"| `{one.path}` | {_cell(one.purpose)} |" for one in table)])
+    return "\n".join(["| path | answer |", "| --- | --- |", *(f"| `{door.path}` | {_cell(door.purpose)} |" for door in table)])
 
 
 def _metrics() -> str:

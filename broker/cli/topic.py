@@ -73,17 +73,22 @@ async def describe(cluster: str, names: Sequence[str], every: bool, json: bool) 
     async with Admin(cluster) as admin:
         found, errors = await output.each(names, admin.describe_topic)
     async with GateAdmin(cluster) as gate_admin:
-        gates = {one.topic.name: await gate_admin.list(one.topic.name) for one in found}
+        gates = {description.topic.name: await gate_admin.list(description.topic.name) for description in found}
     if not json:
         _show(found, gates, every)
     elif found:
-        output.print_json([{**_as_json(one, every), "gates": [gate.id for gate in gates[one.topic.name]]} for one in found])
+        output.print_json(
+            [
+                {**_as_json(description, every), "gates": [gate.id for gate in gates[description.topic.name]]}
+                for description in found
+            ]
+        )
     output.tell_of(errors)
 
 
 def _show(found: Sequence[TopicDescription], gates: Mapping[str, Sequence[Gate]], every: bool) -> None:
-    for one in found:
-        topic = one.topic
+    for description in found:
+        topic = description.topic
         output.print_line(f"topic {topic.name}  id {topic.id}  created {_time(topic.created_ms)}")
         output.print_table(
             ("partition", "leader", "epoch", "first", "end", "size"),
@@ -96,17 +101,17 @@ def _show(found: Sequence[TopicDescription], gates: Mapping[str, Sequence[Gate]]
                     _known(part.high_watermark),
                     output.size(part.size_bytes) if part.size_bytes >= 0 else UNKNOWN,
                 )
-                for part in one.partitions
+                for part in description.partitions
             ],
             numeric=("partition", "leader", "epoch", "first", "end", "size"),
         )
-        skipped = [(part.number, first, end - 1, end - first) for part in one.partitions for first, end in part.skipped]
+        skipped = [(part.number, first, end - 1, end - first) for part in description.partitions for first, end in part.skipped]
         if skipped:
             columns = ("partition", "skipped from", "to", "offsets")
             output.print_table(columns, skipped, numeric=columns)
         if gates[topic.name]:
             output.print_table(gate_commands.COLUMNS, gate_commands.rows_of(gates[topic.name]), numeric=gate_commands.NUMERIC)
-        config = [entry for entry in one.config if every or not entry.is_default]
+        config = [entry for entry in description.config if every or not entry.is_default]
         if config:
             rows = [(entry.name, entry.value, "default" if entry.is_default else "topic", entry.documentation) for entry in config]
             output.print_table(("setting", "value", "from", "meaning"), rows)
@@ -148,7 +153,7 @@ async def check(cluster: str, name: str, partitions: Sequence[int], as_json: boo
             while True:
                 checked = await admin.check_records(name, number, first)
                 batches += checked.batches
-                rows += [(number, one.base_offset, one.end_offset - 1, one.why) for one in checked.unreadable]
+                rows += [(number, batch.base_offset, batch.end_offset - 1, batch.why) for batch in checked.unreadable]
                 if checked.next_offset >= checked.end_offset or checked.next_offset == first:
                     break
                 first = checked.next_offset
@@ -187,13 +192,13 @@ async def skip(cluster: str, name: str, partition: int, first: int, last: int, e
                 "last": end - 1,
                 "batches": checked.batches if whole else None,
                 "unreadable": [
-                    {"first": one.base_offset, "last": one.end_offset - 1, "why": one.why} for one in checked.unreadable
+                    {"first": batch.base_offset, "last": batch.end_offset - 1, "why": batch.why} for batch in checked.unreadable
                 ],
             }
         )
         return
-    for one in checked.unreadable:
-        output.print_line(f"offsets {one.base_offset} to {one.end_offset - 1}: {one.why}")
+    for batch in checked.unreadable:
+        output.print_line(f"offsets {batch.base_offset} to {batch.end_offset - 1}: {batch.why}")
     bad = len(checked.unreadable)
     more = "" if whole else " or more"
     output.print_line(
@@ -209,11 +214,11 @@ async def skip(cluster: str, name: str, partition: int, first: int, last: int, e
         output.print_line("nothing was changed: give --execute to skip them, for ever")
 
 
-def _as_json(one: TopicDescription, every: bool) -> dict[str, object]:
+def _as_json(topic_description: TopicDescription, every: bool) -> dict[str, object]:
     return {
-        "name": one.topic.name,
-        "id": str(one.topic.id),
-        "created_ms": one.topic.created_ms,
+        "name": topic_description.topic.name,
+        "id": str(topic_description.topic.id),
+        "created_ms": topic_description.topic.created_ms,
         "partitions": [
             {
                 "partition": part.number,
@@ -224,9 +229,9 @@ def _as_json(one: TopicDescription, every: bool) -> dict[str, object]:
                 "size_bytes": part.size_bytes,
                 "skipped": [{"first": first, "last": end - 1} for first, end in part.skipped],
             }
-            for part in one.partitions
+            for part in topic_description.partitions
         ],
-        "config": {entry.name: entry.value for entry in one.config if every or not entry.is_default},
+        "config": {entry.name: entry.value for entry in topic_description.config if every or not entry.is_default},
     }
 
 

@@ -214,7 +214,7 @@ class Supervisor:
         wishes = [child.wish for child in self._children.values() if child.wish is not None]
         if not self._announced or self._stopping or not wishes:
             return
-        wish = max(wishes, key=lambda one: one.leads)
+        wish = max(wishes, key=lambda wish: wish.leads)
         before = self._fleet.wanted
         self._fleet.want(wish.brokers)
         if self._fleet.wanted != before:

@@ -45,7 +45,7 @@ def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bo
         for one, handler in before.items():
             signal.signal(one, handler)
 
-    before.update({one: signal.signal(one, end) for one in (signal.SIGINT, signal.SIGTERM)})
+    before.update({number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)})
     try:
         result = verification.run()
     except (CannotRunError, HistoryError, OSError) as error:

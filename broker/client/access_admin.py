@@ -182,8 +182,8 @@ class AccessAdmin(ClusterClient):
             kafka.check(answer.error_code, answer.error_message, ADMINISTRATOR)
             found = []
             for row in answer.entries or ():
-                names = {one.entity_type.replace("-", "_"): one.entity_name or "" for one in row.entity}
-                found.append(Quota(**names, values={one.key: one.value for one in row.values}))
+                names = {part.entity_type.replace("-", "_"): part.entity_name or "" for part in row.entity}
+                found.append(Quota(**names, values={value.key: value.value for value in row.values}))
             return sorted(found, key=str)
 
         return await kafka.ask(self._cluster, DescribeClientQuotasRequest(components=[]), DescribeClientQuotasResponse, read)
@@ -196,12 +196,12 @@ async def _verifiers(password: str) -> list[access_pb2.Verifier]:
     return [
         access_pb2.Verifier(
             mechanism=mechanism,
-            iterations=one.iterations,
-            salt=one.salt,
-            stored_key=one.stored_key,
-            server_key=one.server_key,
+            iterations=verifier.iterations,
+            salt=verifier.salt,
+            stored_key=verifier.stored_key,
+            server_key=verifier.server_key,
         )
-        for mechanism, one in made.items()
+        for mechanism, verifier in made.items()
     ]
 
 
@@ -249,5 +249,5 @@ def _word(kind: type[_Word], text: str) -> _Word:
     try:
         return kind[text.upper().replace("-", "_")]
     except KeyError as error:
-        known = ", ".join(one.name.lower() for one in kind)
+        known = ", ".join(member.name.lower() for member in kind)
         raise InvalidError(Reason.INVALID_REQUEST, f"unknown word for a rule. word=`{text[:50]}` known=`{known}`") from error

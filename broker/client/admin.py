@@ -236,8 +236,10 @@ class Admin(ClusterClient):
             row: admin_pb2.CheckRecordsResponse = await self._cluster.call(ADMIN["CheckRecords"], request, retry=True)
             return CheckedRecords(
                 unreadable=tuple(
-                    UnreadableBatch(base_offset=one.base_offset, end_offset=one.end_offset, size_bytes=one.size_bytes, why=one.why)
-                    for one in row.unreadable
+                    UnreadableBatch(
+                        base_offset=batch.base_offset, end_offset=batch.end_offset, size_bytes=batch.size_bytes, why=batch.why
+                    )
+                    for batch in row.unreadable
                 ),
                 base_offset=row.base_offset,
                 next_offset=row.next_offset,
@@ -288,7 +290,7 @@ def _partition(row: admin_pb2.Partition) -> Partition:
         log_start=row.log_start,
         high_watermark=row.high_watermark,
         size_bytes=row.size_bytes,
-        skipped=tuple((one.base_offset, one.end_offset) for one in row.skipped),
+        skipped=tuple((span.base_offset, span.end_offset) for span in row.skipped),
     )
 
 

@@ -194,7 +194,9 @@ class Control(ClusterClient):
             version=response.version,
             members=_members(row for row in response.members if not row.member.role),
             lanes=_members(row for row in response.members if row.member.role),
-            segments=tuple(sorted((_segment(row) for row in response.segments), key=lambda one: (one.topic, one.first_partition))),
+            segments=tuple(
+                sorted((_segment(row) for row in response.segments), key=lambda segment: (segment.topic, segment.first_partition))
+            ),
             decisions=tuple(_decision(row) for row in response.decisions),
             quotas=tuple(_quota_use(row) for row in response.quotas),
         )
@@ -244,7 +246,11 @@ class Control(ClusterClient):
         began_s, lost = loop.time(), 0
         while not (await asyncio.wait([asking], timeout=ORDER_LOOK_S))[0]:
             view, waited_s = await self.describe(), loop.time() - began_s
-            ours = [one for one in view.decisions if one.under_way and one.kind == kind and one.age_ms <= 1000 * waited_s + 1]
+            ours = [
+                decision
+                for decision in view.decisions
+                if decision.under_way and decision.kind == kind and decision.age_ms <= 1000 * waited_s + 1
+            ]
             lost = 0 if ours else lost + 1
             if asking.done():
                 return
@@ -364,7 +370,7 @@ class Control(ClusterClient):
 
 
 def _members(rows: Iterable[control_pb2.MemberState]) -> tuple[Member, ...]:
-    return tuple(sorted(map(_member, rows), key=lambda one: one.broker_id))
+    return tuple(sorted(map(_member, rows), key=lambda member: member.broker_id))
 
 
 def _member(row: control_pb2.MemberState) -> Member:

@@ -240,7 +240,7 @@ class GateAdmin(ClusterClient):
             gate_id=gate_id,
             place=gates_pb2.GATE_PLACE_END,
             ttl_ms=TTL_MS,
-            files=[_message(one) for one in files],
+            files=[_message(file) for file in files],
             definition=definition,
             owner=owner,
         )
@@ -250,7 +250,7 @@ class GateAdmin(ClusterClient):
     async def fill(self, topic: str, gate_id: str, files: Sequence[FileRef]) -> Gate:
         """Commit the files of all partitions in one atomic step: they are readable at its return. Fewer rows than the window has
         room for leave a gap, which readers step over."""
-        request = gates_pb2.FillGateRequest(topic=topic, gate_id=gate_id, files=[_message(one) for one in files])
+        request = gates_pb2.FillGateRequest(topic=topic, gate_id=gate_id, files=[_message(file) for file in files])
         response: gates_pb2.FillGateResponse = await self._cluster.call(GATES["FillGate"], request, retry=True)
         return _gate(response.gate)
 
@@ -287,7 +287,7 @@ class GateAdmin(ClusterClient):
 
     async def report_flood(self, report: FloodReport) -> None:
         """Tell the leader how far a flood is. It stores nothing. Raises InvalidError(UNSUPPORTED) if the brokers are too old."""
-        request = gates_pb2.ReportFloodRequest(**{one.name: getattr(report, one.name) for one in fields(FloodReport)})
+        request = gates_pb2.ReportFloodRequest(**{field.name: getattr(report, field.name) for field in fields(FloodReport)})
         await self._cluster.call(GATES["ReportFlood"], request, retry=True)
 
     async def layout(self, topic: str, wanted: RecordRange | None = None) -> Layout:
@@ -323,7 +323,7 @@ def layout_of(topic: str, response: gates_pb2.LayoutResponse, ends: Mapping[int,
                 high_watermark=ends[row.partition],
                 grpc_address=row.grpc_address,
                 kafka_address=row.kafka_address,
-                extents=tuple(_file(one) for one in row.files),
+                extents=tuple(_file(file) for file in row.files),
                 holes=tuple(
                     Hole(
                         gate_id=hole.gate_id,
@@ -333,8 +333,8 @@ def layout_of(topic: str, response: gates_pb2.LayoutResponse, ends: Mapping[int,
                     )
                     for hole in row.holes
                 ),
-                folded=tuple(FoldedFile(file=_file(one.file), end_offset=one.end_offset) for one in row.folded),
-                left_out=tuple((one.base_offset, one.end_offset) for one in row.left_out),
+                folded=tuple(FoldedFile(file=_file(folded.file), end_offset=folded.end_offset) for folded in row.folded),
+                left_out=tuple((span.base_offset, span.end_offset) for span in row.left_out),
             )
             for row in response.partitions
         ),
@@ -356,15 +356,15 @@ _STATE_OF = {
 
 def _message(file: FileRef) -> gates_pb2.FileRef:
     message = gates_pb2.FileRef()
-    for one in fields(FileRef):
-        value = getattr(file, one.name)
+    for known in fields(FileRef):
+        value = getattr(file, known.name)
         try:
-            setattr(message, one.name, value)
+            setattr(message, known.name, value)
         except (TypeError, ValueError) as error:
             # References also come from the JSON of other programs.
             raise InvalidError(
                 Reason.INVALID_REFERENCE,
-                f"a file's reference has a field of a wrong type or size. field=`{one.name}` value=`{value!r}`",
+                f"a file's reference has a field of a wrong type or size. field=`{known.name}` value=`{value!r}`",
             ) from error
     return message
 
@@ -400,7 +400,8 @@ def _gate(row: gates_pb2.Gate) -> Gate:
         place=_PLACE_OF[row.place],
         state=_STATE_OF[row.state],
         windows=tuple(
-            GateWindow(partition=one.partition, base_offset=one.base_offset, end_offset=one.end_offset) for one in row.windows
+            GateWindow(partition=window.partition, base_offset=window.base_offset, end_offset=window.end_offset)
+            for window in row.windows
         ),
         store_url=row.store_url,
         prefix=row.prefix,

@@ -56,7 +56,7 @@ class Access:
         self.users: dict[str, User] = {user.name: user for user in users or ()}
         self.acls = Acls(acls or ())
         self.version = 0
-        self.shapes: dict[str, Counter[Shape]] = {one: Counter() for one in MECHANISMS}
+        self.shapes: dict[str, Counter[Shape]] = {mechanism: Counter() for mechanism in MECHANISMS}
         """By mechanism: the shapes of all verifiers, and how many have each."""
         for user in self.users.values():
             self._count(user, 1)
@@ -107,12 +107,12 @@ class Access:
 
     def _is_last(self, user: User) -> bool:
         """Whether there is no other superuser."""
-        return not any(one.superuser for one in self.users.values() if one.name != user.name)
+        return not any(known.superuser for known in self.users.values() if known.name != user.name)
 
     def _has_last_password(self, user: User) -> bool:
         """Whether no other superuser can log in by a password. Superusers that only certificates or tokens name may not exist."""
-        others = (one for one in self.users.values() if one.name != user.name)
-        return bool(user.verifiers) and not any(one.superuser and one.verifiers for one in others)
+        others = (known for known in self.users.values() if known.name != user.name)
+        return bool(user.verifiers) and not any(other.superuser and other.verifiers for other in others)
 
     def check_user(self, user: User, *, new: bool) -> None:
         """Check that a user may be put. `new`: there must be none of that name. Raises InvalidError."""

@@ -253,13 +253,13 @@ class Acls:
         """Whether the operation is allowed on any resource of a type, also on one that does not exist yet (Kafka's
         authorizeByResourceType)."""
         who = {*principals, ANYONE}
-        rows = [acl for one in who for acl in self._by_principal.get((resource, one), ()) if _from(acl.host, host)]
+        rows = [acl for principal in who for acl in self._by_principal.get((resource, principal), ()) if _from(acl.host, host)]
         implying = _IMPLYING.get(operation, frozenset((operation,)))
         denied = [acl for acl in rows if acl.permission is Permission.DENY and acl.operation in (operation, Operation.ALL)]
         if any(acl.name == WILDCARD and acl.pattern is Pattern.LITERAL for acl in denied):
             return False
-        names = {one.name for one in denied if one.pattern is Pattern.LITERAL}
-        prefixes = tuple(one.name for one in denied if one.pattern is Pattern.PREFIXED)
+        names = {rule.name for rule in denied if rule.pattern is Pattern.LITERAL}
+        prefixes = tuple(rule.name for rule in denied if rule.pattern is Pattern.PREFIXED)
         return any(
             acl.permission is Permission.ALLOW
             and (acl.operation is Operation.ALL or acl.operation in implying)

@@ -25,7 +25,7 @@ def cutoff_ms(now_ms: int, age_ms: int, downtimes: Sequence[tuple[int, int]]) ->
         downtimes: (since, until) of each in ms, in the order of their noting.
     """
     cutoff = now_ms - age_ms
-    for since_ms, until_ms in sorted(downtimes, key=lambda one: one[1], reverse=True):
+    for since_ms, until_ms in sorted(downtimes, key=lambda downtime: downtime[1], reverse=True):
         if cutoff >= until_ms:
             break
         cutoff -= until_ms - since_ms

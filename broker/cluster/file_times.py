@@ -65,8 +65,8 @@ class GateTimes:
     def passing(self, gate: Gate, partition: int, base_offset: int, end_offset: int, low_ms: int, high_ms: int) -> Passing:
         """Pass a gate's own files with an offset in [base_offset, end_offset) of a partition (`FileTimes.passing`)."""
         files = gate.extents
-        start = bisect_left(files, partition, key=lambda one: one.partition)
-        stop = bisect_right(files, partition, lo=start, key=lambda one: one.partition)
+        start = bisect_left(files, partition, key=lambda file: file.partition)
+        stop = bisect_right(files, partition, lo=start, key=lambda file: file.partition)
         times = self._known.setdefault(gate.topic_id, {}).setdefault(gate.id, FileTimes())
         return times.passing(files, *positions(files, base_offset, end_offset, start, stop), low_ms, high_ms)
 
@@ -76,8 +76,8 @@ def positions(
 ) -> tuple[int, int]:
     """Where the files with an offset in [base_offset, end_offset) begin and end, among those at positions [first, stop), all of one
     partition."""
-    begin = bisect_right(files, base_offset, lo=first, hi=stop, key=lambda one: one.end_offset)
-    return begin, bisect_left(files, end_offset, lo=begin, hi=stop, key=lambda one: one.base_offset)
+    begin = bisect_right(files, base_offset, lo=first, hi=stop, key=lambda file: file.end_offset)
+    return begin, bisect_left(files, end_offset, lo=begin, hi=stop, key=lambda file: file.base_offset)
 
 
 def _passing(
@@ -91,17 +91,17 @@ def _passing(
         if len(some) == BLOCK_FILES:
             block = blocks.get(number)
             if block is None:
-                low, high = min(one.timestamp_min_ms for one in some), max(one.timestamp_max_ms for one in some)
+                low, high = min(file.timestamp_min_ms for file in some), max(file.timestamp_max_ms for file in some)
                 block = blocks[number] = low, high, _passed(some)
             if block[1] < low_ms or high_ms < block[0]:
                 yield block[2]
                 continue
         start = 0
-        for stop, one in enumerate(some):
-            if low_ms <= one.timestamp_max_ms and one.timestamp_min_ms <= high_ms:
+        for stop, file in enumerate(some):
+            if low_ms <= file.timestamp_max_ms and file.timestamp_min_ms <= high_ms:
                 if start < stop:
                     yield _passed(some[start:stop])
-                yield one
+                yield file
                 start = stop + 1
         if start < len(some):
             yield _passed(some[start:])

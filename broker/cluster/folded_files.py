@@ -117,11 +117,11 @@ class FoldedFiles:
     def trim(self, topic_id: uuid.UUID, gone: Iterable[ParquetExtent]) -> None:
         """Forget files."""
         by_partition: dict[int, set[str]] = {}
-        for one in gone:
-            by_partition.setdefault(one.partition, set()).add(one.path)
+        for file in gone:
+            by_partition.setdefault(file.partition, set()).add(file.path)
         partitions = self.by_topic.get(topic_id, {})
         for number, paths in by_partition.items():
-            partitions[number] = [one for one in partitions[number] if one.path not in paths]
+            partitions[number] = [file for file in partitions[number] if file.path not in paths]
             self._changed(topic_id, number, 0)
         if by_partition:
             self._drop_empty(topic_id)
@@ -133,11 +133,11 @@ class FoldedFiles:
             for number, files in partitions.items():
                 assert files
                 assert all(file.partition == number and file.base_offset < file.end_offset for file in files)
-                assert all(one.end_offset <= other.base_offset for one, other in pairwise(files))
+                assert all(earlier.end_offset <= other.base_offset for earlier, other in pairwise(files))
 
 
 _NONE: Mapping[int, list[ParquetExtent]] = {}
 
 
-def _base_offset(one: ParquetExtent) -> int:
-    return one.base_offset
+def _base_offset(extent: ParquetExtent) -> int:
+    return extent.base_offset

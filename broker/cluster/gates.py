@@ -233,12 +233,19 @@ def digest_of(extents: Sequence[ParquetExtent]) -> Steps[str]:
     return digest.hexdigest()[:32]
 
 
-def _reference(one: ParquetExtent) -> tuple[int, int, int, str, int, int]:
-    return one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c
+def _reference(extent: ParquetExtent) -> tuple[int, int, int, str, int, int]:
+    return (
+        extent.partition,
+        extent.base_offset,
+        extent.end_offset,
+        extent.path,
+        extent.size_bytes,
+        extent.footer_crc32c,
+    )
 
 
-def _place(one: ParquetExtent) -> tuple[int, int]:
-    return one.partition, one.base_offset
+def _place(extent: ParquetExtent) -> tuple[int, int]:
+    return extent.partition, extent.base_offset
 
 
 def _in_order(extents: Sequence[ParquetExtent], key: Callable[[ParquetExtent], Any]) -> Steps[list[ParquetExtent]]:
@@ -282,37 +289,38 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
     paths: set[str] = set()
     adopted: set[tuple[str, int]] = set()
     last: ParquetExtent | None = None
-    for number, one in enumerate(ordered):
+    for number, extent in enumerate(ordered):
         if number % STEP_FILES == 0:
             yield STEP_FILES
-        window = windows.get(one.partition)
-        where = f"gate=`{gate_id}` partition=`{one.partition}` path=`{one.path[:300]}`"
+        window = windows.get(extent.partition)
+        where = f"gate=`{gate_id}` partition=`{extent.partition}` path=`{extent.path[:300]}`"
         if window is None:
             raise InvalidError(Reason.INVALID_REFERENCE, f"the gate has no such partition. {where}")
-        if one.rows <= 0 or one.size_bytes <= 0 or one.adopted_bytes < 0:
-            raise InvalidError(
-                Reason.INVALID_REFERENCE, f"a file has at least one row. rows=`{one.rows}` size_bytes=`{one.size_bytes}` {where}"
-            )
-        if not window.base_offset <= one.base_offset < one.end_offset <= window.end_offset:
+        if extent.rows <= 0 or extent.size_bytes <= 0 or extent.adopted_bytes < 0:
             raise InvalidError(
                 Reason.INVALID_REFERENCE,
-                f"rows lie outside the gate's window. base=`{one.base_offset}` end=`{one.end_offset}` "
+                f"a file has at least one row. rows=`{extent.rows}` size_bytes=`{extent.size_bytes}` {where}",
+            )
+        if not window.base_offset <= extent.base_offset < extent.end_offset <= window.end_offset:
+            raise InvalidError(
+                Reason.INVALID_REFERENCE,
+                f"rows lie outside the gate's window. base=`{extent.base_offset}` end=`{extent.end_offset}` "
                 f"window=`{window.base_offset}..{window.end_offset}` {where}",
             )
-        if not -TIMESTAMP_MS_MAX <= one.timestamp_min_ms <= one.timestamp_max_ms <= TIMESTAMP_MS_MAX:
+        if not -TIMESTAMP_MS_MAX <= extent.timestamp_min_ms <= extent.timestamp_max_ms <= TIMESTAMP_MS_MAX:
             raise InvalidError(
                 Reason.INVALID_REFERENCE,
-                f"timestamps make no sense. first_ms=`{one.timestamp_min_ms}` last_ms=`{one.timestamp_max_ms}` {where}",
+                f"timestamps make no sense. first_ms=`{extent.timestamp_min_ms}` last_ms=`{extent.timestamp_max_ms}` {where}",
             )
-        if one.path in paths or (one.adopted and (one.path, one.partition) in adopted):
+        if extent.path in paths or (extent.adopted and (extent.path, extent.partition) in adopted):
             raise InvalidError(Reason.INVALID_REFERENCE, f"a file is given twice. {where}")
-        if one.adopted:
-            adopted.add((one.path, one.partition))
+        if extent.adopted:
+            adopted.add((extent.path, extent.partition))
         else:
-            paths.add(one.path)
-        if last is not None and last.partition == one.partition and last.end_offset > one.base_offset:
+            paths.add(extent.path)
+        if last is not None and last.partition == extent.partition and last.end_offset > extent.base_offset:
             raise InvalidError(
-                Reason.INVALID_REFERENCE, f"files overlap. base=`{one.base_offset}` before=`{last.end_offset}` {where}"
+                Reason.INVALID_REFERENCE, f"files overlap. base=`{extent.base_offset}` before=`{last.end_offset}` {where}"
             )
-        last = one
+        last = extent
     return ordered

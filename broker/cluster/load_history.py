@@ -225,16 +225,16 @@ class LoadHistory:
 
     def _fold(self, history: SegmentHistory, load: SegmentLoad, window_ms: int, now_ms: int) -> None:
         first = not history.sampled and not history.averages
-        for partition, one in load.partitions.items():
+        for partition, measured in load.partitions.items():
             average = history.averages.get(partition)
-            cost = self.cost(one)
+            cost = self.cost(measured)
             if average is None:
                 average = history.averages[partition] = Average(now_ms)
                 self._with_traffic[load.segment_id] = history
                 if first:
-                    average.set(one, cost)
+                    average.set(measured, cost)
                     continue
-            average.add(one, cost, window_ms, now_ms)
+            average.add(measured, cost, window_ms, now_ms)
         history.sampled = True
         history.seen_ms = now_ms
 
@@ -334,10 +334,12 @@ class LoadHistory:
         for history in self._by_topic.get(topic_id, {}).values():
             if history.info.first_partition < end and first < history.info.end_partition:
                 known = True
-                found.update((number, one) for number, one in history.averages.items() if first <= number < end)
+                found.update((number, average) for number, average in history.averages.items() if first <= number < end)
         if not known:
             return None
-        return (end - first) * self.targets.partition_bytes_per_s + sum(one.cost(which, self.now_ms) for one in found.values())
+        return (end - first) * self.targets.partition_bytes_per_s + sum(
+            segment_load.cost(which, self.now_ms) for segment_load in found.values()
+        )
 
     def live(self) -> list[SegmentHistory]:
         """Segments that count for a broker: the open ones, and those that an order is taking away."""
@@ -364,7 +366,7 @@ class LoadHistory:
     def _over(self) -> set[int]:
         """Segments that count for no broker."""
         gone = [(segment_id, self.segments[segment_id]) for segment_id in self._gone]
-        return {segment_id for segment_id, one in gone if one.replaced or self.now_ms - one.seen_ms >= GAP_MS}
+        return {segment_id for segment_id, seen in gone if seen.replaced or self.now_ms - seen.seen_ms >= GAP_MS}
 
     def totals(self, which: int) -> Totals:
         """The sums over all live segments. Every commit of new topics asks for them, so this costs what the segments with traffic

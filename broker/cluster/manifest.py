@@ -162,7 +162,7 @@ class Manifest:
     def unreadable_folds(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
         """The folded files of a topic that have no readable record."""
         by_partition = self.files.by_topic.get(topic_id, {}).values()
-        return [one for files in by_partition for one in self.readable.without(topic_id, files)]
+        return [extent for files in by_partition for extent in self.readable.without(topic_id, files)]
 
     def unreadable_files(self, topic_id: uuid.UUID) -> list[ParquetExtent]:
         """The files of a topic, of gates and of folds, that have no readable record."""
@@ -177,7 +177,11 @@ class Manifest:
         if gate.state == "filled":
             for window in gate.windows:
                 folded += self.files.within(gate.topic_id, window.partition, window.base_offset, window.end_offset)
-        return sorted([*gate.extents, *folded], key=lambda one: (one.partition, one.base_offset)) if folded else list(gate.extents)
+        return (
+            sorted([*gate.extents, *folded], key=lambda extent: (extent.partition, extent.base_offset))
+            if folded
+            else list(gate.extents)
+        )
 
     def has_files(self, topic_id: uuid.UUID) -> bool:
         """True if a topic has records in files: of gates, or folded ones."""
@@ -186,7 +190,7 @@ class Manifest:
     def named_files(self) -> set[str]:
         """The paths of all files of gates and of folds."""
         named = {extent.path for gate in self.gates.all() for extent in gate.extents}
-        named.update(one.path for _, one in self.files.all())
+        named.update(extent.path for _, extent in self.files.all())
         return named
 
     def needs(self, chunk: Chunk) -> bool:

@@ -166,7 +166,8 @@ class Meters:
         client = None
         if any(found):
             meters = [
-                None if one is None else self._meter(one[0], kind, one[1]) for kind, one in zip(OF_CLIENTS, found, strict=True)
+                None if quota is None else self._meter(quota[0], kind, quota[1])
+                for kind, quota in zip(OF_CLIENTS, found, strict=True)
             ]
             client = Client(*meters)
         self._clients[key] = client

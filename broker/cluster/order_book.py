@@ -116,7 +116,7 @@ class OrderBook:
                 for segment in decision.segments.values():
                     held.update((segment.topic_id, number) for number in segment.partitions)
             elif decision.open_seals & seals:
-                successors += [one for one in decision.order.open if one.incarnation_id in alive]
+                successors += [segment for segment in decision.order.open if segment.incarnation_id in alive]
         return successors, held
 
     def applied(self, edits: Sequence[Edit], now_s: float) -> list[Decision]:

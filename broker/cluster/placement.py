@@ -96,7 +96,7 @@ class Board:
 
     def staying(self) -> list[str]:
         """Brokers that may receive something, by id: the order of all choices between equals."""
-        return sorted((one for one, broker in self.brokers.items() if not broker.draining), key=self.order)
+        return sorted((segment for segment, broker in self.brokers.items() if not broker.draining), key=self.order)
 
     def order(self, incarnation_id: str) -> tuple[int, str]:
         return self.brokers[incarnation_id].broker_id, incarnation_id
@@ -131,7 +131,9 @@ class Board:
 
     def lightest(self, among: Iterable[str], weight: float = 0.0) -> str:
         """The broker for something new. Idle brokers are compared by their segments, not by the noise of their CPUs."""
-        return min(among, key=lambda one: (_steps(self.pressure[one] + weight), self.movable[one], self.order(one)))
+        return min(
+            among, key=lambda candidate: (_steps(self.pressure[candidate] + weight), self.movable[candidate], self.order(candidate))
+        )
 
     def successors(self, pieces: Sequence[Piece]) -> tuple[Successor, ...]:
         """The segments to open in place of a segment. Neighbours with the same broker become one."""
@@ -168,7 +170,7 @@ def choose(pieces: Sequence[Piece], gap: float, wanted: float, *, cut_weight_min
     """
     most = gap * MOVED_PART_MAX
     whole = [Choice(piece, piece.weight) for piece in pieces if piece.weight <= most]
-    best = min(whole, key=lambda one: abs(one.weight - wanted), default=None)
+    best = min(whole, key=lambda plan: abs(plan.weight - wanted), default=None)
     if best is not None and wanted / 2 <= best.weight <= wanted * 4 / 3:
         return best
     cuts = [
@@ -178,7 +180,7 @@ def choose(pieces: Sequence[Piece], gap: float, wanted: float, *, cut_weight_min
         for choice in _cuts(piece, wanted)
         if choice.weight <= most
     ]
-    return min([*([] if best is None else [best]), *cuts], key=lambda one: abs(one.weight - wanted), default=None)
+    return min([*([] if best is None else [best]), *cuts], key=lambda plan: abs(plan.weight - wanted), default=None)
 
 
 def _cuts(piece: Piece, wanted: float) -> Iterable[Choice]:
@@ -259,13 +261,13 @@ def place(
                 free.remove(target)
             board.shift(weight, None, target)
             placed[index].append(successor(topic_id, first_part, end_part, target))
-    return [one for parts_of_one in placed for one in parts_of_one]
+    return [part for parts_of_one in placed for part in parts_of_one]
 
 
 def _near(board: Board, among: Sequence[str]) -> list[str]:
     """The brokers among which a new topic is divided."""
-    least = min(board.pressure[one] for one in among)
-    return [one for one in among if board.pressure[one] - least < NEAR_SHARE]
+    least = min(board.pressure[candidate] for candidate in among)
+    return [candidate for candidate in among if board.pressure[candidate] - least < NEAR_SHARE]
 
 
 def _even(first: int, end: int, parts: int) -> list[tuple[int, int]]:

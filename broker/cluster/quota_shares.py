@@ -33,18 +33,22 @@ class QuotaBook:
         """The shares of the live brokers whose shares have changed enough: all of a broker's shares replace its earlier ones."""
         self._uses = {key: uses for key, uses in self._uses.items() if key in incarnation_ids}
         limits = {key: use.limit for uses in self._uses.values() for key, use in uses.items() if key[1] is not Kind.REQUEST}
-        shares: dict[str, dict[Key, float]] = {one: {} for one in incarnation_ids}
+        shares: dict[str, dict[Key, float]] = {incarnation_id: {} for incarnation_id in incarnation_ids}
         for key, limit in limits.items():
-            wants = {one: _wanted(self._uses.get(one, {}).get(key), limit) for one in incarnation_ids}
-            for one, share in divide(limit, wants).items():
-                shares[one][key] = share
-        fresh = {one: found for one, found in shares.items() if _differ(found, self._told.get(one))}
+            wants = {
+                incarnation_id: _wanted(self._uses.get(incarnation_id, {}).get(key), limit) for incarnation_id in incarnation_ids
+            }
+            for incarnation_id, share in divide(limit, wants).items():
+                shares[incarnation_id][key] = share
+        fresh = {
+            incarnation_id: found for incarnation_id, found in shares.items() if _differ(found, self._told.get(incarnation_id))
+        }
         self._told = shares
         return fresh
 
     def all(self) -> list[tuple[str, Use]]:
         """The latest uses: (incarnation, use)."""
-        return [(one, use) for one, uses in self._uses.items() for use in uses.values()]
+        return [(incarnation_id, use) for incarnation_id, uses in self._uses.items() for use in uses.values()]
 
 
 def _wanted(use: Use | None, limit: float) -> float:
@@ -60,18 +64,18 @@ def divide(limit: float, wants: Mapping[str, float]) -> dict[str, float]:
     floor = limit * FLOOR / len(wants)
     shares = dict.fromkeys(wants, floor)
     left = limit - floor * len(wants)
-    hungry = {one: want - floor for one, want in wants.items() if want > floor}
+    hungry = {incarnation_id: want - floor for incarnation_id, want in wants.items() if want > floor}
     while hungry and left > limit * 1e-9:
         part = left / len(hungry)
         step = min(part, min(hungry.values()))
-        for one in list(hungry):
-            shares[one] += step
+        for incarnation_id in list(hungry):
+            shares[incarnation_id] += step
             left -= step
-            hungry[one] -= step
-            if hungry[one] <= limit * 1e-9:
-                del hungry[one]
-    for one in shares:
-        shares[one] += max(left, 0.0) / len(shares)
+            hungry[incarnation_id] -= step
+            if hungry[incarnation_id] <= limit * 1e-9:
+                del hungry[incarnation_id]
+    for incarnation_id in shares:
+        shares[incarnation_id] += max(left, 0.0) / len(shares)
     return shares
 
 

@@ -143,9 +143,9 @@ _NO_QUOTAS: dict[Kind, float] = {}
 
 
 def _candidates(user: str, client_id: str) -> Iterator[Entity]:
-    for one in (user, DEFAULT):
+    for name in (user, DEFAULT):
         for other in (client_id, DEFAULT, None):
-            yield Entity(user=one, client_id=other)
+            yield Entity(user=name, client_id=other)
     for other in (client_id, DEFAULT):
         yield Entity(client_id=other)
 

@@ -57,12 +57,12 @@ class Readable:
         first = 0
         while first < len(files):
             partition = files[first].partition
-            stop = bisect_right(files, partition, lo=first, key=lambda one: one.partition)
-            readable = bisect_right(files, self.log_start(topic_id, partition), lo=first, hi=stop, key=lambda one: one.end_offset)
+            stop = bisect_right(files, partition, lo=first, key=lambda file: file.partition)
+            readable = bisect_right(files, self.log_start(topic_id, partition), lo=first, hi=stop, key=lambda file: file.end_offset)
             yield from files[first:readable]
             for low, high in self.cuts_of(topic_id, partition):
-                start = bisect_left(files, low, lo=readable, hi=stop, key=lambda one: one.base_offset)
-                yield from files[start : bisect_right(files, high, lo=start, hi=stop, key=lambda one: one.end_offset)]
+                start = bisect_left(files, low, lo=readable, hi=stop, key=lambda file: file.base_offset)
+                yield from files[start : bisect_right(files, high, lo=start, hi=stop, key=lambda file: file.end_offset)]
             first = stop
 
     def raise_starts(self, topic_id: uuid.UUID, offsets: Mapping[int, int]) -> None:
@@ -87,8 +87,8 @@ class Readable:
     def _cut(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> None:
         """Add a range. Ranges that touch are merged, so there are as few ranges as holes."""
         ranges = self.cuts.setdefault(topic_id, {}).setdefault(partition, [])
-        touching = [one for one in ranges if one[0] <= end_offset and base_offset <= one[1]]
-        apart = [one for one in ranges if one not in touching]
+        touching = [range_ for range_ in ranges if range_[0] <= end_offset and base_offset <= range_[1]]
+        apart = [range_ for range_ in ranges if range_ not in touching]
         merged = min([base_offset, *(low for low, _ in touching)]), max([end_offset, *(high for _, high in touching)])
         self.cuts[topic_id][partition] = sorted([*apart, merged])
 
@@ -99,7 +99,7 @@ class Readable:
             return
         for partition, ranges in list(cuts.items()):
             start = self.log_start(topic_id, partition)
-            cuts[partition] = [one for one in ranges if one[1] > start]
+            cuts[partition] = [range_ for range_ in ranges if range_[1] > start]
             if not cuts[partition]:
                 del cuts[partition]
         if not cuts:

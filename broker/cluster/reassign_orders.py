@@ -18,8 +18,8 @@ def placed(manifest: Manifest) -> set[int]:
     return {
         lead.id
         for topic_id in manifest.placed
-        for number, one in manifest.topics_by_id[topic_id].replicas.items()
-        if (lead := manifest.segments.leads[topic_id][number]) is not None and manifest.lead_id(topic_id, number) == one[0]
+        for number, replica in manifest.topics_by_id[topic_id].replicas.items()
+        if (lead := manifest.segments.leads[topic_id][number]) is not None and manifest.lead_id(topic_id, number) == replica[0]
     }
 
 
@@ -33,7 +33,7 @@ def orders(manifest: Manifest, brokers: Iterable[BrokerLoad], busy: Collection[i
     found: list[Order] = []
     for topic_id in manifest.reassigning:
         topic = manifest.topics_by_id[topic_id]
-        wanted = {number: able[one[0]] for number, one in topic.targets.items() if one[0] in able}
+        wanted = {number: able[target[0]] for number, target in topic.targets.items() if target[0] in able}
         leads = manifest.segments.leads[topic_id]
         segments = {lead.id: lead for number in wanted if (lead := leads[number]) is not None and lead.id not in busy}
         room = MOVED_TOGETHER_MAX - len(busy) - len(found)

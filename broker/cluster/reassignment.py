@@ -25,7 +25,7 @@ Chosen = Mapping[int, list[int]]
 
 def reassigned(targets: Chosen, replicas: Chosen) -> dict[int, list[int]]:
     """A topic's targets after a client chose these replicas. []: the reassignment in progress is given up."""
-    return {number: one for number, one in {**targets, **replicas}.items() if one}
+    return {number: brokers for number, brokers in {**targets, **replicas}.items() if brokers}
 
 
 def settled(
@@ -36,5 +36,5 @@ def settled(
     Args:
         lead: returns the id of the broker that leads a partition; None: no broker does.
     """
-    done = {number: one for number, one in targets.items() if lead(number) == one[0]}
-    return {number: one for number, one in targets.items() if number not in done}, {**replicas, **done}
+    done = {number: target for number, target in targets.items() if lead(number) == target[0]}
+    return {number: target for number, target in targets.items() if number not in done}, {**replicas, **done}

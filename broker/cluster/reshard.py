@@ -170,7 +170,7 @@ class LoadPlanner:
     @staticmethod
     def _target(board: Board, info: SegmentInfo, broker_id: int | None) -> str:
         if broker_id is None:
-            others = [one for one in board.staying() if one != info.incarnation_id]
+            others = [broker_id for broker_id in board.staying() if broker_id != info.incarnation_id]
             if not others:
                 raise _refused("there is no other broker that could take it", segment=info.id)
             return board.lightest(others)
@@ -293,7 +293,7 @@ class _Pass:
                     info = segment.info
                     successors.append(successor(info.topic_id, info.first_partition, info.end_partition, target))
             if successors:
-                targets = sorted({board.name(one.incarnation_id) for one in successors})
+                targets = sorted({board.name(successor.incarnation_id) for successor in successors})
                 why = f"{board.name(source)} is to go: its {count_of_segments(len(successors))} to {', '.join(targets)}"
                 seal = tuple(segment.info.id for segment in leaving)
                 orders.append(Order(kind=OrderKind.DRAIN, seal=seal, open=tuple(successors), why=why))
@@ -313,17 +313,17 @@ class _Pass:
         """Orders that give brokers without segments their part, all of them together."""
         targets, now_ms = self._targets, self._now_ms
         staying = board.staying()
-        newcomers = [one for one in staying if not board.segments[one]]
+        newcomers = [broker_id for broker_id in staying if not board.segments[broker_id]]
         joined = [broker.joined_ms for newcomer in newcomers if (broker := self._broker(newcomer)) is not None]
         if not joined or now_ms - max(joined) < targets.welcome_settle_ms:
             return []
-        fair = sum(board.movable[one] for one in staying) / len(staying)
+        fair = sum(board.movable[broker_id] for broker_id in staying) / len(staying)
         before = dict(board.movable)
         pieces: dict[str, list[Piece]] = {}
         for source in staying:
             if source not in newcomers and source not in self._touched:
                 free = yield from self._free_pieces(board, source)
-                pieces[source] = [one for one in free if one.segment.info.id not in self._planner.kept]
+                pieces[source] = [piece for piece in free if piece.segment.info.id not in self._planner.kept]
         changed: set[int] = set()
         for _ in range(4 * targets.orders_max * len(newcomers)):
             target = min(newcomers, key=lambda one: (board.movable[one], board.order(one)))
@@ -382,9 +382,9 @@ class _Pass:
         self._used.add(segment_id)
         self._count += 1
         gone = [
-            f"{span(one.first_partition, one.end_partition)} to {board.name(one.incarnation_id)}"
-            for one in successors
-            if one.incarnation_id != info.incarnation_id
+            f"{span(successor.first_partition, successor.end_partition)} to {board.name(successor.incarnation_id)}"
+            for successor in successors
+            if successor.incarnation_id != info.incarnation_id
         ]
         kind = OrderKind.MOVE if len(successors) == 1 else OrderKind.SPLIT
         what = (
@@ -408,10 +408,10 @@ class _Pass:
             and not board.brokers[segment.info.incarnation_id].draining
         ]
         # All hot segments are judged before the first split, so that one plan splits all hot segments of a broker.
-        judged = {one for one in board.staying() if self._is_judged(one)}
+        judged = {broker_id for broker_id in board.staying() if self._is_judged(broker_id)}
         for segment in sorted(hot, key=lambda segment: (-board.weight(segment), segment.info.id)):
             source = segment.info.incarnation_id
-            others = [one for one in board.staying() if one in judged and one != source]
+            others = [broker_id for broker_id in board.staying() if broker_id in judged and broker_id != source]
             if self._room() <= 0 or source not in judged or not others:
                 continue
             order = self._split_one(board, segment, board.lightest(others))
@@ -451,14 +451,14 @@ class _Pass:
         targets, now_ms = self._targets, self._now_ms
         orders: list[Order] = []
         staying = board.staying()
-        for source in sorted(staying, key=lambda one: (-board.pressure[one], board.order(one))):
+        for source in sorted(staying, key=lambda broker_id: (-board.pressure[broker_id], board.order(broker_id))):
             broker = self._broker(source)
-            others = [one for one in staying if one != source and self._is_judged(one)]
+            others = [broker_id for broker_id in staying if broker_id != source and self._is_judged(broker_id)]
             if broker is None or not others or not self._is_judged(source):
                 if broker is not None:
                     broker.uneven_since_ms = None
                 continue
-            target = min(others, key=lambda one: (board.pressure[one], board.order(one)))
+            target = min(others, key=lambda other: (board.pressure[other], board.order(other)))
             gap = board.pressure[source] - board.pressure[target]
             part = 1.0 if broker.uneven_since_ms is None else CALM_PART
             if gap < targets.uneven_share * part or board.pressure[source] < targets.busy_share * part:
@@ -498,7 +498,7 @@ class _Pass:
         average = sum(weights.values()) / len(weights) if weights else 0.0
         limit = min(max(average, targets.quiet_share), targets.merge_share_max)
         staying = board.staying()
-        led = {one: len(board.segments[one]) for one in staying}
+        led = {broker_id: len(board.segments[broker_id]) for broker_id in staying}
         quiet: dict[tuple[int, int], int] = {}
         orders: list[Order] = []
         for infos in (yield from self._by_topic()):
@@ -520,7 +520,7 @@ class _Pass:
                 since = quiet[a.id, b.id] = self._now_ms if since is None else since
                 if self._now_ms - since >= targets.merge_after_ms:
                     ready.append((both[0] + both[1], a, b))
-            for total, a, b in sorted(ready, key=lambda one: (one[0], one[1].id)):
+            for total, a, b in sorted(ready, key=lambda item: (item[0], item[1].id)):
                 lead = self._merge_at(board, led, weights, a, b)
                 if count <= enough or self._room() <= 0 or lead is None:
                     continue

@@ -163,7 +163,7 @@ class Exchange:
         signature = hmac.digest(known.stored_key, message, self._hash)
         if len(proof) != len(signature):
             raise ScramError("password is wrong")
-        client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+        client_key = bytes(left ^ other for left, other in zip(proof, signature, strict=True))
         if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), known.stored_key):
             raise ScramError("password is wrong")
         return b"v=" + base64.b64encode(hmac.digest(known.server_key, message, self._hash))

@@ -177,7 +177,7 @@ class Term(Brokers):
             raise taken_over(manifest, self._mine.id, self._mine.broker_id)
         self.manifest = manifest
         self.epoch = manifest.leader_epoch + 1
-        return [one for one in self.others() if _same_place(one, self._mine)]
+        return [other for other in self.others() if _same_place(other, self._mine)]
 
     def opening(self, edits: Sequence[Edit]) -> Callable[[Manifest], Sequence[Edit]]:
         """The first commit of the term, made from the manifest to which it is applied.
@@ -206,7 +206,7 @@ class Term(Brokers):
                 effects = [*self._probe(now_s), *self._replace_lost(now_s)]
                 if now_s - self._report_s >= LEADER_REPORT_S:
                     self._report_s = now_s
-                    self.detector.forget({one.id for one in self.others()} | self.members.keys())
+                    self.detector.forget({other.id for other in self.others()} | self.members.keys())
                     effects.append(Report(self._clock_error_ms()))
                 return effects
             case Reported():
@@ -254,7 +254,7 @@ class Term(Brokers):
         return []
 
     def _probe(self, now_s: float) -> list[Effect]:
-        others = {one.id: one for one in self.others()}
+        others = {other.id: other for other in self.others()}
         return [Probe(others[incarnation_id]) for incarnation_id in self.detector.asking(others, now_s)]
 
     def _reported(self, event: Reported, now_s: float) -> list[Effect]:
@@ -297,7 +297,7 @@ class Term(Brokers):
         for order in plan.orders:
             # While the plan was made, segments were sealed, orders were begun, and brokers were lost.
             is_possible = not self._is_replacing and not self.orders.missing(order, self.manifest)
-            if is_possible and alive.issuperset(one.incarnation_id for one in order.open):
+            if is_possible and alive.issuperset(segment.incarnation_id for segment in order.open):
                 effects.append(Carry(order))
         if self._plans_again:
             self._plans_again = False
@@ -311,7 +311,7 @@ class Term(Brokers):
         itself, and reports that.
         """
         ahead_ms = [member.clock_ahead_ms for member in self.members.values() if member.clock_ahead_ms is not None]
-        differing = [one for one in ahead_ms if abs(one) > self._clock_difference_max_ms]
+        differing = [broker_id for broker_id in ahead_ms if abs(broker_id) > self._clock_difference_max_ms]
         return differing[0] if 2 * len(differing) > len(ahead_ms) else 0
 
     # -- lost members
@@ -323,7 +323,7 @@ class Term(Brokers):
         if self._yields and self.detector.is_cut_off(now_s, but=self._lanes()):
             self._yields, self._is_replacing = False, True
             return [GiveLeaseBack()]
-        others = {one.id: one for one in self.others() if now_s >= self._damaged.get(one.id, 0.0)}
+        others = {other.id: other for other in self.others() if now_s >= self._damaged.get(other.id, 0.0)}
         for incarnation_id in others:
             member = self.members.get(incarnation_id)
             if member is None or not self.is_cut_from_store(member, now_s):
@@ -332,14 +332,14 @@ class Term(Brokers):
                 self.detector.note_gone(incarnation_id, f"it could not store records for {TROUBLE_S:g} s: {member.trouble}")
         found = self.detector.judge(others, now_s)
         effects: list[Effect] = []
-        for one in found.waited_for:
-            incarnation = others[one.incarnation_id]
-            effects.append(WaitFor(incarnation, one.why))
-            order = Order(kind=OrderKind.WAIT, seal=(), open=(), why=f"broker {incarnation.broker_id} is waited for: {one.why}")
+        for verdict in found.waited_for:
+            incarnation = others[verdict.incarnation_id]
+            effects.append(WaitFor(incarnation, verdict.why))
+            order = Order(kind=OrderKind.WAIT, seal=(), open=(), why=f"broker {incarnation.broker_id} is waited for: {verdict.why}")
             self.orders.note(order, self.manifest, now_s, began_s=now_s)
         if found.lost:
-            effects += [Replace(others[one.incarnation_id], one.evidence, one.why) for one in found.lost]
-            why = {one.incarnation_id: one.why for one in found.lost}
+            effects += [Replace(others[verdict.incarnation_id], verdict.evidence, verdict.why) for verdict in found.lost]
+            why = {verdict.incarnation_id: verdict.why for verdict in found.lost}
             self.condemned.update(why)
             self._is_replacing = True
             effects.append(FailOver(why))
@@ -355,7 +355,7 @@ class Term(Brokers):
     def _recovered(self, event: Recovered, now_s: float) -> list[Effect]:
         self._is_replacing = False
         self.detector.failed_over(now_s)
-        effects: list[Effect] = [self._note_damage(one, error, now_s) for one, error in event.damaged.items()]
+        effects: list[Effect] = [self._note_damage(lost, error, now_s) for lost, error in event.damaged.items()]
         for incarnation in event.lost:
             evidence = event.why.get(incarnation.id, "its log was damaged")
             self._note_failover(incarnation, event.edits, evidence, event.began_s, now_s)
@@ -368,7 +368,9 @@ class Term(Brokers):
         )
         if incarnation.id not in self._damaged:
             order = Order(kind=OrderKind.FAILOVER, seal=(), open=(), why=f"{why}. {error.message}")
-            topics = {one.topic_id for one in self.manifest.segments.open.values() if one.incarnation_id == incarnation.id}
+            topics = {
+                segment.topic_id for segment in self.manifest.segments.open.values() if segment.incarnation_id == incarnation.id
+            }
             self.orders.note(order, self.manifest, now_s, topic_ids=topics, began_s=now_s, error=error)
         self._damaged[incarnation.id] = now_s + DAMAGED_RETRY_S
         return Damaged(incarnation, why, error)
@@ -501,9 +503,9 @@ class Term(Brokers):
         return incarnation_id
 
 
-def _same_place(one: Incarnation, other: Incarnation) -> bool:
+def _same_place(incarnation: Incarnation, other: Incarnation) -> bool:
     """True if two runs have the same address."""
-    return (one.host, one.grpc_port) == (other.host, other.grpc_port)
+    return (incarnation.host, incarnation.grpc_port) == (other.host, other.grpc_port)
 
 
 def _with_epoch(incarnation: Incarnation, manifest: Manifest, behind: int = 1) -> Incarnation:

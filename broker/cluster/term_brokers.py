@@ -56,7 +56,7 @@ class Brokers:
 
     def to_recover(self) -> list[Incarnation]:
         """The condemned brokers that no failover has recovered yet."""
-        return [one for one in self.others() if one.id in self.condemned]
+        return [other for other in self.others() if other.id in self.condemned]
 
     def trouble_of(self, incarnation_id: str) -> str:
         """The reason why another live broker cannot store records at the moment. Empty: it can."""
@@ -66,7 +66,7 @@ class Brokers:
     def takers(self) -> int:
         """The number of brokers that can take the segments of one that drains. A broker that has not joined yet counts: it may."""
         draining = {key for key, member in self.members.items() if member.load.draining} | self._drained | self.condemned
-        return (not self.is_draining) + sum(one.id not in draining and not one.is_lane for one in self.others())
+        return (not self.is_draining) + sum(other.id not in draining and not other.is_lane for other in self.others())
 
     def lane_loads(self) -> list[BrokerLoad]:
         """The last reports of the live lanes."""

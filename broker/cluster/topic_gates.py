@@ -52,7 +52,7 @@ class TopicGates:
             for gate in self.of(topic_id).values()
             if partition < len(gate.windows) and gate.windows[partition].rows
         ]
-        return sorted(found, key=lambda one: one[0].base_offset)
+        return sorted(found, key=lambda item: item[0].base_offset)
 
     def add(self, gate: Gate, has_files: Callable[[Gate], bool]) -> None:
         """Add a gate that was opened, above the limit in place of the oldest one that is not open and has no files."""
@@ -64,7 +64,7 @@ class TopicGates:
             gates[f"{gate.id}~{number}"] = msgspec.structs.replace(before, id=f"{gate.id}~{number}")
         gates[gate.id] = gate
         if len(gates) > GATES_MAX:
-            oldest = next((key for key, one in gates.items() if one.state != "open" and not has_files(one)), None)
+            oldest = next((key for key, gate in gates.items() if gate.state != "open" and not has_files(gate)), None)
             if oldest is not None:
                 del gates[oldest]
         self._note_windows(gate)

@@ -54,27 +54,28 @@ def check_new_topics(topics: Mapping[str, Topic], asked: Sequence[NewTopic], lim
         asked: every name at most once.
     """
     # Only names with these characters can collide. There may be many topics, so skip the check if possible.
-    alike = {_alike(name): name for name in topics} if any("." in one.name or "_" in one.name for one in asked) else {}
+    alike = {_alike(name): name for name in topics} if any("." in topic.name or "_" in topic.name for topic in asked) else {}
     total = partition_count(topics)
     checked: list[int | InvalidError] = []
-    for one in asked:
+    for topic in asked:
         try:
-            if one.name in topics:
-                raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{one.name}`")
-            validate_topic_name(one.name)
-            if (other := alike.get(_alike(one.name))) is not None:
+            if topic.name in topics:
+                raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{topic.name}`")
+            validate_topic_name(topic.name)
+            if (other := alike.get(_alike(topic.name))) is not None:
                 raise InvalidError(
-                    Reason.INVALID_TOPIC, f"topic name differs from another only in . and _. topic=`{one.name}` existing=`{other}`"
+                    Reason.INVALID_TOPIC,
+                    f"topic name differs from another only in . and _. topic=`{topic.name}` existing=`{other}`",
                 )
-            partitions = limits.partitions_default if one.partitions is None else one.partitions
+            partitions = limits.partitions_default if topic.partitions is None else topic.partitions
             check_partitions(partitions, limits)
-            TopicConfig.parse(one.config)
-            if not is_internal(one.name):  # groups need their own topic, so the limit does not apply to it
+            TopicConfig.parse(topic.config)
+            if not is_internal(topic.name):  # groups need their own topic, so the limit does not apply to it
                 check_room(total, partitions, limits)
         except InvalidError as error:
             checked.append(error)
         else:
-            alike[_alike(one.name)] = one.name
+            alike[_alike(topic.name)] = topic.name
             total += partitions
             checked.append(partitions)
     return checked

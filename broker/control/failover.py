@@ -72,8 +72,12 @@ class Failover:
                 await self._journal.confirm()
                 lost = self._term.to_recover()
                 recovered = await self.recover(lost)
-                damaged = {one: recovered.unreadable[one.id] for one in lost if one.id in recovered.unreadable}
-                lost = [one for one in lost if one not in damaged]
+                damaged = {
+                    incarnation: recovered.unreadable[incarnation.id]
+                    for incarnation in lost
+                    if incarnation.id in recovered.unreadable
+                }
+                lost = [incarnation for incarnation in lost if incarnation not in damaged]
                 if lost:
                     await self._journal.commit(recovered.edits)
                 break

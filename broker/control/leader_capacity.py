@@ -162,7 +162,11 @@ class LeaderCapacity:
 
         def make(now: Manifest) -> list[Edit]:
             # Leave out a reservation that was renewed while this commit waited for its turn.
-            return [ReleaseReservation(key) for key, one in over.items() if one is not None and now.reservations.get(key) == one]
+            return [
+                ReleaseReservation(key)
+                for key, reservation in over.items()
+                if reservation is not None and now.reservations.get(key) == reservation
+            ]
 
         await self._journal.commit_made(make)
         logger.info("reservations_expired", ids=",".join(over))
@@ -189,11 +193,14 @@ class LeaderCapacity:
             return [PutReservation(made[-1])]
 
         await self._journal.commit_made(make)
-        one = made[-1]
-        if not one.renewals:
-            self._note(f"reservation {one.id}{' of ' + one.owner if one.owner else ''} opened, for {reserved_text(one)}")
+        reservation = made[-1]
+        if not reservation.renewals:
+            self._note(
+                f"reservation {reservation.id}{' of ' + reservation.owner if reservation.owner else ''} "
+                f"opened, for {reserved_text(reservation)}"
+            )
         self.tick(self._clock.monotonic())
-        return OpenReservation(reservation=one, left_ms=one.ttl_ms)
+        return OpenReservation(reservation=reservation, left_ms=reservation.ttl_ms)
 
     async def release(self, reservation_id: str) -> bool:
         """Release a reservation. Returns True if it was open. Raises RetryError."""

@@ -163,7 +163,7 @@ class LeaderGates:
     async def _judge_new(self, topic: Topic, gate_id: str, files: Sequence[ParquetExtent]) -> None:
         if files:
             rows = await self._run(rows_of(files, topic.partitions))
-            bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows)}
+            bounds = {partition: GateWindow(partition, 0, end, -1) for partition, end in enumerate(rows)}
             extents = await self._run(check_extents(gate_id, files, bounds))
             await self._engine.references.check(topic.id, extents, absolute=False)
 
@@ -229,12 +229,12 @@ class LeaderGates:
     async def _open_behind(self, topic: Topic, gate: Gate, rows: list[int], files: list[ParquetExtent], digest: str) -> None:
         held = await self._hold(topic, gate.id, rows)
         windows = [
-            GateWindow(one.partition, one.base_offset, one.base_offset + count, one.leader_epoch)
-            for one, count in zip(held, rows, strict=True)
+            GateWindow(hold.partition, hold.base_offset, hold.base_offset + count, hold.leader_epoch)
+            for hold, count in zip(held, rows, strict=True)
         ]
         # Every gate behind a live one is live, too: live records that retention deleted since still count.
         earlier = self._journal.manifest.gates.of(topic.id).values()
-        live = gate.place == "now" and (any(one.live for one in held) or any(one.live for one in earlier))
+        live = gate.place == "now" and (any(hold.live for hold in held) or any(hold.live for hold in earlier))
         gate = replace(gate, windows=windows, live=live)
         if files:
             counted = {window.partition: GateWindow(window.partition, 0, window.rows, -1) for window in windows}
@@ -251,7 +251,7 @@ class LeaderGates:
                 size_bytes=sum(extent.size_bytes for extent in extents),
                 files=len(extents),
             )
-        segments = [one.segment_id for one in held]
+        segments = [hold.segment_id for hold in held]
         await self._journal.commit_made(lambda _: [OpenGate(gate, segments)])
         self._look()
 
@@ -272,7 +272,7 @@ class LeaderGates:
             if isinstance(answer, BaseException):
                 raise answer
             held += answer
-        held.sort(key=lambda one: one.partition)
+        held.sort(key=lambda hold: hold.partition)
         if len(held) != len(rows):
             raise RetryError(Reason.NOT_READY, f"not every partition has a lead. topic=`{topic.name}`")
         return held
@@ -487,12 +487,13 @@ def _open_in_front(manifest: Manifest, *, gate: Gate, topic: Topic, rows: list[i
 def rows_of(files: Sequence[ParquetExtent], partitions: int) -> Steps[list[int]]:
     """The number of rows of each partition, for files with offsets from 0: the end of the partition's last file."""
     rows = [0] * partitions
-    for number, one in enumerate(files):
+    for number, file in enumerate(files):
         if number % STEP_FILES == 0:
             yield STEP_FILES
-        if not 0 <= one.partition < partitions:
+        if not 0 <= file.partition < partitions:
             raise InvalidError(
-                Reason.INVALID_REFERENCE, f"the topic has no such partition. partition=`{one.partition}` partitions=`{partitions}`"
+                Reason.INVALID_REFERENCE,
+                f"the topic has no such file. partition=`{file.partition}` partitions=`{partitions}`",
             )
-        rows[one.partition] = max(rows[one.partition], one.end_offset)
+        rows[file.partition] = max(rows[file.partition], file.end_offset)
     return rows

@@ -39,4 +39,4 @@ class LeaderQuotas:
 
     def uses(self, broker_ids: Mapping[str, int]) -> list[tuple[int, Use]]:
         """The quotas in use: (broker id, use)."""
-        return [(broker_ids[one], use) for one, use in self._book.all() if one in broker_ids]
+        return [(broker_ids[incarnation_id], use) for incarnation_id, use in self._book.all() if incarnation_id in broker_ids]

@@ -64,13 +64,13 @@ class _Known:
     def change(self, fresh: Iterable[ParquetExtent], gone: Iterable[str]) -> None:
         """Add files, and remove those with these paths."""
         for path in gone:
-            one = self.files.pop(path)
-            self.offsets.remove(one.partition, one.base_offset, one.end_offset)
+            extent = self.files.pop(path)
+            self.offsets.remove(extent.partition, extent.base_offset, extent.end_offset)
             self.sums ^= zlib.crc32(path.encode())
-        for one in fresh:
-            self.files[one.path] = one
-            self.offsets.add(one.partition, one.base_offset, one.end_offset)
-            self.sums ^= zlib.crc32(one.path.encode())
+        for extent in fresh:
+            self.files[extent.path] = extent
+            self.offsets.add(extent.partition, extent.base_offset, extent.end_offset)
+            self.sums ^= zlib.crc32(extent.path.encode())
 
     @property
     def digest(self) -> str:
@@ -138,7 +138,7 @@ class LeaderTables:
 
     async def _write_due(self) -> None:
         now_s = self._engine.clock.monotonic()
-        for topic_id in [one for one in self._due if one not in self.failing or self.failing[one][0] <= now_s]:
+        for topic_id in [topic_id for topic_id in self._due if topic_id not in self.failing or self.failing[topic_id][0] <= now_s]:
             recheck = self._due.pop(topic_id, False)
             added, merged = self._added.pop(topic_id, []), self._merged.pop(topic_id, [])
             topic = self._journal.manifest.topics_by_id.get(topic_id)
@@ -170,7 +170,11 @@ class LeaderTables:
         else:
             left = set(merged)
             gone = {path for path in merged if path in known.files}
-            fresh = [one for one in added if one.path not in known.files and one.path not in left and self._is_whole(topic.id, one)]
+            fresh = [
+                extent
+                for extent in added
+                if extent.path not in known.files and extent.path not in left and self._is_whole(topic.id, extent)
+            ]
             if recheck:
                 gone.update(file.path for file in known.files.values() if not self._is_whole(topic.id, file))
             if not fresh and not gone:
@@ -191,7 +195,7 @@ class LeaderTables:
 
     def _next(self, topic: Topic, known: _Known, fresh: Sequence[ParquetExtent], gone: set[str]) -> Written:
         location = known.table.location.removesuffix(f"/{keys.topic_prefix(topic.id)}")
-        added = [_data_file(location, one) for one in fresh]
+        added = [_data_file(location, extent) for extent in fresh]
         properties = {TOPIC: topic.name, OFFSETS: json.dumps(known.offsets.all()), FILES: known.digest}
         paths = {f"{location}/{path}" for path in gone}
         return known.table.change(added, paths, properties, self._engine.clock.now_ms(), known.written_ms)
@@ -211,8 +215,8 @@ class LeaderTables:
             return None
         return _Known(table, written_ms)
 
-    def _is_whole(self, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
-        return is_whole(self._journal.manifest, topic_id, one)
+    def _is_whole(self, topic_id: uuid.UUID, extent: ParquetExtent) -> bool:
+        return is_whole(self._journal.manifest, topic_id, extent)
 
     @property
     def _grace_ms(self) -> int:
@@ -235,14 +239,14 @@ class LeaderTables:
                             await store.delete(one.key)
 
 
-def _data_file(location: str, one: ParquetExtent) -> DataFile:
+def _data_file(location: str, extent: ParquetExtent) -> DataFile:
     return DataFile(
-        path=f"{location}/{one.path}",
-        partition=one.partition,
-        first_offset=one.base_offset,
-        last_offset=one.end_offset - 1,
-        timestamp_min_ms=one.timestamp_min_ms,
-        timestamp_max_ms=one.timestamp_max_ms,
-        rows=one.rows,
-        size_bytes=one.size_bytes,
+        path=f"{location}/{extent.path}",
+        partition=extent.partition,
+        first_offset=extent.base_offset,
+        last_offset=extent.end_offset - 1,
+        timestamp_min_ms=extent.timestamp_min_ms,
+        timestamp_max_ms=extent.timestamp_max_ms,
+        rows=extent.rows,
+        size_bytes=extent.size_bytes,
     )

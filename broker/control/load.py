@@ -72,7 +72,7 @@ class LoadMeter:
             row.bytes_out.append(now[1] - then[1])
             row.requests.append(now[2] - then[2])
         if len(before) > 2 * led:
-            self._before = {log: one for log, one in before.items() if log.closed is None}
+            self._before = {log: earlier for log, earlier in before.items() if log.closed is None}
         return report
 
 

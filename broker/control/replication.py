@@ -76,7 +76,7 @@ class Replication:
         now_s = engine.clock.monotonic()
         self._avoided = {key: until_s for key, until_s in self._avoided.items() if until_s > now_s}
         others = [broker for broker in engine.brokers() if broker.broker_id != engine.broker_id and broker.id not in self._avoided]
-        return min(others, key=lambda one: (one.broker_id < engine.broker_id, one.broker_id), default=None)
+        return min(others, key=lambda other: (other.broker_id < engine.broker_id, other.broker_id), default=None)
 
     async def _stream(self, peer: Incarnation) -> None:
         """Run one stream until it ends. Returns if this broker ended it; else raises RetryError, FencedError, InvalidError."""

@@ -134,7 +134,7 @@ class RoutedCatalog:
         """Send a commit, and with it those that wait behind it and touch other things. Notes their errors."""
         joined = self._joined(asked)
         try:
-            await self._commit_next([edit for one in (asked, *joined) for edit in one.edits], deadline)
+            await self._commit_next([edit for request in (asked, *joined) for edit in request.edits], deadline)
         except InvalidError as error:
             if not joined:
                 asked.error = error
@@ -142,12 +142,12 @@ class RoutedCatalog:
             # One of them does not fit, and the leader does not say which. They had no effect: each goes alone.
             self._waiting.extendleft(reversed(joined))
             asked.touches = None
-            for one in joined:
-                one.is_over, one.touches = False, None
+            for request in joined:
+                request.is_over, request.touches = False, None
             await self._commit_joined(asked, deadline)
         except HeadgateError as error:
-            for one in (asked, *joined):
-                one.error = error
+            for request in (asked, *joined):
+                request.error = error
 
     def _joined(self, asked: _Asked) -> list[_Asked]:
         joined: list[_Asked] = []
@@ -157,9 +157,9 @@ class RoutedCatalog:
             if touches is None or taken & touches:
                 break
             taken |= touches
-            one = self._waiting.popleft()
-            one.is_over = True
-            joined.append(one)
+            request = self._waiting.popleft()
+            request.is_over = True
+            joined.append(request)
         return joined
 
     async def _commit_next(self, edits: Sequence[Edit], deadline: float) -> None:

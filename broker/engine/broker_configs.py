@@ -52,7 +52,7 @@ class BrokerConfigs:
             await change(self._lifecycle.catalog, attempt, "the settings of brokers")
 
     def _check(self, name: str, config: Mapping[str, str]) -> None:
-        kind = next((one for one in (resource_settings.GROUP, resource_settings.CLIENT_METRICS) if name.startswith(one)), None)
+        kind = next((kind for kind in (resource_settings.GROUP, resource_settings.CLIENT_METRICS) if name.startswith(kind)), None)
         if kind is None:
             live_settings.check(config)
             return

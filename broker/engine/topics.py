@@ -113,8 +113,12 @@ class Topics:
 
     def lanes(self) -> list[Incarnation]:
         """The live lanes, by id."""
-        found = [one for one in self._lifecycle.manifest.incarnations.values() if one.is_lane and not one.sealed]
-        return sorted(found, key=lambda one: one.broker_id)
+        found = [
+            incarnation
+            for incarnation in self._lifecycle.manifest.incarnations.values()
+            if incarnation.is_lane and not incarnation.sealed
+        ]
+        return sorted(found, key=lambda incarnation: incarnation.broker_id)
 
     # -- gates
 
@@ -177,29 +181,29 @@ class Topics:
             except HeadgateError as error:
                 return [error for _ in asked]
             turn = self._turns.begin()
-            for lot in lots(max(one.partitions or self._lifecycle.settings.num_partitions, 1) for one in asked):
+            for lot in lots(max(topic.partitions or self._lifecycle.settings.num_partitions, 1) for topic in asked):
                 created_ms = self._lifecycle.clock.now_ms()
                 made = [
                     partitions
                     if isinstance(partitions, HeadgateError)
                     else Topic(
                         id=uuid.uuid4(),
-                        name=one.name,
+                        name=topic.name,
                         partitions=partitions,
-                        config=dict(one.config),
+                        config=dict(topic.config),
                         created_ms=created_ms,
-                        replication_factor=one.replication_factor,
+                        replication_factor=topic.replication_factor,
                     )
-                    for one, partitions in zip(
+                    for topic, partitions in zip(
                         asked[lot], check_new_topics(self._lifecycle.manifest.topics, asked[lot], self._topic_limits), strict=True
                     )
                 ]
-                topics = [one for one in made if isinstance(one, Topic)]
+                topics = [topic for topic in made if isinstance(topic, Topic)]
                 refused: dict[uuid.UUID, HeadgateError] = {}
                 if not validate_only:
                     errors = await self._commit_each([CreateTopic(topic) for topic in topics])
                     refused = {topic.id: error for topic, error in zip(topics, errors, strict=True) if error is not None}
-                results += [refused.get(one.id, one) if isinstance(one, Topic) else one for one in made]
+                results += [refused.get(topic.id, topic) if isinstance(topic, Topic) else topic for topic in made]
                 await turn.pause()
             if (
                 any(isinstance(result, Topic) and result.partitions > INSTALL_PARTITIONS_MAX for result in results)

@@ -34,8 +34,12 @@ def uniform(subscriptions: Mapping[str, frozenset[uuid.UUID]], counts: Mapping[u
     taken: set[Partition] = set()
     for member in sorted(subscriptions):
         topics = subscriptions[member]
-        mine = [one for one in sorted(current.get(member, ())) if one[0] in topics and one[1] < counts.get(one[0], 0)]
-        kept[member] = [one for one in mine if one not in taken]
+        mine = [
+            partition
+            for partition in sorted(current.get(member, ()))
+            if partition[0] in topics and partition[1] < counts.get(partition[0], 0)
+        ]
+        kept[member] = [partition for partition in mine if partition not in taken]
         taken.update(kept[member])
     if len(set(subscriptions.values())) == 1:
         return _even(kept, _all_of(next(iter(subscriptions.values())), counts), taken)
@@ -50,11 +54,11 @@ def _even(kept: dict[str, list[Partition]], everything: list[Partition], taken: 
     """All members have the same topics. Those with the most partitions now get the larger share."""
     floor, larger = divmod(len(everything), len(kept))
     quotas: dict[str, int] = {}
-    for at, member in enumerate(sorted(kept, key=lambda one: (-len(kept[one]), one))):
+    for at, member in enumerate(sorted(kept, key=lambda member: (-len(kept[member]), member))):
         quotas[member] = floor + (at < larger)
         taken.difference_update(kept[member][quotas[member] :])
         del kept[member][quotas[member] :]
-    free = iter([one for one in everything if one not in taken])
+    free = iter([partition for partition in everything if partition not in taken])
     for member, mine in kept.items():
         mine += [next(free) for _ in range(quotas[member] - len(mine))]
     return {member: frozenset(mine) for member, mine in kept.items()}
@@ -71,30 +75,30 @@ def _balanced(
     for member, topics in sorted(subscriptions.items()):
         for topic in topics:
             readers[topic].append(member)
-    owners = {one: member for member, mine in kept.items() for one in mine}
+    owners = {partition: member for member, mine in kept.items() for partition in mine}
     loads = {member: len(mine) for member, mine in kept.items()}
     everything = _all_of(frozenset(readers), counts)
-    everything.sort(key=lambda one: len(readers[one[0]]))  # the topics with the fewest choices first
-    for one in everything:
-        if one not in taken:
-            owners[one] = min(readers[one[0]], key=loads.__getitem__)
-            loads[owners[one]] += 1
+    everything.sort(key=lambda partition: len(readers[partition[0]]))  # the topics with the fewest choices first
+    for partition in everything:
+        if partition not in taken:
+            owners[partition] = min(readers[partition[0]], key=loads.__getitem__)
+            loads[owners[partition]] += 1
     steps = max(sum(len(readers[topic]) for topic, _ in everything), 1)
     for _ in range(max(STEPS_MAX // steps, 1)):
         moved = False
-        for one in everything:
-            least = min(readers[one[0]], key=loads.__getitem__)
-            owner = owners[one]
+        for partition in everything:
+            least = min(readers[partition[0]], key=loads.__getitem__)
+            owner = owners[partition]
             if loads[owner] > loads[least] + 1:
                 loads[owner] -= 1
                 loads[least] += 1
-                owners[one] = least
+                owners[partition] = least
                 moved = True
         if not moved:
             break
     result: dict[str, set[Partition]] = {member: set() for member in subscriptions}
-    for one, member in owners.items():
-        result[member].add(one)
+    for partition, member in owners.items():
+        result[member].add(partition)
     return {member: frozenset(mine) for member, mine in result.items()}
 
 

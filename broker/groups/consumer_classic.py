@@ -134,7 +134,7 @@ def _must_join(group: ConsumerGroup, member_id: str) -> bool:
     holding = roster.holdings[member_id]
     if holding.epoch < roster.epoch or holding.progress is Progress.UNREVOKED:
         return True
-    return any(roster.is_free(one, member_id) for one in roster.target(member_id) - holding.assigned)
+    return any(roster.is_free(partition, member_id) for partition in roster.target(member_id) - holding.assigned)
 
 
 def _protocol(identity: Identity) -> str:

@@ -55,7 +55,7 @@ class ConsumerGroup:
         self.config = config
         self.roster = ConsumerRoster(group_id)
         self.members: Mapping[str, Identity] = self.roster.members
-        self.subscriptions = Subscriptions(resolve, lambda one: {topic for topic, _ in self.roster.target(one)})
+        self.subscriptions = Subscriptions(resolve, lambda member_id: {topic for topic, _ in self.roster.target(member_id)})
         self._timers: Timers[tuple[int, str]] = Timers()
         self.now_ms = 0
         self._unsettled_until_ms = 0
@@ -122,7 +122,7 @@ class ConsumerGroup:
             roster.aim(plan)
         before = roster.holdings[member_id]
         holding = reconcile(
-            before, roster.target(member_id), roster.target_epoch, owned, lambda one: roster.is_free(one, member_id)
+            before, roster.target(member_id), roster.target_epoch, owned, lambda partition: roster.is_free(partition, member_id)
         )
         if holding != before:
             self._hold(member_id, holding)

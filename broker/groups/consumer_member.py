@@ -94,7 +94,7 @@ def reconcile(
     if gives_up and (owned is None or owned & gives_up):
         return replace(holding, progress=Progress.UNREVOKED, assigned=keeps, revoking=gives_up)
     missing = target - keeps
-    gets = frozenset(one for one in missing if is_free(one))
+    gets = frozenset(topic for topic in missing if is_free(topic))
     return Holding(
         epoch=target_epoch,
         epoch_before=holding.epoch if holding.epoch != target_epoch else holding.epoch_before,

@@ -92,15 +92,15 @@ class ConsumerRoster:
     def hold(self, member_id: str, holding: Holding) -> None:
         """Set what a member holds. No other member has any of it."""
         before = self.holdings.get(member_id, Holding())
-        for one in before.all - holding.all:
-            del self.owners[one]
+        for partition in before.all - holding.all:
+            del self.owners[partition]
         self.owners.update(dict.fromkeys(holding.all, member_id))
         self.holdings[member_id] = holding
         self._write(Kind.HOLDING, member_id, encode_holding(holding))
 
     def is_at(self, targets: Mapping[str, frozenset[Partition]]) -> bool:
         """True if these are the targets of the present epoch."""
-        return self.epoch == self.target_epoch and all(self.target(one) == target for one, target in targets.items())
+        return self.epoch == self.target_epoch and all(self.target(member_id) == target for member_id, target in targets.items())
 
     def aim(self, targets: Mapping[str, frozenset[Partition]]) -> None:
         """Set the targets of the present epoch."""
@@ -115,8 +115,8 @@ class ConsumerRoster:
         identity = self.members.pop(member_id)
         if identity.instance_id is not None:
             del self.static[identity.instance_id]
-        for one in self.holdings.pop(member_id).all:
-            del self.owners[one]
+        for partition in self.holdings.pop(member_id).all:
+            del self.owners[partition]
         self.targets.pop(member_id, None)
         for kind in (Kind.HOLDING, Kind.TARGET, Kind.MEMBER):
             self._write(kind, member_id, None)
@@ -134,9 +134,9 @@ class ConsumerRoster:
     def target(self, member_id: str) -> frozenset[Partition]:
         return self.targets.get(member_id, NOTHING)
 
-    def is_free(self, one: Partition, member_id: str) -> bool:
+    def is_free(self, partition: Partition, member_id: str) -> bool:
         """True if no other member has a partition."""
-        return self.owners.get(one, member_id) == member_id
+        return self.owners.get(partition, member_id) == member_id
 
     def known(self, member_id: str, instance_id: str | None) -> str:
         """The member's id. Raises InvalidError: no such member, or another one has its instance id."""
@@ -193,7 +193,7 @@ class ConsumerRoster:
         assert self.static == {
             member.instance_id: member.member_id for member in self.members.values() if member.instance_id is not None
         }
-        held = [(one, member_id) for member_id, holding in self.holdings.items() for one in holding.all]
+        held = [(partition, member_id) for member_id, holding in self.holdings.items() for partition in holding.all]
         assert len(held) == len(self.owners) and dict(held) == self.owners
         assert all(not (holding.assigned & holding.revoking) for holding in self.holdings.values())
 

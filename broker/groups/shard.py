@@ -232,11 +232,11 @@ class Shard(Holdings):
         known = Positions() if entry is None else entry.positions
         pending = tuple(
             (
-                PendingKey(group_id, one.topic, one.partition, producer_id),
+                PendingKey(group_id, position.topic, position.partition, producer_id),
                 epoch,
-                one.value(now.wall_ms, NEVER, known.get(one.topic, one.partition)),
+                position.value(now.wall_ms, NEVER, known.get(position.topic, position.partition)),
             )
-            for one, wrong in zip(event.positions, errors, strict=True)
+            for position, wrong in zip(event.positions, errors, strict=True)
             if wrong is None
         )
         if not pending:

@@ -100,7 +100,7 @@ class UnitRows:
         bounds = np.searchsorted(of_row[order], [*wanted, partitions])
         if self._row and self._json_bytes() > JSON_BYTES_MAX:
             raise bad("the rows of a unit are too large as JSON")
-        self._places = {one: (int(bounds[place]), int(bounds[place + 1])) for place, one in enumerate(wanted)}
+        self._places = {part: (int(bounds[place]), int(bounds[place + 1])) for place, part in enumerate(wanted)}
 
     def rows(self, partition: int) -> npt.NDArray[np.int64]:
         """The numbers of the rows of a wanted partition, in the order of their offsets."""
@@ -128,12 +128,12 @@ class UnitRows:
             parts = self._columns(rows.slice(begin, count))
             while count > 1 and json_bytes_max(self._row, parts) > JSON_BYTES:
                 count //= 2
-                parts = [one.slice(0, count) for one in parts]
+                parts = [part.slice(0, count) for part in parts]
             try:
                 value = json_rows(self._row, parts, replaces=True).view(pa.binary())
             except (pa.ArrowException, ValueError) as error:
                 raise bad(f"a row cannot be written as JSON: {error}") from error
-            times, keys = (one.slice(begin, count) for one in rows.columns[:2])
+            times, keys = (column.slice(begin, count) for column in rows.columns[:2])
             yield pa.table({"timestamp": times, "key": keys, "value": value})
             begin += count
 
@@ -143,14 +143,14 @@ class UnitRows:
         found: list[Any] = []
         for place, name in enumerate(self._row):
             if name in self._given[0]:
-                found.append(pa.array([one[name] for one in self._given], GIVEN).take(numbers))
+                found.append(pa.array([column[name] for column in self._given], GIVEN).take(numbers))
             else:
                 found.append(rows.column(f"row {place}").chunk(0))
         return found
 
     def _json_bytes(self) -> int:
         """Bytes of all rows as JSON, at most."""
-        given = max(sum(len((text or "").encode()) for text in one.values()) for one in self._given)
+        given = max(sum(len((text or "").encode()) for text in column.values()) for column in self._given)
         places = [place for place, name in enumerate(self._row) if name not in self._given[0]]
         columns = [self._table.column(f"row {place}").chunk(0) for place in places]
         return self._table.num_rows * given + json_bytes_max(self._row, [self._table.column("timestamp").chunk(0), *columns])
@@ -162,10 +162,10 @@ def described(recipe: Recipe, number: int, footers: Sequence[bytes], codec: int,
     numbers: dict[int, list[int]] = {file: [] for file in recipe.files_of(unit)}
     places = {file: place for place, file in enumerate(numbers)}
     order = []
-    for one in unit.groups:
-        for group in range(one.first, one.end):
-            order.append((places[one.file], len(numbers[one.file])))
-            numbers[one.file].append(group)
+    for row_group in unit.groups:
+        for group in range(row_group.first, row_group.end):
+            order.append((places[row_group.file], len(numbers[row_group.file])))
+            numbers[row_group.file].append(group)
     files = []
     for (file, mine), footer in zip(numbers.items(), footers, strict=True):
         metadata, adopted = metadata_of(footer), recipe.files[file]
@@ -195,15 +195,15 @@ def encode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> Iterator[mem
     decoded = decode_unit(unit, data)
     del data
     divided = decoded.divided()
-    for one in unit.wanted:
-        offset, most = one.base_offset, min(max(-(-one.rows // unit.batches), 1), BATCH_ROWS_MAX)
+    for part in unit.wanted:
+        offset, most = part.base_offset, min(max(-(-part.rows // unit.batches), 1), BATCH_ROWS_MAX)
         if divided is not None:
-            mine = decoded.rows(one.partition)
-            yield from divided.encode(mine, offset, leader_epoch=one.leader_epoch, codec=Codec(unit.codec), batch_rows_max=most)
+            mine = decoded.rows(part.partition)
+            yield from divided.encode(mine, offset, leader_epoch=part.leader_epoch, codec=Codec(unit.codec), batch_rows_max=most)
             continue
-        for rows in decoded.records(one.partition):
+        for rows in decoded.records(part.partition):
             yield from encode_batches(
-                rows, offset, leader_epoch=one.leader_epoch, compression=Codec(unit.codec), batch_rows_max=most
+                rows, offset, leader_epoch=part.leader_epoch, compression=Codec(unit.codec), batch_rows_max=most
             )
             offset += rows.num_rows
 
@@ -217,12 +217,12 @@ def decode_unit(unit: UnitBytes, data: Sequence[Sequence[Data]]) -> UnitRows:
         for one in (unit.files[file],)
     )
     try:
-        rows = UnitRows(groups, unit.shape, unit.partitions, sorted({one.partition for one in unit.wanted}))
+        rows = UnitRows(groups, unit.shape, unit.partitions, sorted({part.partition for part in unit.wanted}))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise bad(str(error)) from error
-    for one in unit.wanted:
-        if len(rows.rows(one.partition)) != one.rows:
-            raise bad(f"partition {one.partition} has {len(rows.rows(one.partition))} rows instead of {one.rows}")
+    for part in unit.wanted:
+        if len(rows.rows(part.partition)) != part.rows:
+            raise bad(f"partition {part.partition} has {len(rows.rows(part.partition))} rows instead of {part.rows}")
     return rows
 
 

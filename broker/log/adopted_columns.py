@@ -118,8 +118,8 @@ def check_file(footer: bytes, groups: Iterable[int], shape: Shape, file: Adopted
         row_kind(kind(name))
     if foreign := nanoseconds(metadata) & set(map(own, inside)):
         raise bad(f"a column has times in nanoseconds: `{min(foreign)}`")
-    for one in shape.conditions:
-        _compared(one, kind(one.column))
+    for condition in shape.conditions:
+        _compared(condition, kind(condition.column))
     return found
 
 
@@ -151,14 +151,14 @@ def times(column: Any, missing_us: int | None = None) -> Any:
 def passes(conditions: Sequence[Condition], columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
     """Which of some rows pass all conditions. Raises InvalidError if a column is of another type than its constant."""
     found = np.ones(rows, np.bool_)
-    for one in conditions:
-        column = columns[one.column]
+    for condition in conditions:
+        column = columns[condition.column]
         column = whole(column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column)
-        if one.value is None:
-            passed = column.is_null() if one.comparison == "is null" else column.is_valid()
+        if condition.value is None:
+            passed = column.is_null() if condition.comparison == "is null" else column.is_valid()
         else:
-            constant = _compared(one, column.type)
-            passed = _COMPARISONS[one.comparison](column, constant).fill_null(False)
+            constant = _compared(condition, column.type)
+            passed = _COMPARISONS[condition.comparison](column, constant).fill_null(False)
         found &= np.asarray(passed)
     return found
 
@@ -168,19 +168,19 @@ _COMPARISONS: dict[Comparison, Any] = {
 }  # fmt: skip
 
 
-def _compared(one: Condition, kind: Any) -> Any:
+def _compared(condition: Condition, kind: Any) -> Any:
     """The constant of a condition as a value that is compared with a column of this type. Raises InvalidError."""
-    if one.value is None:
+    if condition.value is None:
         return None
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if isinstance(one.value, str):
+    if isinstance(condition.value, str):
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return arrow.scalar(one.value, kind)
+            return arrow.scalar(condition.value, kind)
     elif pa.types.is_signed_integer(kind):
-        return arrow.scalar(one.value, pa.int64())
-    elif kind == pa.date32() and -(1 << 31) <= one.value < 1 << 31:
-        return arrow.scalar(one.value, pa.int32()).cast(kind)
-    raise bad(f"a condition's column is of another type than its constant. column=`{one.column}` type=`{kind}`")
+        return arrow.scalar(condition.value, pa.int64())
+    elif kind == pa.date32() and -(1 << 31) <= condition.value < 1 << 31:
+        return arrow.scalar(condition.value, pa.int32()).cast(kind)
+    raise bad(f"a condition's column is of another type than its constant. column=`{condition.column}` type=`{kind}`")
 
 
 def content(column: Any) -> Any:

@@ -305,7 +305,7 @@ class _Wrong(Exception):
 def _refusal(wrong: Sequence[tuple[int, _Wrong]], count: int) -> RecordError:
     """The error for a batch with these wrong records. One wrong time decides the reason, as in Kafka."""
     index, first = wrong[0]
-    late = any(one.reason is Reason.INVALID_TIMESTAMP for _, one in wrong)
+    late = any(wrong_record.reason is Reason.INVALID_TIMESTAMP for _, wrong_record in wrong)
     numbers = [number for number, _ in wrong]
     text = f"a record cannot be stored: {first}. record=`{index}` records=`{count}`{_more(numbers)}"
     return RecordError(Reason.INVALID_TIMESTAMP if late else first.reason, text, numbers)

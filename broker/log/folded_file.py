@@ -197,4 +197,4 @@ def _lost_names(data: Buffer) -> bool:
     batches = split(memoryview(data))
     records = (record for batch in batches for record in iter_records(batch, decompressed_bytes_max=BATCH_BYTES_MAX))
     names = (name for record in records for name, _ in record.headers)
-    return any("\udc80" <= one <= "\udcff" for name in names for one in name)
+    return any("\udc80" <= letter <= "\udcff" for name in names for letter in name)

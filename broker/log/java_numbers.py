@@ -52,9 +52,9 @@ def java_text(numbers: Any) -> Any:
     if beyond.any():
         texts = _replaced(texts, beyond & ~special & ~few, _with_powers)
     if few.any():
-        texts = _replaced(texts, few, lambda _: arrow.array([_subnormal(one) for one in known[few]], pa.string()))
+        texts = _replaced(texts, few, lambda _: arrow.array([_subnormal(text) for text in known[few]], pa.string()))
     if special.any():
-        texts = _replaced(texts, special, lambda some: arrow.array([_SPECIAL[one] for one in some.to_pylist()], pa.string()))
+        texts = _replaced(texts, special, lambda some: arrow.array([_SPECIAL[number] for number in some.to_pylist()], pa.string()))
     return texts
 
 

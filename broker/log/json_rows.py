@@ -101,7 +101,7 @@ def _bytes_max(column: Any) -> int:
     if pa.types.is_struct(kind):
         return json_bytes_max([field.name for field in kind], column.flatten()) + len(column) * _VALUE_BYTES
     if pa.types.is_map(kind):
-        parts = [_elements(column, one)[0] for one in (column.keys, column.items)]
+        parts = [_elements(column, part)[0] for part in (column.keys, column.items)]
     elif pa.types.is_list(kind):
         parts = [_elements(column, column.values)[0]]
     elif pa.types.is_large_string(kind):
@@ -135,7 +135,7 @@ def _object(names: Sequence[str], columns: Sequence[Any], rows: int, replaces: b
     pieces.append(f"{constant}}}")
     if len(pieces) == 1:
         return arrow.repeat("{}", rows)
-    some = [one for one in pieces if not isinstance(one, str) or one]
+    some = [piece for piece in pieces if not isinstance(piece, str) or piece]
     found = pc.binary_join_element_wise(*some, "", null_handling="replace", null_replacement="")
     if first == len(columns):
         found = pc.replace_substring(found, "{,", "{", max_replacements=1)
@@ -165,7 +165,7 @@ def _text(column: Any, replaces: bool) -> tuple[Any, str]:
     if pa.types.is_timestamp(kind):
         return _times(column), '"'
     if pa.types.is_binary(kind):
-        return arrow.array([None if one is None else b64encode(one).decode() for one in column.to_pylist()], pa.string()), '"'
+        return arrow.array([None if value is None else b64encode(value).decode() for value in column.to_pylist()], pa.string()), '"'
     if pa.types.is_struct(kind):
         found = _object([field.name for field in kind], column.flatten(), len(column), replaces)
     elif pa.types.is_map(kind):
@@ -255,7 +255,7 @@ def _far_day(day: int) -> bytes:
 def _of_bytes(rows: npt.NDArray[Any], column: Any) -> Any:
     """Bytes of equal length, or objects, as texts; null where the column is null."""
     if rows.dtype.kind == "O":
-        found = arrow.array([one.decode() for one in rows.tolist()], pa.string())
+        found = arrow.array([row.decode() for row in rows.tolist()], pa.string())
     else:
         ends = np.arange(0, (len(rows) + 1) * rows.itemsize, rows.itemsize, dtype=np.int32)
         found = arrow.StringArray.from_buffers(len(rows), arrow.py_buffer(ends), arrow.py_buffer(rows))
@@ -270,7 +270,7 @@ def _escaped(texts: Any, replaces: bool) -> Any:
         if not replaces:
             raise UnlikeJavaError("a text is not UTF-8, and Java replaces such bytes") from None
         known = texts.cast(pa.binary()).to_pylist()
-        texts = arrow.array([None if one is None else one.decode(errors="replace") for one in known], pa.string())
+        texts = arrow.array([None if value is None else value.decode(errors="replace") for value in known], pa.string())
     for character in _special(texts):
         texts = pc.replace_substring(texts, character, "\\\\" if character == "\\" else _ESCAPES[character])
     return texts
@@ -295,4 +295,4 @@ def _special(texts: Any) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    return '"' + "".join("\\\\" if one == "\\" else _ESCAPES.get(one, one) for one in name) + '"'
+    return '"' + "".join("\\\\" if letter == "\\" else _ESCAPES.get(letter, letter) for letter in name) + '"'

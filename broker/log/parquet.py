@@ -520,9 +520,9 @@ def _repeated_bytes(file: ExtentFile, group: RowGroup, data: Data) -> int | None
     longest = 0
     for batch in _batches(file, group, data, rows, [chunk.path_in_schema for chunk in encoded], names):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            for one in leaves(column):
-                if pa.types.is_dictionary(one.type):
-                    most = int(lengths(one.dictionary.cast(pa.binary())).max(initial=0))
+            for leaf in leaves(column):
+                if pa.types.is_dictionary(leaf.type):
+                    most = int(lengths(leaf.dictionary.cast(pa.binary())).max(initial=0))
                     longest += most * max(-(-counts[name] // max(group.rows, 1)), 1)
         break
     return longest
@@ -540,8 +540,8 @@ def leaves(column: Any) -> Iterator[Any]:
     else:
         yield column
         return
-    for one in parts:
-        yield from leaves(one)
+    for part in parts:
+        yield from leaves(part)
 
 
 def _batches(

@@ -209,7 +209,7 @@ class ProducerState:
         self._pack()
         packed: Collection[bytes] = self._packed.values()
         if self._end_offset > before_offset:
-            packed = [one for one in (_before(one, before_offset) for one in packed) if one]
+            packed = [entry for entry in (_before(entry, before_offset) for entry in packed) if entry]
         transactions = self.transactions.encode(before_offset)
         return _COUNT.pack(len(packed), self._forgotten_id_max) + b"".join(packed) + transactions
 

@@ -145,7 +145,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
     def columns(self, given: Collection[str] = (), names: Mapping[str, str] | None = None) -> list[str]:
         """The columns that are read of a file that lacks the `given` ones, by their names there. `names`: as of `AdoptedFile`."""
         values = [name for name in self.row if name not in given] if self.row else [self.value]
-        found = dict.fromkeys((self.time, self.key, *values, *(one.column for one in self.conditions)))
+        found = dict.fromkeys((self.time, self.key, *values, *(condition.column for condition in self.conditions)))
         return [(names or {}).get(name, name) for name in found]
 
 
@@ -173,34 +173,34 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """By partition: (number of the unit, its rows) of each unit with rows of it, in their order."""
         found: dict[int, list[tuple[int, Share]]] = {}
         for number, unit in enumerate(self.units):
-            for one in unit.shares:
-                found.setdefault(one.partition, []).append((number, one))
+            for share in unit.shares:
+                found.setdefault(share.partition, []).append((number, share))
         return found
 
     def files_of(self, unit: Unit) -> list[int]:
         """The numbers of a unit's files, in the order of its rows."""
-        return list(dict.fromkeys(one.file for one in unit.groups))
+        return list(dict.fromkeys(group.file for group in unit.groups))
 
     def check(self) -> None:
         """Raise InvalidError(INVALID_RECORD) if its parts contradict each other."""
         if not 0 < self.partitions <= PARTITIONS_MAX or not 0 < len(self.units) <= UNITS_MAX or not self.files:
             raise _bad(f"it has no such number of parts. partitions=`{self.partitions}` units=`{len(self.units)}`")
         self._check_shape()
-        if not all(one.path and one.size_bytes > 0 and one.modified_ns >= 0 and one.footer_crc32c >= 0 for one in self.files):
+        if not all(file.path and file.size_bytes > 0 and file.modified_ns >= 0 and file.footer_crc32c >= 0 for file in self.files):
             raise _bad("a file has no name, no bytes, or no time")
-        if len({one.path for one in self.files}) < len(self.files):
+        if len({file.path for file in self.files}) < len(self.files):
             raise _bad("a file is named twice")
         for number, unit in enumerate(self.units):
             files = self.files_of(unit)
-            partitions = [one.partition for one in unit.shares]
+            partitions = [share.partition for share in unit.shares]
             if not (
                 0 < len(files) <= UNIT_FILES_MAX
-                and all(0 <= one < len(self.files) for one in files)
-                and all(0 <= one.first < one.end for one in unit.groups)
+                and all(0 <= file < len(self.files) for file in files)
+                and all(0 <= group.first < group.end for group in unit.groups)
                 and 0 <= unit.data_bytes <= UNIT_BYTES_MAX
                 and partitions == sorted(set(partitions))
-                and all(0 <= one < self.partitions for one in partitions)
-                and all(0 < one.rows <= ROWS_MAX and one.timestamp_min_ms <= one.timestamp_max_ms for one in unit.shares)
+                and all(0 <= partition < self.partitions for partition in partitions)
+                and all(0 < share.rows <= ROWS_MAX and share.timestamp_min_ms <= share.timestamp_max_ms for share in unit.shares)
             ):
                 raise _bad(f"a unit cannot be. unit=`{number}`")
         self._check_groups()
@@ -228,9 +228,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         given = {frozenset(file.given) for file in self.files}
         if any(sum(len(text or "") for text in file.given.values()) > GIVEN_CHARS_MAX for file in self.files):
             raise _bad(f"the columns that a file lacks have too long values. max=`{GIVEN_CHARS_MAX}`")
-        if len(given) > 1 or not all(one <= set(self.row) - {self.time, self.key} for one in given):
+        if len(given) > 1 or not all(names <= set(self.row) - {self.time, self.key} for names in given):
             raise _bad("a file lacks other columns than another one, or columns that are not of the row")
-        if any(one.column in lacking for one in self.conditions for lacking in given):
+        if any(condition.column in lacking for condition in self.conditions for lacking in given):
             raise _bad("a condition is about a column that a file lacks")
         for file in self.files:
             if len(set(self.shape.columns(file.given, file.names))) < len(self.shape.columns(file.given)):
@@ -239,18 +239,18 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def _check_conditions(self) -> None:
         """Raise InvalidError if a condition cannot be."""
-        texts = [text for one in self.conditions for text in (one.column, one.value) if isinstance(text, str)]
+        texts = [text for condition in self.conditions for text in (condition.column, condition.value) if isinstance(text, str)]
         if len(self.conditions) > CONDITIONS_MAX or sum(map(len, texts)) > CONDITION_CHARS_MAX:
             raise _bad(f"it has too many conditions, or too long ones. conditions=`{len(self.conditions)}`")
-        for one in self.conditions:
-            if (one.value is None) is not one.comparison.startswith("is "):
-                raise _bad(f"a condition lacks its constant, or has one too many. column=`{one.column[:300]}`")
-            if isinstance(one.value, int) and not -TIME_US_MAX - 1 <= one.value <= TIME_US_MAX:
-                raise _bad(f"a condition has a number of more than 64 bits. column=`{one.column[:300]}`")
+        for condition in self.conditions:
+            if (condition.value is None) is not condition.comparison.startswith("is "):
+                raise _bad(f"a condition lacks its constant, or has one too many. column=`{condition.column[:300]}`")
+            if isinstance(condition.value, int) and not -TIME_US_MAX - 1 <= condition.value <= TIME_US_MAX:
+                raise _bad(f"a condition has a number of more than 64 bits. column=`{condition.column[:300]}`")
 
     def _check_groups(self) -> None:
         """Raise InvalidError if a row group has two places: its rows would be records twice."""
-        groups = sorted((one.file, one.first, one.end) for unit in self.units for one in unit.groups)
+        groups = sorted((group.file, group.first, group.end) for unit in self.units for group in unit.groups)
         if sum(end - first for _, first, end in groups) > GROUPS_MAX:
             raise _bad(f"it has more than {GROUPS_MAX} row groups")
         for (file, _, end), (next_file, first, _) in pairwise(groups):
@@ -299,7 +299,7 @@ def piece_of(shares: Sequence[tuple[int, Share]], first_row: int, rows: int) -> 
     begins = [0, *accumulate(share.rows for _, share in shares)]
     if first_row not in begins:
         return []
-    return [one for one, begin in zip(shares, begins, strict=False) if first_row <= begin < first_row + rows]
+    return [share for share, begin in zip(shares, begins, strict=False) if first_row <= begin < first_row + rows]
 
 
 def pin_key(recipe: str, number: int) -> str:

@@ -318,8 +318,8 @@ def is_commit(batch: memoryview) -> bool:
     return int.from_bytes(batch[at + 2 : at + 4], "big") == _COMMIT_TYPE
 
 
-def _first_offset(one: AbortedTransaction) -> int:
-    return one.first_offset
+def _first_offset(aborted_transaction: AbortedTransaction) -> int:
+    return aborted_transaction.first_offset
 
 
 def _corrupt(size: int) -> CorruptError:

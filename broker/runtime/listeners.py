@@ -64,7 +64,7 @@ class Listener:
 
 def listeners(settings: Settings) -> list[Listener]:
     """All listeners, the one of `kafka_port` first. Raises InvalidError(INVALID_CONFIG)."""
-    advertised = dict(_address("kafka_advertised_listeners", one)[1:] for one in _split(settings.kafka_advertised_listeners))
+    advertised = dict(_address("kafka_advertised_listeners", part)[1:] for part in _split(settings.kafka_advertised_listeners))
     protocol = settings.kafka_protocol.upper()
     found = [
         Listener(
@@ -76,10 +76,10 @@ def listeners(settings: Settings) -> list[Listener]:
             advertised_port=settings.advertised_kafka_port,
         )
     ]
-    for one in _split(settings.kafka_listeners):
-        protocol, name, (host, port) = _address("kafka_listeners", one)
+    for part in _split(settings.kafka_listeners):
+        protocol, name, (host, port) = _address("kafka_listeners", part)
         if protocol not in PROTOCOLS:
-            raise _wrong("kafka_listeners", one, f"its protocol is one of {', '.join(PROTOCOLS)}")
+            raise _wrong("kafka_listeners", part, f"its protocol is one of {', '.join(PROTOCOLS)}")
         shown_host, shown_port = advertised.pop(name, ("", 0))
         found.append(
             Listener(
@@ -95,7 +95,7 @@ def listeners(settings: Settings) -> list[Listener]:
         raise invalid(
             f"`kafka_listeners` has no listener of this name. setting=`kafka_advertised_listeners` name=`{min(advertised)}`"
         )
-    names = [one.name for one in found]
+    names = [listener.name for listener in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise invalid(f"two listeners have one name: write NAME:PROTOCOL://host:port. setting=`kafka_listeners` name=`{twice[0]}`")
     if len(found) > LISTENERS_MAX:
@@ -105,7 +105,7 @@ def listeners(settings: Settings) -> list[Listener]:
 
 def on_free_ports(text: str) -> str:
     """`kafka_listeners`, or the addresses that they announce, of another process on the same machine, which takes free ports."""
-    return ",".join(f"{one.rpartition(':')[0]}:0" for one in _split(text))
+    return ",".join(f"{part.rpartition(':')[0]}:0" for part in _split(text))
 
 
 def asks_for_login(settings: Settings) -> bool:
@@ -116,7 +116,7 @@ def asks_for_login(settings: Settings) -> bool:
     this machine.
     """
     by_certificate = bool(settings.tls_certificate) and settings.tls_client_auth == "required"
-    return by_certificate or any(one.is_sasl for one in listeners(settings))
+    return by_certificate or any(listener.is_sasl for listener in listeners(settings))
 
 
 def knows_clients(settings: Settings) -> bool:
@@ -125,7 +125,7 @@ def knows_clients(settings: Settings) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _address(setting: str, text: str) -> tuple[str, str, tuple[str, int]]:
@@ -145,19 +145,20 @@ def _wrong(setting: str, text: str, expected: str) -> InvalidError:
 def shifted(text: str, by: int) -> str:
     """`kafka_listeners` of another broker on the same machine: every port that is not 0 is higher by that number."""
     moved = []
-    for one in _split(text):
-        before, _, port = one.rpartition(":")
-        moved.append(f"{before}:{int(port) + by}" if port.isdecimal() and int(port) else one)
+    for part in _split(text):
+        before, _, port = part.rpartition(":")
+        moved.append(f"{before}:{int(port) + by}" if port.isdecimal() and int(port) else part)
     return ",".join(moved)
 
 
 def unprotected(settings: Settings) -> list[str]:
     """For each port that other machines reach without TLS or without authentication, one sentence with the remedy."""
     found = [
-        f"the Kafka listener {one.name} at {one.host}:{one.port} serves every client: set kafka_protocol, or its protocol in "
-        "kafka_listeners, to sasl_ssl, or to ssl with tls_client_auth=required"
-        for one in listeners(settings)
-        if not _is_loopback(one.host) and not (one.is_tls and (one.is_sasl or settings.tls_client_auth == "required"))
+        f"the Kafka listener {listener.name} at {listener.host}:{listener.port} serves every client: "
+        "set kafka_protocol, or its protocol in kafka_listeners, to sasl_ssl, or to ssl with tls_client_auth=required"
+        for listener in listeners(settings)
+        if not _is_loopback(listener.host)
+        and not (listener.is_tls and (listener.is_sasl or settings.tls_client_auth == "required"))
     ]
     asks, is_open = asks_for_login(settings), not _is_loopback(settings.host)
     if asks and not settings.tls_certificate:

@@ -74,7 +74,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
 
 def levels() -> dict[str, str]:
     """The level in effect of each of Headgate's loggers, by name without `headgate.`; "" for the one above all others."""
-    known = [name for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)]
+    known = [name for name, existing in logging.root.manager.loggerDict.items() if isinstance(existing, logging.Logger)]
     ours = [name for name in known if name == "headgate" or name.startswith("headgate.")]
     return {
         name.removeprefix("headgate").removeprefix("."): logging.getLevelName(logging.getLogger(name).getEffectiveLevel()).lower()

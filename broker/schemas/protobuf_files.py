@@ -26,8 +26,8 @@ def messages_of(text: str, references: Sequence[tuple[str, str]]) -> list[Descri
     for module in (timestamp_pb2, wrappers_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     file = descriptor_pb2.FileDescriptorProto()
-    for name, one in (*references, (OWN_NAME, text)):
-        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(one, validate=True))
+    for name, source in (*references, (OWN_NAME, text)):
+        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(source, validate=True))
         file.name = name
         pool.Add(file)
     found = pool.FindFileByName(OWN_NAME).message_types_by_name

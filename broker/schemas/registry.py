@@ -105,16 +105,16 @@ class Registry:
         return found
 
     def _references(self, answer: dict[str, Any], format: Format, found: dict[str, str]) -> list[tuple[str, str]]:
-        for one in answer.get("references") or ():
-            if one["name"] in found or one["name"].startswith("google/protobuf/"):
+        for reference in answer.get("references") or ():
+            if reference["name"] in found or reference["name"].startswith("google/protobuf/"):
                 continue
             if len(found) >= REFERENCES_MAX:
                 raise InvalidError(Reason.INVALID_REQUEST, f"a schema uses more than {REFERENCES_MAX} others")
-            found[one["name"]] = ""  # a circle ends here
-            other = self._version(one["subject"], str(one["version"]), format)
+            found[reference["name"]] = ""  # a circle ends here
+            other = self._version(reference["subject"], str(reference["version"]), format)
             self._references(other, format, found)
-            del found[one["name"]]
-            found[one["name"]] = str(other["schema"])
+            del found[reference["name"]]
+            found[reference["name"]] = str(other["schema"])
         return list(found.items())
 
     def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:

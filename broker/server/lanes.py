@@ -118,21 +118,21 @@ class LaneKeeper:
             return
         settings = settings_of(self._settings, number, self._engine.cluster_id)
         try:
-            kept = self._sockets.get(number) or [ports.listen(one.host, 0, "kafka_port") for one in listeners(settings)]
+            kept = self._sockets.get(number) or [ports.listen(listener.host, 0, "kafka_port") for listener in listeners(settings)]
         except HeadgateError as error:
             self._rest(number, error.message)
             return
         self._sockets[number] = kept
-        for one in kept:
-            self._loop.remove_reader(one)
-            ports.listen_again(one)
+        for socket_ in kept:
+            self._loop.remove_reader(socket_)
+            ports.listen_again(socket_)
         task = self._running[number] = asyncio.create_task(self._run(number, settings, kept), name=f"lane-{number}")
         watch(task, "lane", self._fail)
 
     async def _run(self, number: int, settings: Settings, kept: Sequence[socket.socket]) -> None:
         """Run one lane until it ends."""
         began_s = self._loop.time()
-        descriptors = [one.fileno() for one in kept]
+        descriptors = [socket_.fileno() for socket_ in kept]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
         environment |= {SUPERVISED: "1", KAFKA_SOCKETS: ",".join(map(str, descriptors))}
         reason = ""
@@ -171,9 +171,9 @@ class LaneKeeper:
     def _await_clients(self, number: int) -> None:
         """Start a lane when a client connects to its address."""
         if not self._closing:
-            for one in self._sockets.get(number, ()):
-                ports.listen_again(one)  # an ending lane refuses connections for all that hold its sockets
-                self._loop.add_reader(one, self._start, number)
+            for socket_ in self._sockets.get(number, ()):
+                ports.listen_again(socket_)  # an ending lane refuses connections for all that hold its sockets
+                self._loop.add_reader(socket_, self._start, number)
 
     async def close(self) -> None:
         """End the lanes."""
@@ -190,9 +190,9 @@ class LaneKeeper:
             process.kill()
         if running:
             await asyncio.wait(running, timeout=END_S)
-        for one in (one for kept in self._sockets.values() for one in kept):
-            self._loop.remove_reader(one)
-            one.close()
+        for socket_ in (socket_ for kept in self._sockets.values() for socket_ in kept):
+            self._loop.remove_reader(socket_)
+            socket_.close()
 
 
 class LaneUpkeep:

@@ -356,12 +356,12 @@ def _desired(leader: Leader) -> float | dict[Labels, float]:
 
 
 def _flood_rows(leader: Leader, field: str) -> dict[Labels, float]:
-    return {(one.report.topic, one.report.flood_id): getattr(one.report, field) for one in _running(leader)}
+    return {(flood.report.topic, flood.report.flood_id): getattr(flood.report, field) for flood in _running(leader)}
 
 
 def _flood_silence(leader: Leader) -> dict[Labels, float]:
     now_s = leader.clock.monotonic()
-    return {(one.report.topic, one.report.flood_id): now_s - one.reported_s for one in _running(leader)}
+    return {(flood.report.topic, flood.report.flood_id): now_s - flood.reported_s for flood in _running(leader)}
 
 
 def _running(leader: Leader) -> list[Flood]:

@@ -201,7 +201,7 @@ class Process:
             grpc_port=self.settings.advertised_grpc_port or self._grpc_port,
             http_port=self._http_address[1],
             grpc_mtls_port=self._mtls_port,
-            listeners={one.name: f"{one.host}:{one.port}" for one, _ in self._further},
+            listeners={listener.name: f"{listener.host}:{listener.port}" for listener, _ in self._further},
         )
 
     def connections(self) -> int:
@@ -253,10 +253,10 @@ class Process:
 
     def _entrances(self) -> list[tuple[AdvertisedListener, socket.socket]]:
         found = []
-        for one, listening in zip(listeners(self.settings)[1:], self._kafka_sockets[1:], strict=True):
-            host = _reachable(one.advertised_host or self.settings.advertised_host or one.host)
-            port = one.advertised_port or ports.address(listening)[1]
-            found.append((AdvertisedListener(name=one.name, protocol=one.protocol, host=host, port=port), listening))
+        for listener, listening in zip(listeners(self.settings)[1:], self._kafka_sockets[1:], strict=True):
+            host = _reachable(listener.advertised_host or self.settings.advertised_host or listener.host)
+            port = listener.advertised_port or ports.address(listening)[1]
+            found.append((AdvertisedListener(name=listener.name, protocol=listener.protocol, host=host, port=port), listening))
         return found
 
     # -- start

@@ -34,7 +34,7 @@ class Counted(NamedTuple):
     partitions: int = 0
 
     def plus(self, other: Counted) -> Counted:
-        return Counted(*(one + two for one, two in zip(self, other, strict=True)))
+        return Counted(*(left + right for left, right in zip(self, other, strict=True)))
 
     def since(self, before: Counted) -> Counted:
         """The counters' growth, and what there is now."""
@@ -75,7 +75,7 @@ class TopicCounts:
             self._before[topic_id] = before[0] + counted[0], before[1] + counted[1], before[2] + counted[2]
             if len(self._before) > len(self._engine.manifest.topics):
                 # Some topics were deleted while other brokers led all of their partitions.
-                self._before = {key: one for key, one in self._before.items() if key in self._engine.manifest.topics_by_id}
+                self._before = {key: counted for key, counted in self._before.items() if key in self._engine.manifest.topics_by_id}
         else:
             self._before.pop(topic_id, None)
 

@@ -173,7 +173,7 @@ class MeteredStore:
         self._store = store
         self._clock = clock
         self.counts = {operation: OperationCounts() for operation in OPERATIONS}
-        self.seconds: dict[Labels, Histogram] = {(one,): Histogram(LATENCY_BUCKETS_S) for one in (*OPERATIONS, APPEND)}
+        self.seconds: dict[Labels, Histogram] = {(operation,): Histogram(LATENCY_BUCKETS_S) for operation in (*OPERATIONS, APPEND)}
         appender = store.appender
         self._appender = None if appender is None else _MeteredAppender(appender, clock, self.seconds[APPEND,])
 

@@ -134,8 +134,8 @@ def _spread(pool: Pool, work: Iterator[Work], ahead: int) -> Iterator[Result]:
     results: SimpleQueue[Result | BaseException] = SimpleQueue()
     under_way = 0
     while True:
-        for one in islice(work, ahead - under_way):
-            pool.apply_async(_run, (one,), callback=results.put, error_callback=results.put)
+        for seed in islice(work, ahead - under_way):
+            pool.apply_async(_run, (seed,), callback=results.put, error_callback=results.put)
             under_way += 1
         if not under_way:
             return

@@ -201,19 +201,22 @@ class TransactionCalls:
             return dict.fromkeys(partitions, error)
         appended: list[Partition] = []
         ends: list[tuple[Partition, asyncio.Future[None]]] = []
-        for one in partitions:
+        for partition in partitions:
             try:
-                if one[0] == OFFSETS_TOPIC:
+                if partition[0] == OFFSETS_TOPIC:
                     ends.append(
-                        (one, asyncio.ensure_future(self._groups.end_transaction(one[1], producer_id, epoch, commit=commit)))
+                        (
+                            partition,
+                            asyncio.ensure_future(self._groups.end_transaction(partition[1], producer_id, epoch, commit=commit)),
+                        )
                     )
                     continue
-                log = self._engine.partition(self._engine.topic(one[0]), one[1])
+                log = self._engine.partition(self._engine.topic(partition[0]), partition[1])
                 self._engine.append_marker(log, producer_id, epoch, coordinator[1], commit=commit)
-                appended.append(one)
+                appended.append(partition)
             except HeadgateError as error:
                 # A topic that is unknown here may be new: only the coordinator can tell that it was deleted.
-                results[one] = None if error.reason is Reason.INVALID_PRODUCER_EPOCH else error
+                results[partition] = None if error.reason is Reason.INVALID_PRODUCER_EPOCH else error
         if appended:
             failure = None
             try:
@@ -221,12 +224,12 @@ class TransactionCalls:
             except HeadgateError as error:
                 failure = error
             results |= dict.fromkeys(appended, failure)
-        for one, end in ends:
+        for partition, end in ends:
             try:
                 await end
-                results[one] = None
+                results[partition] = None
             except HeadgateError as error:
-                results[one] = error
+                results[partition] = error
         return results
 
     def _is_replaced(self, partition: int, epoch: int) -> bool:

@@ -215,7 +215,7 @@ class TransactionCoordinator(Driver[Shard]):
         while slot.log.closed is None:
             async with self._marking_room:
                 results = await self._marker.write_markers(mark.transaction, unmarked, (slot.log.number, slot.log.leader_epoch))
-            done = {one for one, error in results.items() if error is None}
+            done = {partition for partition, error in results.items() if error is None}
             unmarked -= done
             if slot.log.closed is None and done:
                 self._execute(slot, slot.shard.marked(mark.transactional_id, mark.transaction, done, self._clock.now()))

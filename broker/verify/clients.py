@@ -459,11 +459,11 @@ def ask_positions(
     )
     ended_us = world.recorder.now_us()
     answers: dict[Place, int] = {}
-    for one in told:
-        if one.error is not None:
+    for position in told:
+        if position.error is not None:
             continue
-        place = world.number_of[one.topic, one.partition]
-        answers[place] = one.offset if one.offset >= 0 else NO_POSITION
+        place = world.number_of[position.topic, position.partition]
+        answers[place] = position.offset if position.offset >= 0 else NO_POSITION
         world.recorder.position(
             PositionAnswer(
                 group=group,

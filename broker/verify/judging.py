@@ -17,7 +17,7 @@ def judge_directory(directory: Path, *, strict: bool) -> Result:
     recorded = Recorded(directory)
     run = recorded.run
     last: dict[tuple[str, int], PositionAnswer] = {}
-    for answer in sorted(recorded.positions, key=lambda one: one.ended_us):
+    for answer in sorted(recorded.positions, key=lambda position: position.ended_us):
         last[answer.group, answer.place] = answer
     findings = Findings()
     counts = {}

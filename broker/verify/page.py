@@ -162,12 +162,12 @@ def as_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _violation(run: Run, one: Violation) -> str:
-    where = [_place(run, one.place)]
-    where += [f"offset {one.offset}"] if one.offset >= 0 else []
-    where += [f"producer {one.producer} sequence {one.sequence}"] if one.producer >= 0 else []
-    where += [_clock(run, one.time_us)] if one.time_us >= 0 else []
-    return f"{', '.join(where)}: {one.text}"
+def _violation(run: Run, violation: Violation) -> str:
+    where = [_place(run, violation.place)]
+    where += [f"offset {violation.offset}"] if violation.offset >= 0 else []
+    where += [f"producer {violation.producer} sequence {violation.sequence}"] if violation.producer >= 0 else []
+    where += [_clock(run, violation.time_us)] if violation.time_us >= 0 else []
+    return f"{', '.join(where)}: {violation.text}"
 
 
 def _clock(run: Run, time_us: int) -> str:

@@ -242,7 +242,7 @@ class Verification:
                 [max(member.last[place] for member in members if member.group == group) for place in range(len(world.places))]
                 for group in groups
             ]
-            return any(one[place] < offset for one in last for place, offset in wanted.items())
+            return any(line[place] < offset for line in last for place, offset in wanted.items())
 
         while behind() and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -86,12 +86,12 @@ class PlannedUnit:
     @property
     def raw_bytes(self) -> int:
         """Decoded bytes, at most."""
-        return sum(one.decoded_bytes for one in self.counted)
+        return sum(counts.decoded_bytes for counts in self.counted)
 
     @property
     def json_bytes(self) -> int:
         """Bytes of its rows as JSON, at most, without escapes."""
-        return sum(one.json_bytes for one in self.counted)
+        return sum(counts.json_bytes for counts in self.counted)
 
     @property
     def files(self) -> set[str]:
@@ -100,10 +100,10 @@ class PlannedUnit:
     def shares(self) -> list[Share]:
         """The rows of each partition."""
         found: dict[int, Share] = {}
-        for one in self.counted:
-            for partition, rows in enumerate(one.rows):
+        for counts in self.counted:
+            for partition, rows in enumerate(counts.rows):
                 if rows:
-                    low, high = one.spans[partition]
+                    low, high = counts.spans[partition]
                     before = found.get(partition)
                     if before is not None:
                         rows, low = rows + before.rows, min(low, before.timestamp_min_ms)
@@ -119,8 +119,10 @@ def adoptable(source: Source, *, by_source: bool) -> Shape:
     shape = shape_of(source.query, source.has_key, by_source=by_source)
     given = {frozenset(name for name, _ in piece.file.values) for piece in source.pieces}
     # All rows of a listed file pass a condition about a column that the file lacks.
-    shape = replace(shape, conditions=[one for one in shape.conditions if not any(one.column in names for names in given)])
-    if any(one & {shape.time, shape.key, shape.value} for one in given):
+    shape = replace(
+        shape, conditions=[condition for condition in shape.conditions if not any(condition.column in names for names in given)]
+    )
+    if any(name & {shape.time, shape.key, shape.value} for name in given):
         raise NotAdoptedError("the event time, the key or the value is in the files' paths")
     if len(given) > 1:
         raise NotAdoptedError("some files lack columns that others have")
@@ -147,7 +149,7 @@ def shape_of(query: Query, has_key: bool, *, by_source: bool = False) -> Shape:
     row: list[str] = []
     value = ""
     if json.function == "json":
-        row = [one.name for one in json.arguments]
+        row = [argument.name for argument in json.arguments]
         if list(json.value) != row:
             raise NotAdoptedError("the fields of the JSON have other names than the columns")
         if len(row) > ROW_COLUMNS_MAX or sum(map(len, row)) > ROW_NAMES_CHARS_MAX:
@@ -173,11 +175,15 @@ def _filtered(query: Query, time: str) -> tuple[int | None, int | None, list[Con
     lows: list[int] = []
     highs: list[int] = []
     conditions: dict[tuple[str, str, int | str | None], Condition] = {}
-    for one in query.filters:
-        column, comparison = one.arguments[0], _COMPARISONS.get(one.function)
-        if comparison is None or column.function != "column" or any(other.function != "constant" for other in one.arguments[1:]):
+    for condition in query.filters:
+        column, comparison = condition.arguments[0], _COMPARISONS.get(condition.function)
+        if (
+            comparison is None
+            or column.function != "column"
+            or any(other.function != "constant" for other in condition.arguments[1:])
+        ):
             return None, None, []
-        constant = one.arguments[1] if len(one.arguments) > 1 else None
+        constant = condition.arguments[1] if len(condition.arguments) > 1 else None
         if constant is not None and constant.kind != column.kind:
             return None, None, []
         if constant is not None and column.name == time:
@@ -193,8 +199,10 @@ def _filtered(query: Query, time: str) -> tuple[int | None, int | None, list[Con
         elif column.name != time or comparison == "is null":
             conditions[column.name, comparison, None] = Condition(column.name, comparison)
     # A comparison says already that there is a value.
-    compared = {one.column for one in conditions.values() if one.value is not None}
-    left = [one for one in conditions.values() if one.comparison != "is not null" or one.column not in compared]
+    compared = {condition.column for condition in conditions.values() if condition.value is not None}
+    left = [
+        condition for condition in conditions.values() if condition.comparison != "is not null" or condition.column not in compared
+    ]
     return max(lows, default=None), min(highs, default=None), left
 
 
@@ -225,9 +233,9 @@ def units_of(
         by_source: the order is that of the files and their row groups, whatever their times.
         divides: the recipe says which rows of a row group are records.
     """
-    rows = [(one, piece) for one, piece in zip(counted, pieces, strict=True) if one.low_us is not None]
-    for one, piece in rows:
-        if sum(one.rows) < piece.rows and not divides:
+    rows = [(counts, piece) for counts, piece in zip(counted, pieces, strict=True) if counts.low_us is not None]
+    for counts, piece in rows:
+        if sum(counts.rows) < piece.rows and not divides:
             raise NotAdoptedError(f"the flood's condition divides the rows of a row group. file=`{piece.file.path}`")
     found: list[PlannedUnit] = []
     for run in _by_source(rows) if by_source else _by_time(rows):
@@ -256,8 +264,8 @@ def units_of(
 
 
 def _by_source(rows: Sequence[tuple[Counted, Piece]]) -> Iterator[PlannedUnit]:
-    for one, piece in sorted(rows, key=lambda row: (row[1].file.path, row[1].group)):
-        yield PlannedUnit([piece], [one])
+    for counts, piece in sorted(rows, key=lambda row: (row[1].file.path, row[1].group)):
+        yield PlannedUnit([piece], [counts])
 
 
 def _by_time(rows: Sequence[tuple[Counted, Piece]]) -> list[PlannedUnit]:
@@ -265,14 +273,14 @@ def _by_time(rows: Sequence[tuple[Counted, Piece]]) -> list[PlannedUnit]:
     share a time."""
     runs: list[PlannedUnit] = []
     high_us = 0
-    for one, piece in sorted(rows, key=lambda row: (row[0].low_us, row[0].high_us, row[1].file.path, row[1].group)):
-        assert one.low_us is not None and one.high_us is not None, "it has rows"
-        if not runs or one.low_us >= high_us:
+    for counts, piece in sorted(rows, key=lambda row: (row[0].low_us, row[0].high_us, row[1].file.path, row[1].group)):
+        assert counts.low_us is not None and counts.high_us is not None, "it has rows"
+        if not runs or counts.low_us >= high_us:
             runs.append(PlannedUnit())
-            high_us = one.high_us
+            high_us = counts.high_us
         runs[-1].pieces.append(piece)
-        runs[-1].counted.append(one)
-        high_us = max(high_us, one.high_us)
+        runs[-1].counted.append(counts)
+        high_us = max(high_us, counts.high_us)
     return runs
 
 

@@ -50,7 +50,7 @@ def decoded_bytes(piece: Piece, columns: Sequence[str]) -> int:
         is_plain = not others and chunk.path_in_schema == name
         size = _of_chunk(piece, metadata, index, chunk) if is_plain else _of_nested(piece, metadata, name, mine)
         # A broker reads what is stored, too.
-        total += max(size, *(sum(getattr(one, stored) for one in mine.values()) for stored in _STORED))
+        total += max(size, *(sum(getattr(chunk, stored) for chunk in mine.values()) for stored in _STORED))
     return total
 
 
@@ -62,7 +62,7 @@ def json_bytes(piece: Piece, shape: Shape, given: Mapping[str, str | None]) -> i
     names = names_of(piece.file, shape)
     row = {names.get(name, name): name for name in shape.row if name not in given}
     inside = 0
-    for path, values in ((one.path_in_schema, one.num_values) for one in chunks if name_of(one) in row):
+    for path, values in ((chunk.path_in_schema, chunk.num_values) for chunk in chunks if name_of(chunk) in row):
         column, *parts = path.split(".")
         # All names on the path of a value stand before it, at most.
         inside += values * (VALUE_BYTES + LEVEL_BYTES * len(parts) + len(json.dumps(".".join((row[column], *parts)))))
@@ -112,7 +112,7 @@ def _of_chunk(piece: Piece, metadata: Any, index: int, chunk: Any) -> int:
     if chunk.physical_type != "BYTE_ARRAY":
         return int(beside + rows * max(value_bytes(metadata, index), 8))
     has_prefixes = "DELTA_BYTE_ARRAY" in chunk.encodings
-    has_dictionary = any("DICTIONARY" in one for one in chunk.encodings)
+    has_dictionary = any("DICTIONARY" in encoding for encoding in chunk.encodings)
     if not has_prefixes and not has_dictionary:
         return int(beside + size)
     if not has_prefixes:
@@ -142,7 +142,7 @@ def _of_nested(piece: Piece, metadata: Any, name: str, indexes: Mapping[int, Any
     encoded = [
         chunk.path_in_schema
         for chunk in chunks
-        if chunk.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in one for one in chunk.encodings)
+        if chunk.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in encoding for encoding in chunk.encodings)
     ]
     return (
         int(beside + sum(_expanded(column) for column in _batches(piece, metadata, [name], ROWS, encoded))) if encoded else beside
@@ -152,10 +152,10 @@ def _of_nested(piece: Piece, metadata: Any, name: str, indexes: Mapping[int, Any
 def _expanded(column: Any) -> int:
     """Bytes of the values of a column, and of those within it, that are stored in a dictionary."""
     total = 0
-    for one in leaves(column):
-        if pa.types.is_dictionary(one.type) and not pa.types.is_primitive(one.type.value_type):
-            sizes = np.maximum(lengths(one.dictionary.cast(pa.binary())), 0)
-            total += int(sizes[np.asarray(one.indices.drop_null())].sum())
+    for leaf in leaves(column):
+        if pa.types.is_dictionary(leaf.type) and not pa.types.is_primitive(leaf.type.value_type):
+            sizes = np.maximum(lengths(leaf.dictionary.cast(pa.binary())), 0)
+            total += int(sizes[np.asarray(leaf.indices.drop_null())].sum())
     return total
 
 

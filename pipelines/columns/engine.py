@@ -96,7 +96,7 @@ class SparkEngine:
     def write(self, jobs: Sequence[Writing]) -> list[Part]:
         if not jobs:
             return []
-        found: list[Part] = _collected(self._context.union([self._written(one) for one in jobs]))
+        found: list[Part] = _collected(self._context.union([self._written(job) for job in jobs]))
         return found
 
     def _written(self, job: Writing) -> Any:

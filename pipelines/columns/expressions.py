@@ -66,8 +66,8 @@ class Node:
     def parts(self) -> Iterator[Node]:
         """The expression and all expressions inside it."""
         yield self
-        for one in self.arguments:
-            yield from one.parts()
+        for argument in self.arguments:
+            yield from argument.parts()
 
     def without_casts(self, kinds: Collection[str] | None = None) -> Node:
         """The expression inside all casts, or inside those to `kinds`."""
@@ -78,7 +78,7 @@ class Node:
 
     def columns(self) -> frozenset[str]:
         """The columns that the expression reads."""
-        return frozenset(one.name for one in self.parts() if one.function == "column")
+        return frozenset(part.name for part in self.parts() if part.function == "column")
 
     def reads_times(self, *, in_lines: bool) -> bool:
         """True when this part makes a time of text, in the session's zone. `in_lines`: the source's columns are text."""
@@ -93,7 +93,7 @@ class Node:
         if self.function == "constant":
             return arrow.scalar(self.value, arrow_type(self.kind))
         try:
-            return _FUNCTIONS[self.function](self, *(one.of(columns) for one in self.arguments))
+            return _FUNCTIONS[self.function](self, *(argument.of(columns) for argument in self.arguments))
         except pa.ArrowInvalid as error:
             raise InvalidError(Reason.INVALID_RECORD, f"an expression has no value for a row: {error}") from error
 
@@ -126,13 +126,13 @@ class Query:
 
     def parts(self) -> Iterator[Node]:
         """All expressions of the query."""
-        for one in (*self.filters, *self.outputs.values()):
-            yield from one.parts()
+        for expression in (*self.filters, *self.outputs.values()):
+            yield from expression.parts()
 
     def columns(self, *outputs: str) -> list[str]:
         """The source's columns that the filters and these outputs read, in a fixed order."""
         wanted = (*self.filters, *(self.outputs[name] for name in outputs))
-        return sorted(frozenset[str]().union(*(one.columns() for one in wanted)))
+        return sorted(frozenset[str]().union(*(expression.columns() for expression in wanted)))
 
 
 def read_query(plan: Sequence[Mapping[str, Any]]) -> Query:
@@ -174,7 +174,7 @@ def read_query(plan: Sequence[Mapping[str, Any]]) -> Query:
 
 
 def _conjuncts(node: Node) -> list[Node]:
-    return [part for one in node.arguments for part in _conjuncts(one)] if node.function == "and" else [node]
+    return [part for value in node.arguments for part in _conjuncts(value)] if node.function == "and" else [node]
 
 
 def _class(row: Mapping[str, Any]) -> str:
@@ -227,7 +227,7 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
     if name in _LOGIC:
         return Node(_LOGIC[name], "boolean", arguments)
     if name == "In":
-        equal = [comparison("EqualTo", (arguments[0], one)) for one in arguments[1:]]
+        equal = [comparison("EqualTo", (arguments[0], argument)) for argument in arguments[1:]]
         return reduce(lambda left, right: Node("or", "boolean", (left, right)), equal)
     if name == "Cast":
         return cast(arguments[0], _kind(row), row.get("timeZoneId"))
@@ -235,7 +235,7 @@ def _read(rows: Any, known: Mapping[int, Node]) -> Node:
         return Node("time", "timestamp", arguments, value=_TIMES[name])
     if name == "Coalesce":
         return Node("coalesce", arguments[0].kind, arguments)
-    if name == "Concat" and all(one.kind in ("string", "binary") for one in arguments):
+    if name == "Concat" and all(argument.kind in ("string", "binary") for argument in arguments):
         return Node("concat", arguments[0].kind, arguments)
     raise UnlikeError(f"Spark's {name} is not computed on columns")
 
@@ -309,7 +309,7 @@ def _json(row: Mapping[str, Any], rows: Any, known: Mapping[int, Node]) -> Node:
                 raise UnlikeError("Spark makes the JSON of an expression")
         else:
             names.append(_read(rows, known))
-    return row_as_json([one.value for one in names], fields)
+    return row_as_json([name.value for name in names], fields)
 
 
 def row_as_json(names: Iterable[str], columns: Iterable[Node]) -> Node:
@@ -356,7 +356,7 @@ def _pairs(rows: Any, known: Mapping[int, Node]) -> Node:
         return Node("headers_of_column", HEADERS, (known[_identity(row)],))
     if name == "CreateMap":
         parts = [_read(rows, known) for _ in range(row["num-children"])]
-        names = [one.value for one in parts[::2] if one.function == "constant"]
+        names = [part.value for part in parts[::2] if part.function == "constant"]
         if None in names or len(set(names)) < len(parts) // 2:
             raise UnlikeError("a map has names that are not constants, or that repeat")
         return Node("headers_of_values", HEADERS, tuple(parts))
@@ -437,7 +437,7 @@ def _json_of(node: Node, *values: Value) -> Value:
 
 def _headers_of(node: Node, counts: Value, names: Value, contents: Value) -> Value:
     of_pair = {headers.NAME: names, headers.CONTENT: contents}
-    return headers.headers(counts, *(array_of(one, of_pair, len(names)) for one in node.value))
+    return headers.headers(counts, *(array_of(value, of_pair, len(names)) for value in node.value))
 
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
@@ -460,5 +460,5 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
 
 def passes(filters: Sequence[Node], columns: Mapping[str, Value]) -> Value | None:
     """Which rows pass all filters (null does not); None without filters."""
-    found = [one.of(columns) for one in filters]
+    found = [condition.of(columns) for condition in filters]
     return reduce(pc.and_kleene, found) if found else None

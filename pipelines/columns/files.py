@@ -131,7 +131,7 @@ def access_of(bucket: str, setting: Callable[[str], str], environment: dict[str,
     def known(name: str) -> str:
         return (setting(f"fs.s3a.bucket.{bucket}.{name}") or setting(f"fs.s3a.{name}")).strip()
 
-    providers = {one.strip().rpartition(".")[2] for one in known("aws.credentials.provider").split(",")} - {""}
+    providers = {provider.strip().rpartition(".")[2] for provider in known("aws.credentials.provider").split(",")} - {""}
     anonymous = providers == {"AnonymousAWSCredentialsProvider"}
     if not anonymous and not providers <= _PROVIDERS:
         return None

@@ -29,15 +29,15 @@ def framed(source: Source, *, key: Framing | None, value: Framing | None) -> Sou
         outputs["key"] = _node(key, {column.name: column}, is_key=True)
     if value is not None:
         row = outputs["value"].without_casts()
-        if row.function != "json" or [one.name for one in row.arguments] != list(row.value):
+        if row.function != "json" or [argument.name for argument in row.arguments] != list(row.value):
             raise InvalidError(
                 Reason.INVALID_REQUEST, "a value in a frame is the row: leave the value out, and let the schema choose"
             )
-        outputs["value"] = _node(value, {one.name: one for one in row.arguments}, is_key=False)
+        outputs["value"] = _node(value, {argument.name: argument for argument in row.arguments}, is_key=False)
     return replace(source, query=replace(source.query, outputs=outputs))
 
 
 def _node(framing: Framing, columns: Mapping[str, Node], *, is_key: bool) -> Node:
-    types: dict[str, Any] = {name: arrow_type(one.kind) for name, one in columns.items()}
+    types: dict[str, Any] = {name: arrow_type(column.kind) for name, column in columns.items()}
     found = frame(framing, types, is_key=is_key)
     return Node(FRAMED, "binary", tuple(columns[name] for name in found.columns), value=found)

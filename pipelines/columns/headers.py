@@ -30,11 +30,11 @@ def of_column(pairs: Any) -> tuple[Any, Any, Any]:
 
 def of_values(values: Sequence[Any]) -> tuple[Any, Any, Any]:
     """The same of names and contents by turns: each row has all of them."""
-    rows = next(len(one) for one in values if not isinstance(one, pa.Scalar))
-    filled = [arrow.repeat(one, rows) if isinstance(one, pa.Scalar) else one for one in values]
+    rows = next(len(value) for value in values if not isinstance(value, pa.Scalar))
+    filled = [arrow.repeat(value, rows) if isinstance(value, pa.Scalar) else value for value in values]
     count = len(filled) // 2
     by_row = arrow.array(np.arange(count * rows).reshape(count, rows).T.ravel())
-    names, contents = (arrow.concat_arrays([whole(one) for one in some]).take(by_row) for some in (filled[::2], filled[1::2]))
+    names, contents = (arrow.concat_arrays([whole(header) for header in some]).take(by_row) for some in (filled[::2], filled[1::2]))
     return arrow.array(np.full(rows, count, np.int64)), names, contents
 
 

@@ -99,13 +99,13 @@ def read_source(rows: Rows) -> Source:
     lines = _lines(frame.sparkSession, relation, limits)
     query = read_query(_with_pairs(json.loads(plan.toJSON()), plan))
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
-    if zone not in UTC and any(one.reads_times(in_lines=lines is not None) for one in query.parts()):
+    if zone not in UTC and any(part.reads_times(in_lines=lines is not None) for part in query.parts()):
         raise UnlikeError(f"a text is a time in the session's zone: {zone}")
     if any(name.startswith("_tie_") and node.kind in FLOATS for name, node in query.outputs.items()):
         raise UnlikeError("the order is by floating-point numbers")
     files = _listed(frame.sparkSession, relation, query, partial(_place, frame.sparkSession, bucket=rows.bucket))
     if rows.readings:
-        files = [as_read(one, rows.readings[one.path], query) for one in files]
+        files = [as_read(file, rows.readings[file.path], query) for file in files]
     if lines is None:
         return Source(query, rows.has_key, tuple(read_layout(files, query)), limits)
     paths = {str(name) for name in relation.partitionSchema().fieldNames()}
@@ -119,8 +119,8 @@ def _with_pairs(rows: list[Any], plan: Any) -> list[Any]:
         if tree[0]["name"] != "headers" or len(tree) < 3 or not tree[2]["class"].endswith(".Literal"):
             continue
         fields = tree[2]["dataType"]["elementType"]["fields"]
-        if [one["type"] for one in fields] == ["string", "string"]:
-            made = next(one for one in _scala(plan.expressions()) if one.name() == "headers").child().argument().value()
+        if [field["type"] for field in fields] == ["string", "string"]:
+            made = next(column for column in _scala(plan.expressions()) if column.name() == "headers").child().argument().value()
             pairs = [made.getStruct(number, 2) for number in range(made.numElements())]
             if None in pairs:
                 continue  # a header that is null: Spark's rows refuse it
@@ -268,30 +268,30 @@ class ColumnWork:
         """The rows of each partition. Raises InvalidError for rows without a time; UnlikeError for rows that only Spark can do."""
         if self._why_not:
             self._not_adopted(self._why_not)
-        if self._count() and not self._spec.spreads:
+        if self._count_stretches() and not self._spec.spreads:
             # Another pass, for their content says where these rows go.
             self._spec = replace(self._spec, spreads=True)
-            self._count()
+            self._count_stretches()
         spec = self._spec
-        keyless = sum(one.keyless for one in self._counted)
-        totals = tuple(map(sum, zip(*(one.rows for one in self._counted), strict=True))) or (0,) * spec.partitions
-        check_nulls(sum(one.nulls for one in self._counted), sum(totals))
+        keyless = sum(counts.keyless for counts in self._counted)
+        totals = tuple(map(sum, zip(*(counts.rows for counts in self._counted), strict=True))) or (0,) * spec.partitions
+        check_nulls(sum(counts.nulls for counts in self._counted), sum(totals))
         if self._shape is not None:
             self._adopt()
-        lows = [one.low_us // 1000 for one in self._counted if one.low_us is not None]
-        highs = [one.high_us // 1000 for one in self._counted if one.high_us is not None]
+        lows = [counts.low_us // 1000 for counts in self._counted if counts.low_us is not None]
+        highs = [counts.high_us // 1000 for counts in self._counted if counts.high_us is not None]
         return Counts(totals, keyless, min(lows, default=None), max(highs, default=None))
 
-    def _count(self) -> int:
+    def _count_stretches(self) -> int:
         """Count the rows. Returns the number of those without a key."""
-        work = [(one.number, some) for one in self._stretches for some in readings(one, self._task_bytes)]
+        work = [(stretch.number, some) for stretch in self._stretches for some in readings(stretch, self._task_bytes)]
         spec, each = self._spec, not self._spans_known or self._spec.spans
         self._read = [piece for _, pieces in work for piece in pieces]
 
         with spark_errors("source cannot be counted"):
             small = spec.spans and sum(piece.rows for piece in self._read) <= FEW_ROWS
-            self._counted = self._engine.each(partial(_count, spec, each, self._shape), work, small=small)
-        keyless = sum(one.keyless for one in self._counted)
+            self._counted = self._engine.each(partial(_count_pieces, spec, each, self._shape), work, small=small)
+        keyless = sum(counts.keyless for counts in self._counted)
         if not self._spans_known and (self._spec.spreads or not keyless):
             self._divide_again(self._read)
         return keyless
@@ -300,9 +300,9 @@ class ColumnWork:
         """Decide whether the source's files are adopted. Raises InvalidError if they must be, and cannot."""
         assert self._shape is not None, "its records are columns"
         try:
-            if sum(one.keyless for one in self._counted):
+            if sum(counts.keyless for counts in self._counted):
                 raise NotAdoptedError("rows without a key are spread by their content")
-            if formed := next((one.formed for one in self._counted if one.formed), ""):
+            if formed := next((counts.formed for counts in self._counted if counts.formed), ""):
                 raise NotAdoptedError(f"the values of a column are not as its file has them. column=`{formed}`")
             units = tuple(units_of(self._read, self._counted, by_source=self._shape.by_source, divides=self._shape.divides))
             number_key = self._spec.query.source[self._shape.key] in INTEGERS
@@ -325,7 +325,7 @@ class ColumnWork:
                 low, high = (piece.low_us, piece.high_us) if self._spec.query.is_by_row else (counted.low_us, counted.high_us)
                 known.append(replace(piece, low_us=low, high_us=high))
         self._stretches = stretches(known, self._task_bytes)
-        numbers = {(piece.file.path, piece.group): one.number for one in self._stretches for piece in one.pieces}
+        numbers = {(piece.file.path, piece.group): stretch.number for stretch in self._stretches for piece in stretch.pieces}
         for piece, counted in zip(pieces, self._counted, strict=True):
             counted.stretch = numbers.get((piece.file.path, piece.group), counted.stretch)
         self._spans_known = True
@@ -338,37 +338,37 @@ class ColumnWork:
             if not isinstance(kept, str):
                 return self._proven(kept) if self._proves else kept
             self._not_adopted(kept)
-        small = [one for one in self._stretches if one.raw_bytes <= self._task_bytes]
-        with_rows = {one.stretch for one in self._counted if sum(one.rows)}
-        large = [one for one in self._stretches if one.raw_bytes > self._task_bytes and one.number in with_rows]
+        small = [stretch for stretch in self._stretches if stretch.raw_bytes <= self._task_bytes]
+        with_rows = {counts.stretch for counts in self._counted if sum(counts.rows)}
+        large = [stretch for stretch in self._stretches if stretch.raw_bytes > self._task_bytes and stretch.number in with_rows]
         spec = self._spec
         with self._engine.spill() as spill, spark_errors("the job failed."):
-            jobs: list[Writing] = [self._exchanged(one, job, spill) for one in large]
+            jobs: list[Writing] = [self._exchanged(task, job, spill) for task in large]
             if small:
                 jobs.append(
-                    Direct(partial(_write_stretch, spec, job), [(one.number, one.units(self._unit_bytes)) for one in small])
+                    Direct(partial(_write_stretch, spec, job), [(task.number, task.units(self._unit_bytes)) for task in small])
                 )
             parts = self._engine.write(jobs)
         return _in_offset_order(parts, job.bases)
 
     def _proven(self, written: list[Written]) -> list[Written]:
         """What was adopted, with the sums of all rows."""
-        work = [some for one in self._stretches for some in readings(one, self._task_bytes)]
+        work = [some for stretch in self._stretches for some in readings(stretch, self._task_bytes)]
         with spark_errors("the source cannot be read."):
             found = self._engine.each(partial(tasks.tallies, self._spec), work)
-        for one in written:
-            one.tally = sum((some for partition, some in found if partition == one.partition), Tally())
+        for part in written:
+            part.tally = sum((some for partition, some in found if partition == part.partition), Tally())
         return written
 
     def _exchanged(self, stretch: Stretch, job: Job, spill: str | None) -> Exchanged:
         """Read a large stretch in some tasks, and write its buckets in others."""
         spec = self._spec
-        mine = [one for one in self._counted if one.stretch == stretch.number]
+        mine = [counts for counts in self._counted if counts.stretch == stretch.number]
         samples: list[list[int]] = [[] for _ in range(spec.partitions)]
-        for one in mine:
-            for partition, time in one.samples:
+        for counts in mine:
+            for partition, time in counts.samples:
                 samples[partition].append(time)
-        rows = [sum(one.rows[partition] for one in mine) for partition in range(spec.partitions)]
+        rows = [sum(counts.rows[partition] for counts in mine) for partition in range(spec.partitions)]
         into = buckets(rows, samples, self._row_bytes, self._unit_bytes)
         return Exchanged(
             partial(writing.exchange, spec, into, spill=spill),
@@ -381,13 +381,13 @@ class ColumnWork:
 # The following run in the tasks.
 
 
-def _count(spec: Spec, each: bool, shape: Shape | None, task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
+def _count_pieces(spec: Spec, each: bool, shape: Shape | None, task: tuple[int, tuple[Piece, ...]]) -> list[Counted]:
     number, pieces = task
     if not each:
-        return [tasks.count(spec, number, pieces)]
+        return [tasks.count_stretch(spec, number, pieces)]
     found = []
     for piece in pieces:
-        counted = tasks.count(spec, number, (piece,))
+        counted = tasks.count_stretch(spec, number, (piece,))
         if shape is not None:
             tasks.measure(spec, counted, piece, shape)
         found.append(counted)
@@ -401,7 +401,7 @@ def _write_stretch(spec: Spec, job: Job, task: tuple[int, tuple[tuple[Piece, ...
 def _in_offset_order(parts: list[Part], bases: dict[int, int]) -> list[Written]:
     """The output by partition, with the offsets that follow from the order of the parts."""
     found: dict[int, Written] = {}
-    for part in sorted(parts, key=lambda one: (one.stretch, one.task)):
+    for part in sorted(parts, key=lambda part: (part.stretch, part.task)):
         some = Written.from_dict(part.written)
         whole = found.setdefault(some.partition, Written(some.partition, Tally()))
         base = bases.get(some.partition, 0) + whole.tally.rows

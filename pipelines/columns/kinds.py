@@ -56,7 +56,7 @@ def kind_of(type: Any) -> str:
         return type
     shape = type["type"]
     if shape == "struct":
-        inside = [(one["name"], kind_of(one["type"])) for one in type["fields"]]
+        inside = [(field["name"], kind_of(field["type"])) for field in type["fields"]]
     else:
         inside = [(part, kind_of(type[f"{part}Type"])) for part in _PARTS.get(shape, ())]
     return nested_kind(shape, inside)
@@ -64,7 +64,7 @@ def kind_of(type: Any) -> str:
 
 def nested_kind(shape: str, inside: Iterable[tuple[str, str]]) -> str:
     """The kind of a nested type. `inside`: as of `fields_of`."""
-    return _kind(shape, [(name, _tree(one)) for name, one in inside])
+    return _kind(shape, [(name, _tree(kind)) for name, kind in inside])
 
 
 def _kind(shape: str, inside: Any) -> str:
@@ -87,7 +87,7 @@ def fields_of(kind: str) -> list[tuple[str, str]]:
     """(name, kind) of what a nested kind has inside: the fields of a struct, the elements of an array, keys and values of a map.
     Empty for another kind."""
     inside = json.loads(kind.partition(" ")[2]) if shape_of(kind) else []
-    return [(name, one if isinstance(one, str) else _kind(*next(iter(one.items())))) for name, one in inside]
+    return [(name, kind if isinstance(kind, str) else _kind(*next(iter(kind.items())))) for name, kind in inside]
 
 
 def parts_of_arrow(type: Any) -> tuple[str, list[tuple[str, Any]]]:
@@ -95,7 +95,7 @@ def parts_of_arrow(type: Any) -> tuple[str, list[tuple[str, Any]]]:
     plain type."""
     types: Any = pa.types
     if types.is_struct(type):
-        return "struct", [(one.name, one.type) for one in type]
+        return "struct", [(field.name, field.type) for field in type]
     if types.is_map(type):
         return "map", [("key", type.key_type), ("value", type.item_type)]
     if types.is_list(type) or types.is_large_list(type):
@@ -129,11 +129,11 @@ def _arrow_type(kind: str, depth: int) -> Any:
     if not shape:
         return KINDS.get(kind)
     inside = [(name, _arrow_type(one, depth - 1)) for name, one in fields_of(kind)] if depth else []
-    if not inside or None in [one for _, one in inside] or len({name.lower() for name, _ in inside}) < len(inside):
+    if not inside or None in [kind for _, kind in inside] or len({name.lower() for name, _ in inside}) < len(inside):
         return None
     if shape == "struct":
         return arrow.struct(inside)
-    types = [one for _, one in inside]
+    types = [kind for _, kind in inside]
     return pa.list_(types[0]) if shape == "array" else arrow.map_(*types)
 
 
@@ -148,7 +148,7 @@ def of_kind(column: Any, kind: str) -> Any:
 
 def _uuid_texts(column: Any) -> Any:
     stored = column.storage
-    content = b"".join(one or bytes(16) for one in stored.to_pylist()) if stored.null_count else bytes(stored.buffers()[1])
+    content = b"".join(value or bytes(16) for value in stored.to_pylist()) if stored.null_count else bytes(stored.buffers()[1])
     begin = 0 if stored.null_count else stored.offset * 16
     numbers = np.frombuffer(content, np.uint8, len(stored) * 16, begin)
     text = np.full((len(stored), UUID_CHARS), ord("-"), np.uint8)

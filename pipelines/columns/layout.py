@@ -148,7 +148,7 @@ def read_layout(files: Iterable[Listed], query: Query) -> list[Piece]:
         given = dict(listed.values)
         return _pieces(listed, {name: kind for name, kind in columns.items() if name not in given and name != ROW}, query)
 
-    wanted = sorted((one for one in files if _may_pass(one, query)), key=lambda one: one.path)
+    wanted = sorted((file for file in files if _may_pass(file, query)), key=lambda file: file.path)
     with ThreadPoolExecutor(FOOTER_THREADS, "headgate-footers") as pool:
         pieces = [piece for found in pool.map(of_file, wanted) for piece in found]
     return _numbered(pieces) if query.is_by_row else pieces
@@ -174,7 +174,7 @@ def read_lines(files: Iterable[Listed], query: Query, piece_bytes: int) -> list[
     """These files of lines in pieces of `piece_bytes`. Raises UnlikeError when Spark may see other bytes in a file."""
     found = []
     first = 0
-    for listed in sorted((one for one in files if _may_pass(one, query)), key=lambda one: one.path):
+    for listed in sorted((file for file in files if _may_pass(file, query)), key=lambda file: file.path):
         if os.path.splitext(listed.path)[1].lower() not in _PLAIN_NAMES:
             raise UnlikeError(f"a file's name may say that it is compressed. file=`{listed.path}`")
         try:
@@ -205,7 +205,9 @@ def _may_pass(listed: Listed, query: Query) -> bool:
     """False when the columns in the path of a file show that no row of it passes the filters."""
     arrow: Any = pa
     values = {name: arrow.repeat(value, 1) for name, value in listed.values}
-    passed = passes([one for one in query.filters if one.columns() and one.columns() <= values.keys()], values)
+    passed = passes(
+        [condition for condition in query.filters if condition.columns() and condition.columns() <= values.keys()], values
+    )
     return passed is None or passed[0].as_py() is True
 
 
@@ -313,10 +315,12 @@ def _pieces(listed: Listed, columns: Mapping[str, str], query: Query) -> list[Pi
             continue
         chunks = [group.column(index) for index in read]
         raw = sum(chunk.total_uncompressed_size for chunk in chunks)
-        repeats = any("DICTIONARY" in encoding or encoding.startswith("DELTA_BYTE") for one in chunks for encoding in one.encodings)
+        repeats = any(
+            "DICTIONARY" in encoding or encoding.startswith("DELTA_BYTE") for chunk in chunks for encoding in chunk.encodings
+        )
         timed = time.columns() & columns.keys()
         known = {name: _raw_ends(group.column(paths.index(name)).statistics, columns[name]) for name in timed}
-        ends = {name: one for name, one in known.items() if one != ALWAYS}
+        ends = {name: kind for name, kind in known.items() if kind != ALWAYS}
         pieces.append(Piece(file, number, group.num_rows, raw, repeats, *span_of(time, query.source, listed, ends)))
     return pieces
 
@@ -379,8 +383,8 @@ def _is_nested_kind(found: Any, kind: str) -> bool:
         return False
     return all(
         # Times of 96 bits, and no others, have no zone and this unit.
-        (one == WIDE_TIMES and inside == "timestamp") or (not _is_formed(one) and _is_kind(one, inside))
-        for (_, one), (_, inside) in zip(parts, fields, strict=True)
+        (part == WIDE_TIMES and inside == "timestamp") or (not _is_formed(part) and _is_kind(part, inside))
+        for (_, part), (_, inside) in zip(parts, fields, strict=True)
     )
 
 
@@ -439,4 +443,4 @@ def _ends(statistics: Any, kind: str) -> tuple[int, int]:
 
 
 def _grows(time: Node) -> bool:
-    return time.function == "column" or (time.function in ("cast", "time") and all(_grows(one) for one in time.arguments))
+    return time.function == "column" or (time.function in ("cast", "time") and all(_grows(argument) for argument in time.arguments))

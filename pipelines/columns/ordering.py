@@ -88,8 +88,8 @@ def place_of(rows: pa.RecordBatch, ties: Sequence[str], row: int) -> tuple[Any, 
     return (*place, headers.comparable(rows.column(HEADERS).slice(row, 1))[0])
 
 
-def _comparable(one: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """The value of an array of one row. Python's own times do not have all years."""
-    if pa.types.is_temporal(one.type):
-        one = one.cast(pa.int32() if one.type == pa.date32() else pa.int64())
-    return one[0].as_py()
+    if pa.types.is_temporal(value.type):
+        value = value.cast(pa.int32() if value.type == pa.date32() else pa.int64())
+    return value[0].as_py()

@@ -95,7 +95,7 @@ def plain_source(flood: Backfill, limits: Limits) -> Source | None:
         return None
     front = S3 if access is not None else ""
     kinds = kinds_of_file(f"{front}{files[0].path}", access)
-    given = path_values([one.columns for one in files])
+    given = path_values([file.columns for file in files])
     if twice := {name.lower() for name in kinds} & {name.lower() for name in given}:
         raise UnlikeError(f"a column is in the files and in their paths. column=`{min(twice)}`")
     columns = {**kinds, **{name: kind for name, (kind, _) in given.items()}}
@@ -180,7 +180,7 @@ def _of_arrow(kind: Any, leaves: Iterator[Any], path: str) -> str:
     specification says. Raises UnlikeError for other forms, which Spark reads by rules of its own."""
     shape, inside = parts_of_arrow(kind)
     if shape:
-        return nested_kind(shape, [(name, _of_arrow(one, leaves, f"{path}{_BELOW[shape]}.{name}")) for name, one in inside])
+        return nested_kind(shape, [(name, _of_arrow(kind, leaves, f"{path}{_BELOW[shape]}.{name}")) for name, kind in inside])
     leaf = next(leaves)
     # A name with a dot looks like a part of another column.
     if leaf.path != path:
@@ -220,7 +220,7 @@ def path_values(files: Sequence[Sequence[str]]) -> dict[str, tuple[str, list[Any
     found = {}
     for place, directory in enumerate(files[0] if files else ()):
         name = column_of(directory)
-        texts = [unquote(one[place].partition("=")[2]) for one in files]
+        texts = [unquote(file[place].partition("=")[2]) for file in files]
         kind = _kind_of_texts({text for text in texts if text != _NULL})
         if kind is None or name in found:
             raise UnlikeError(f"only Spark knows the type of a column in the files' paths. column=`{name}`")
@@ -284,7 +284,7 @@ def query(flood: Backfill, columns: Mapping[str, str]) -> Query:
         if tie.kind in FLOATS:
             raise UnlikeError("the order is by floating-point numbers")
         outputs[f"_tie_{number}"] = tie
-    unique = {repr(one): one for one in filters}
+    unique = {repr(condition): condition for condition in filters}
     return Query(outputs, tuple(unique.values()), {ROW: "long", **columns})
 
 

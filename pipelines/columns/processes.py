@@ -93,7 +93,7 @@ class Processes:
 
     def each(self, task: Callable[[_Work], Iterable[_Result]], work: Sequence[_Work], *, small: bool = False) -> list[_Result]:
         """The results of a task for each member of `work`, in that order. Raises as `engine.Engine.each`."""
-        found = self._all([(task, (one,)) for one in work], lambda _: None, here=small)
+        found = self._all([(task, (request,)) for request in work], lambda _: None, here=small)
         return [result for some in found for result in some]
 
     def write(self, jobs: Sequence[Writing]) -> list[Part]:
@@ -101,9 +101,9 @@ class Processes:
         from headgate.pipelines.columns.engine import Exchanged
 
         exchanged = [job for job in jobs if isinstance(job, Exchanged)]
-        reading = [(job.read, (one,)) for job in exchanged for one in job.work]
+        reading = [(job.read, (request,)) for job in exchanged for request in job.work]
         writing: list[tuple[Any, tuple[Any, ...]]] = [
-            (job.write, (one,)) for job in jobs if not isinstance(job, Exchanged) for one in job.work
+            (job.write, (request,)) for job in jobs if not isinstance(job, Exchanged) for request in job.work
         ]
         writers = len(writing) + sum(job.writers[-1] + 1 for job in exchanged)
 
@@ -134,21 +134,21 @@ class Processes:
         here = here or not self._processes
         ended = count(1)
 
-        def call(one: tuple[Any, tuple[Any, ...]]) -> list[Any]:
-            found = self._tried(*one, here=here)
+        def call(request: tuple[Any, tuple[Any, ...]]) -> list[Any]:
+            found = self._tried(*request, here=here)
             with self._lock:
                 told(next(ended))
             return found
 
         if here:
-            return [call(one) for one in calls]
+            return [call(request) for request in calls]
         with ThreadPoolExecutor(len(self._processes), "headgate-task") as threads:
-            under_way = [threads.submit(call, one) for one in calls]
+            under_way = [threads.submit(call, request) for request in calls]
             try:
-                return [one.result() for one in under_way]
+                return [future.result() for future in under_way]
             except BaseException:
-                for one in under_way:
-                    one.cancel()
+                for future in under_way:
+                    future.cancel()
                 self.cancel()
                 raise
 

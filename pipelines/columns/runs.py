@@ -177,8 +177,8 @@ def temporary(place: str | None) -> Iterator[Callable[[], str]]:
     try:
         yield make
     finally:
-        for one in made:
-            one.cleanup()
+        for directory in made:
+            directory.cleanup()
 
 
 @contextmanager

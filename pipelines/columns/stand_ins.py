@@ -103,7 +103,7 @@ def stand_in(spark: SparkSession, source: str, format: str, options: Mapping[str
             raise UnlikeError("a stream's sink has a log of the files, with their places in the bucket")
         objects = list(found.files)
         whole = kind == "json" or known.get("inferschema", "false").lower() == "true"
-        total = sum(one.size_bytes for one in objects)
+        total = sum(object_.size_bytes for object_ in objects)
         if whole and total > COPIED_BYTES_MAX:
             raise UnlikeError(
                 f"Spark finds the types of text by reading all of it, here {total >> 20} MiB, and the driver copies "
@@ -115,9 +115,9 @@ def stand_in(spark: SparkSession, source: str, format: str, options: Mapping[str
             # Spark takes the schema of the first file.
             listed = spark.read.format("binaryFile").options(**dict(options)).load(local).inputFiles()
             first = min(map(local_path, listed), default=None)
-            objects = [one for one in objects if os.path.join(made.root, one.path) == first]
+            objects = [object_ for object_ in objects if os.path.join(made.root, object_.path) == first]
         with ThreadPoolExecutor(THREADS, "headgate-s3") as pool:
-            list(pool.map(lambda one: _fill(made, one, kind, whole=whole), objects))
+            list(pool.map(lambda data_file: _fill(made, data_file, kind, whole=whole), objects))
     except (OSError, ValueError) as error:
         raise refused(error, source) from error
     return local, made
@@ -140,7 +140,7 @@ def stand_in_files(spark: SparkSession, urls: Sequence[str]) -> tuple[list[str],
         made = Bucket(name, tempfile.mkdtemp(prefix="headgate-s3-"), access(spark, name))
         weakref.finalize(made, shutil.rmtree, made.root, ignore_errors=True)
         infos = system(made.access).get_file_info(keys)
-        _make(made, [DataFile(str(one.path), int(one.size or 0), int(one.mtime_ns or 0)) for one in infos])
+        _make(made, [DataFile(str(info.path), int(info.size or 0), int(info.mtime_ns or 0)) for info in infos])
     except (OSError, ValueError) as error:
         raise refused(error, urls[0]) from error
     return [os.path.join(made.root, key) for key in keys], made
@@ -175,23 +175,23 @@ def has_no_rows(spark: SparkSession, source: str, format: str, options: Mapping[
 
 
 def _make(bucket: Bucket, objects: list[DataFile]) -> None:
-    for one in objects:
-        path = os.path.join(bucket.root, one.path)
+    for object_ in objects:
+        path = os.path.join(bucket.root, object_.path)
         if os.path.normpath(path) != path:
-            raise UnlikeError(f"an object's key is no path of a file. key=`{one.path}`")
+            raise UnlikeError(f"an object's key is no path of a file. key=`{object_.path}`")
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
-                file.truncate(one.size_bytes)
+                file.truncate(object_.size_bytes)
         except OSError as error:
-            raise UnlikeError(f"an object's key is no path of a file: {error.strerror} key=`{one.path}`") from error
-        os.utime(path, ns=(one.modified_ns, one.modified_ns))
+            raise UnlikeError(f"an object's key is no path of a file: {error.strerror} key=`{object_.path}`") from error
+        os.utime(path, ns=(object_.modified_ns, object_.modified_ns))
 
 
-def _fill(bucket: Bucket, one: DataFile, kind: str, *, whole: bool) -> None:
+def _fill(bucket: Bucket, data_file: DataFile, kind: str, *, whole: bool) -> None:
     """Copy the part of an object that Spark reads to learn the columns."""
-    handle, state = opened(one.path, bucket.access)
-    with handle, open(os.path.join(bucket.root, one.path), "r+b") as file:
+    handle, state = opened(data_file.path, bucket.access)
+    with handle, open(os.path.join(bucket.root, data_file.path), "r+b") as file:
         begin, size = 0, state.size_bytes if whole else min(HEAD_BYTES, state.size_bytes)
         if kind == "parquet":
             try:

@@ -128,7 +128,7 @@ def stretches(pieces: Iterable[Piece], bytes_max: int) -> list[Stretch]:
             found.append([tuple(run)])
             sizes.append(size)
 
-    for piece in sorted(pieces, key=lambda one: (one.low_us, one.high_us, one.file.path, one.group)):
+    for piece in sorted(pieces, key=lambda piece: (piece.low_us, piece.high_us, piece.file.path, piece.group)):
         # At the same time the content decides the order: such pieces overlap.
         if run and piece.low_us > high_us:
             close()
@@ -137,20 +137,20 @@ def stretches(pieces: Iterable[Piece], bytes_max: int) -> list[Stretch]:
         run.append(piece)
     if run:
         close()
-    return [Stretch(number, tuple(one)) for number, one in enumerate(found)]
+    return [Stretch(number, tuple(stretch)) for number, stretch in enumerate(found)]
 
 
 def readings(stretch: Stretch, bytes_max: int) -> list[tuple[Piece, ...]]:
     """The pieces of a stretch as tasks that read it, by file."""
     tasks: list[list[Piece]] = []
     size = 0
-    for piece in sorted(stretch.pieces, key=lambda one: (one.file.path, one.group)):
+    for piece in sorted(stretch.pieces, key=lambda piece: (piece.file.path, piece.group)):
         if not tasks or size + piece.raw_bytes > bytes_max:
             tasks.append([])
             size = 0
         tasks[-1].append(piece)
         size += piece.raw_bytes
-    return [tuple(one) for one in tasks]
+    return [tuple(task) for task in tasks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +217,13 @@ def writers(found: Sequence[Bucket], bytes_max: int) -> tuple[int, ...]:
     """The number of the task that writes each bucket: neighbours share a task of up to `bytes_max`."""
     numbers: list[int] = []
     size = 0.0
-    for one in found:
+    for stretch in found:
         if not numbers:
             numbers.append(0)
-        elif size + one.raw_bytes > bytes_max:
+        elif size + stretch.raw_bytes > bytes_max:
             numbers.append(numbers[-1] + 1)
             size = 0.0
         else:
             numbers.append(numbers[-1])
-        size += one.raw_bytes
+        size += stretch.raw_bytes
     return tuple(numbers)

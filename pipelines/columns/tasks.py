@@ -134,7 +134,7 @@ def chunks(spec: Spec, pieces: Iterable[Piece], columns: list[str]) -> Iterator[
     Raises UnlikeError when Arrow cannot read a file; RetryError when a file has changed, or a bucket does not answer.
     """
     check_arrow()
-    for source, groups in groupby(sorted(pieces, key=lambda one: (one.file.path, one.group)), lambda one: one.file):
+    for source, groups in groupby(sorted(pieces, key=lambda piece: (piece.file.path, piece.group)), lambda piece: piece.file):
         try:
             yield from _of_file(spec, source, groups, columns)
         except (OSError, pa.ArrowException) as error:
@@ -274,7 +274,7 @@ def stored_row_bytes(pieces: Sequence[Piece]) -> float:
 # -- counting
 
 
-def count(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
+def count_stretch(spec: Spec, stretch: int, pieces: Iterable[Piece]) -> Counted:
     """Count the rows of some pieces by partition, from their keys and times alone if all of them have keys."""
     totals = np.zeros(spec.partitions, np.int64)
     counted = Counted(stretch, [])

@@ -137,7 +137,7 @@ def _kept(blobs: Iterable[tuple[int, Blob]], bytes_max: int) -> Iterator[dict[in
 
 def _local_directory() -> str | None:
     """Spark's directory for files of this task on this machine. Spark removes it at its end, whatever becomes of the task."""
-    places = [one for one in os.environ.get(DIRECTORIES, "").split(",") if one]
+    places = [directory for directory in os.environ.get(DIRECTORIES, "").split(",") if directory]
     return places[attempt_id() % len(places)] if places else None
 
 

@@ -83,7 +83,7 @@ def _check_late(job: Backfill, spark: SparkSession) -> None:
 def _check_sample(job: Backfill, spark: SparkSession) -> None:
     with spark_errors("the expressions fail on the first rows of the source."):
         found = [row["timestamp"] for row in job.rows(spark, now_ms=0).frame.limit(SAMPLE_ROWS).collect()]
-    if found and all(one is None for one in found):
+    if found and all(name is None for name in found):
         raise InvalidError(
             Reason.INVALID_RECORD,
             f"event time is null in all of the first rows: is the form of its text another one? event_time=`{job.event_time}` "

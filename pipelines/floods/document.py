@@ -45,7 +45,7 @@ class DocumentError(InvalidError):
     """The file is wrong. `problems`: all mistakes, in the order of their lines, file by file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda one: (one.file, one.line)))
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
         super().__init__(Reason.INVALID_CONFIG, "\n".join(map(str, self.problems)))
 
 

@@ -199,7 +199,7 @@ def moved_note(flood: Flood, columns: Iterable[Columns | None]) -> list[str]:
     whole = flood.value == WHOLE_ROW
     moved = (VARIANT,) if flood.source.is_parquet else (*_NESTED, VARIANT)
     nested = dict.fromkeys(
-        name for one in columns if one is not None for name, kind in one.kinds.items() if whole and kind in moved
+        name for column in columns if column is not None for name, kind in column.kinds.items() if whole and kind in moved
     )
     if not nested:
         return []
@@ -223,7 +223,7 @@ def mixture(flood: Flood, first: Columns, other: Columns, other_rows: int) -> st
     """
     named = {plain(text, first) for text in expressions(flood).values()}
     for own in first.kinds:
-        is_read = flood.value == WHOLE_ROW or own.lower() in {one.lower() for one in named if one}
+        is_read = flood.value == WHOLE_ROW or own.lower() in {column.lower() for column in named if column}
         if own not in other:
             if flood.partition_by == "path" and other_rows and own.lower() == (time_column(flood, first) or "").lower():
                 return (

@@ -91,24 +91,24 @@ def look(flood: Flood, spans: Sequence[TimeSpan], now: datetime, *, skip_missing
             continue
         one.sizes += [_without_rows(span) for span in wanted if span not in own]
         looks.append(one)
-    for one in looks:
-        one.check_unchanged()
-    sizes = sorted((size for one in looks for size in one.sizes), key=lambda size: size.key)
-    empty = sorted(size.key for one in looks if one.is_empty for size in one.sizes)
-    columns = {size.key: one.columns for one in looks if not one.is_empty for size in one.sizes}
+    for source_look in looks:
+        source_look.check_unchanged()
+    sizes = sorted((size for source_look in looks for size in source_look.sizes), key=lambda size: size.key)
+    empty = sorted(size.key for source_look in looks if source_look.is_empty for size in source_look.sizes)
+    columns = {size.key: source_look.columns for source_look in looks if not source_look.is_empty for size in source_look.sizes}
     return Look(tuple(sizes), columns, tuple(sorted(missing)), tuple(empty), tuple(_notes(sizes, looks)))
 
 
 def _notes(sizes: Sequence[PartitionSize], looks: Sequence[_PathLook]) -> Iterator[str]:
-    for one in looks:
-        if one.is_table:
-            yield f"the source is {one.path}"
-    if (note := next(filter(None, (one.note for one in looks)), None)) is not None:
+    for source_look in looks:
+        if source_look.is_table:
+            yield f"the source is {source_look.path}"
+    if (note := next(filter(None, (source_look.note for source_look in looks)), None)) is not None:
         yield note
     empty = [size.key for size in sizes if size.exact and not size.rows]
     if empty:
         yield f"without rows, so nothing is added for them: {', '.join(empty[:SAID_MAX])}{', ...' if len(empty) > SAID_MAX else ''}"
-    seen = [columns for one in looks for columns in one.seen]
+    seen = [columns for source_look in looks for columns in source_look.seen]
     for before, after in pairwise(seen):
         if (text := drift(before, after)) is not None:
             yield text
@@ -181,7 +181,7 @@ class _PathLook:
     def _see(self, columns: Columns, rows: int) -> None:
         """Judge columns of a file of `rows`, and keep them: Spark reads all files with the columns of the first one. Raises
         InvalidError with all their mistakes."""
-        if any((columns.kinds, columns.forms) == (one.kinds, one.forms) for one in self.seen):
+        if any((columns.kinds, columns.forms) == (seen.kinds, seen.forms) for seen in self.seen):
             return
         if self.columns is None or self.is_table:
             found = problems(self._flood, columns)
@@ -199,7 +199,7 @@ class _PathLook:
         per_row, growth = 100.0, 1.0
         format = flood.source.format.lower()
         if format in _LINE_FORMATS and total:
-            first = max(files, key=lambda one: one.size_bytes)
+            first = max(files, key=lambda file: file.size_bytes)
             stored, text = _sample(found.system, first)
             whole = text if stored == first.size_bytes else text[: text.rfind(b"\n") + 1]
             self.lines = (first, whole) if whole else None
@@ -212,7 +212,7 @@ class _PathLook:
         names = len(files) if format == "csv" and has_header(flood.source.options) else 0
         share = size / per_row - names / self._held
         # A few lines for many partitions are not nothing.
-        rows, size_bytes = (max(round(one), math.ceil(min(one, 1.0) - 1e-6), 0) for one in (share, size))
+        rows, size_bytes = (max(round(number), math.ceil(min(number, 1.0) - 1e-6), 0) for number in (share, size))
         return [PartitionSize(key=span.key, rows=rows, size_bytes=size_bytes, exact=total == 0) for span in self._spans]
 
 

@@ -59,37 +59,37 @@ class Outcome:
     @property
     def added(self) -> int:
         """Rows that the run added."""
-        return sum(one.added_rows for one in self.certificates.values())
+        return sum(certificate.added_rows for certificate in self.certificates.values())
 
     @property
     def read(self) -> int:
         """Rows of the partitions that the run loaded."""
-        return sum(one.rows for one in self.certificates.values())
+        return sum(certificate.rows for certificate in self.certificates.values())
 
     @property
     def size_bytes(self) -> int:
         """Bytes of their files."""
-        return sum(one.size_bytes for one in self.certificates.values())
+        return sum(certificate.size_bytes for certificate in self.certificates.values())
 
     @property
     def doubles(self) -> int:
         """Offsets that were read more than once."""
-        return sum(one.duplicate_rows or 0 for one in self.certificates.values())
+        return sum(certificate.duplicate_rows or 0 for certificate in self.certificates.values())
 
     @property
     def disorder(self) -> int:
         """Records that stand behind a newer one of their partition."""
-        return sum(one.disordered_rows or 0 for one in self.certificates.values())
+        return sum(certificate.disordered_rows or 0 for certificate in self.certificates.values())
 
     @property
     def looked(self) -> bool:
         """True when all rows were read back."""
-        return all(one.verified or one.rows == 0 for one in self.certificates.values())
+        return all(certificate.verified or certificate.rows == 0 for certificate in self.certificates.values())
 
     @property
     def problems(self) -> list[str]:
         """What makes the certificate incomplete."""
-        return [*self.otherwise, *(problem for one in self.certificates.values() for problem in one.problems())]
+        return [*self.otherwise, *(problem for certificate in self.certificates.values() for problem in certificate.problems())]
 
     @property
     def before(self) -> int:

@@ -122,7 +122,7 @@ def _leaves(kind: Any) -> int:
     if isinstance(kind, pa.BaseExtensionType):
         return _leaves(kind.storage_type)
     if pa.types.is_struct(kind):
-        return sum(_leaves(one.type) for one in kind)
+        return sum(_leaves(field.type) for field in kind)
     if pa.types.is_map(kind):
         return _leaves(kind.key_type) + _leaves(kind.item_type)
     return _leaves(kind.value_type) if _is_list(kind) else 1

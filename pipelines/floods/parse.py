@@ -154,14 +154,16 @@ def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
 
 def _same_rows(flood: Flood, others: Sequence[Flood]) -> Flood | None:
     """A flood that brings the same rows into the same topic; None without one."""
-    return next((one for one in others if one.topic == flood.topic and one.where == flood.where and _overlap(one, flood)), None)
+    return next(
+        (other for other in others if other.topic == flood.topic and other.where == flood.where and _overlap(other, flood)), None
+    )
 
 
 def _overlap(left: Flood, right: Flood) -> bool:
-    ends = [one.partitions.end for one in (left, right)]
-    starts = [one.partitions.start for one in (left, right)]
+    ends = [flood.partitions.end for flood in (left, right)]
+    starts = [flood.partitions.start for flood in (left, right)]
     apart = any(end is not None and end <= start for end, start in ((ends[0], starts[1]), (ends[1], starts[0])))
-    sources = [identity("", one.source.path, one.source.format, one.source.options).parts for one in (left, right)]
+    sources = [identity("", flood.source.path, flood.source.format, flood.source.options).parts for flood in (left, right)]
     return sources[0] == sources[1] and not apart
 
 
@@ -222,7 +224,7 @@ def _message(parent: Section, name: str, topic: str | None) -> tuple[str | None,
     column = section.text("column", "the column that is the key") if name == "key" else None
     format = section.choice("format", FORMATS, "")
     if not section.has("format"):
-        section.wrong("format", " or ".join(f"`{one}`" for one in FORMATS))
+        section.wrong("format", " or ".join(f"`{format_}`" for format_ in FORMATS))
     registry = section.text("registry", "the URL of a schema registry")
     subject = section.text("subject") or f"{topic}-{name}"
     register = section.choice("register", ("true", "false"), "false") == "true"
@@ -398,7 +400,7 @@ def _condition(section: Section, text: str) -> str | None:
     if text in CONDITIONS:
         return text
     if found is None:
-        section.wrong("automation_condition", f"{', '.join(f'`{one}`' for one in CONDITIONS)} or `on_cron(0 6 * * *)`")
+        section.wrong("automation_condition", f"{', '.join(f'`{condition}`' for condition in CONDITIONS)} or `on_cron(0 6 * * *)`")
         return None
     try:
         Cron.parse(found[1])

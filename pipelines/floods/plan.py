@@ -101,7 +101,7 @@ class Plan:
         return cls(**{
             **data,
             **texts,
-            "partitions": tuple(PartitionSize(**one) for one in data["partitions"]),
+            "partitions": tuple(PartitionSize(**partition) for partition in data["partitions"]),
             "left_out": tuple((key, why) for key, why in data.get("left_out", ())),
             "deadline": datetime.fromisoformat(data["deadline"]),
         })  # fmt: skip
@@ -119,7 +119,7 @@ def forecast(
     """
     rows = sum(size.rows for size in sizes)
     size_bytes = sum(size.size_bytes for size in sizes)
-    useful = [one for one in past if one.rows > 0 and one.seconds > 0][:PAST_RUNS_MAX]
+    useful = [outcome for outcome in past if outcome.rows > 0 and outcome.seconds > 0][:PAST_RUNS_MAX]
     if rows == 0:
         seconds, basis = 0.0, "nothing to add"
     elif useful:
@@ -212,11 +212,11 @@ def _fit(past: Sequence[PastRun]) -> tuple[float, float]:
     """Seconds of setup, and rows per second: a line through the measurements, or the ratio of their sums when the line makes no
     sense."""
     count = len(past)
-    mean_rows = sum(one.rows for one in past) / count
-    mean_s = sum(one.seconds for one in past) / count
-    spread = sum((one.rows - mean_rows) ** 2 for one in past)
+    mean_rows = sum(outcome.rows for outcome in past) / count
+    mean_s = sum(outcome.seconds for outcome in past) / count
+    spread = sum((outcome.rows - mean_rows) ** 2 for outcome in past)
     if count >= 2 and spread > (0.1 * mean_rows) ** 2 * count:
-        s_per_row = sum((one.rows - mean_rows) * (one.seconds - mean_s) for one in past) / spread
+        s_per_row = sum((outcome.rows - mean_rows) * (outcome.seconds - mean_s) for outcome in past) / spread
         setup_s = mean_s - s_per_row * mean_rows
         if s_per_row > 0 and setup_s >= 0:
             return setup_s, 1 / s_per_row

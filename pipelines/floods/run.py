@@ -150,7 +150,7 @@ class Run:
                 found.setdefault(", ".join(parts), []).append(span.key)
         return declared_otherwise(found)
 
-    def counted(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
+    def partition_sizes(self, loaded: Sequence[tuple[TimeSpan, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
         """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
         tell."""
         from headgate.pipelines.floods.measure import can_count, measure

@@ -65,7 +65,7 @@ def twice_refusal(names: Sequence[str]) -> str | None:
 
 def _with_path(kinds: Mapping[str, str | None], below: Sequence[str]) -> dict[str, str | None]:
     own = {name.lower(): name for name in kinds}
-    names = [column_of(one) for one in below]
+    names = [column_of(column) for column in below]
     return {**kinds, **{own.get(name.lower(), name): PATH for name in names}}
 
 
@@ -133,8 +133,8 @@ def _objects(line: str) -> list[_Object]:
     return [row for row in rows if isinstance(row, _Object)]
 
 
-def _of_two(one: str, other: str) -> str:
-    return FRACTION if {one, other} == {NUMBER, FRACTION} else TEXT
+def _of_two(first: str, other: str) -> str:
+    return FRACTION if {first, other} == {NUMBER, FRACTION} else TEXT
 
 
 def _json_kind(value: object) -> str | None:
@@ -147,7 +147,7 @@ def _json_kind(value: object) -> str | None:
         return TEXT
     if isinstance(value, _Object):
         return STRUCT if value else None
-    return LIST if isinstance(value, list) and value and not any(isinstance(one, _Object) for one in value) else None
+    return LIST if isinstance(value, list) and value and not any(isinstance(item, _Object) for item in value) else None
 
 
 def _of_csv(lines: list[str], options: Mapping[str, str], path: str) -> Columns | None:
@@ -181,7 +181,7 @@ def _of_csv(lines: list[str], options: Mapping[str, str], path: str) -> Columns 
 def safe_names(header: Sequence[str], null: str) -> list[str]:
     """The names that Spark gives the columns of a CSV file: those of its first line, with a number behind names that occur twice.
     `null`: the text that means null."""
-    folded = [one.lower() for one in header]
+    folded = [name.lower() for name in header]
     return [
         f"_c{number}" if name in ("", null) else f"{name}{number}" if folded.count(name.lower()) > 1 else name
         for number, name in enumerate(header)
@@ -194,7 +194,7 @@ def has_header(options: Mapping[str, str]) -> bool:
 
 
 def _separator(line: str) -> str | None:
-    return next((one for one in (";", "\t", "|", ",") if one in line), None)
+    return next((separator for separator in (";", "\t", "|", ",") if separator in line), None)
 
 
 def _text_kind(values: Iterable[str]) -> str | None:

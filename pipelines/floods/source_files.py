@@ -50,7 +50,7 @@ class SourceFiles:
             )
         except OSError as error:
             raise refused(error, self.path) from error
-        before, after = ({one.path: one for one in some} for some in (self.files, now))
+        before, after = ({info.path: info for info in some} for some in (self.files, now))
         changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
         if changed:
             sizes = [some[changed[0]].size_bytes if changed[0] in some else None for some in (before, after)]
@@ -109,12 +109,12 @@ def _of_table(flood: Flood, source: str) -> SourceFiles:
         found = _stated(files, paths)
     except OSError as error:
         raise refused(error, snapshot.name) from error
-    if missing := sorted(set(paths) - {one.path for one in found}):
+    if missing := sorted(set(paths) - {info.path for info in found}):
         raise InvalidError(
             Reason.NOT_FOUND,
             f"data files of the table are not there. table=`{snapshot.name}` file=`{missing[0]}` files=`{len(missing)}`",
         )
-    readings = {path: one.reading for path, one in zip(paths, snapshot.files, strict=True)}
+    readings = {path: file.reading for path, file in zip(paths, snapshot.files, strict=True)}
     return SourceFiles(files, snapshot.name, found, named=paths, columns=snapshot.columns, readings=readings)
 
 
@@ -122,7 +122,7 @@ def _stated(files: Any, paths: tuple[str, ...]) -> tuple[DataFile, ...]:
     """Those of these files that exist."""
     found = files.get_file_info(list(paths))
     return tuple(
-        DataFile(str(one.path), int(one.size or 0), int(one.mtime_ns or 0)) for one in found if one.type == pafs.FileType.File
+        DataFile(str(info.path), int(info.size or 0), int(info.mtime_ns or 0)) for info in found if info.type == pafs.FileType.File
     )
 
 
@@ -131,7 +131,7 @@ def _nearest(files: Any, base: str) -> str:
     parent = os.path.dirname(base)
     if not parent or files.get_file_info([parent])[0].type != pafs.FileType.Directory:
         return ""
-    return nearest(base, (one.base_name for one in files.get_file_info(pafs.FileSelector(parent))[:FILES_MAX]))
+    return nearest(base, (info.base_name for info in files.get_file_info(pafs.FileSelector(parent))[:FILES_MAX]))
 
 
 _DAMAGED = ("deserializ", "decompress", "corrupt", "unexpected end of stream")

@@ -139,7 +139,7 @@ def occurrences(flood: Flood, after: datetime, until: datetime, loaded: Collecti
     if declared.cron is not None:
         times = islice(declared.cron.after(after, declared.timezone), most)
     else:
-        times = islice((one for one in declared.at if one > after), most)
+        times = islice((time for time in declared.at if time > after), most)
     found = []
     last = last_occurrence(flood)
     for at in times:
@@ -159,7 +159,7 @@ def last_occurrence(flood: Flood) -> datetime | None:
     before = end.astimezone(UTC) - timedelta(microseconds=1)
     if declared.cron is not None:
         return next(declared.cron.after(before, declared.timezone))
-    return next((one for one in declared.at if one > before), None)
+    return next((time for time in declared.at if time > before), None)
 
 
 def deadline_at(flood: Flood, started: datetime) -> datetime:
@@ -173,7 +173,7 @@ def part_of(flood: Flood, span: TimeSpan) -> Part:
     """The rows of a partition. `partition_by: path`: all rows at its path; no rows for an hour whose rows the hour of the same name
     loads."""
     nothing = "false" if shares_path(flood, span) else None
-    conditions = tuple(one for one in (flood.where, flood.late if span.late else None, nothing) if one)
+    conditions = tuple(condition for condition in (flood.where, flood.late if span.late else None, nothing) if condition)
     return Part(conditions=conditions, span=None if flood.partition_by == "path" else (span.start, span.end))
 
 

@@ -58,7 +58,7 @@ def topic_of(found: TopicDescription | None, gates: Iterable[Gate]) -> Topic | N
         partitions=len(found.partitions),
         live=_live(found.partitions, [window for gate in held for window in gate.windows]),
         room=int(room) if room and room.isdigit() else 0,
-        gates=tuple(Held(id=one.id, state=str(one.state), rows=one.rows, definition=parts_of(one.definition)) for one in held),
+        gates=tuple(Held(id=gate.id, state=str(gate.state), rows=gate.rows, definition=parts_of(gate.definition)) for gate in held),
         rules=rules_of(found.config),
     )
 
@@ -163,9 +163,9 @@ def doubles(
         digests: of each partition, by key, those that its own gate may have (`Identity.digests`).
     """
     held: dict[tuple[str, ...], set[str]] = {}
-    for one in () if topic is None else topic.gates:
-        if one.state != "released" and one.definition:
-            held.setdefault(tuple(one.definition.get(part, "") for part in _SOURCE_PARTS), set()).add(one.id)
+    for gate in () if topic is None else topic.gates:
+        if gate.state != "released" and gate.definition:
+            held.setdefault(tuple(gate.definition.get(part, "") for part in _SOURCE_PARTS), set()).add(gate.id)
     # A partition's own gate is open when a run of it was killed: the next run takes it up.
     found = [
         f"{span.key}: {sorted(others)[0]}"
@@ -185,10 +185,10 @@ def other_keys(flood: Flood, digests: Mapping[str, frozenset[str]], topic: Topic
     """A note about history in the topic whose keys are defined in another way; None without such history."""
     found = sorted(
         {
-            one.id.split(".", 1)[0]
-            for one in (() if topic is None else topic.gates)
-            if one.state == "filled" and "key" in one.definition and one.definition["key"] not in digests["key"]
-            if not one.id.startswith(f"{flood.name}.")
+            gate.id.split(".", 1)[0]
+            for gate in (() if topic is None else topic.gates)
+            if gate.state == "filled" and "key" in gate.definition and gate.definition["key"] not in digests["key"]
+            if not gate.id.startswith(f"{flood.name}.")
         }
     )
     if not found:

@@ -248,7 +248,7 @@ def load(run: Run, spark: SparkCalls, follow: Follower) -> Outcome:
     pending, loaded = apart(run.pending), run.loaded()
     late = {span.key for span in pending if span.late}
     otherwise = run.loaded_otherwise(loaded)
-    counted, unknown = apart(lambda: run.counted([one for one in loaded if one[0].key not in late]))
+    counted, unknown = apart(lambda: run.partition_sizes([one for one in loaded if one[0].key not in late]))
     if plan.rows:
         hold(run, plan.brokers, plan.lanes)
     began = time.monotonic()

@@ -58,7 +58,7 @@ class Avro:
         try:
             self._schema = json.loads(schema)
             self._named = named_types([*map(json.loads, references), self._schema])
-            self.fields = [one["name"] for one in self._of(self._schema)["fields"]] if self.is_record else []
+            self.fields = [field["name"] for field in self._of(self._schema)["fields"]] if self.is_record else []
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidError(Reason.INVALID_REQUEST, f"the registry's schema is no Avro schema: {error}") from error
 
@@ -121,7 +121,7 @@ class Avro:
         if not pa.types.is_struct(kind):
             yield misfit(field, f"a struct is wanted, the column is of {kind}")
             return
-        inside = {one.name: one.type for one in kind}
+        inside = {field.name: field.type for field in kind}
         for one in schema["fields"]:
             path = f"{field}.{one['name']}" if field else one["name"]
             if one["name"] in inside:
@@ -133,8 +133,8 @@ class Avro:
 
     def _branch(self, union: list[Any], kind: Any, field: str) -> int | None:
         """The first branch of a union whose values a column has."""
-        for number, one in enumerate(union):
-            if one != "null" and not list(self._misfits(one, kind, field)):
+        for number, branch in enumerate(union):
+            if branch != "null" and not list(self._misfits(branch, kind, field)):
                 return number
         return None
 
@@ -148,7 +148,7 @@ class Avro:
         if column.null_count:
             raise InvalidError(Reason.INVALID_RECORD, misfit(field, "a value is missing, and the schema wants one"))
         if name == "record":
-            parts = {one.name: part for one, part in zip(column.type, column.flatten(), strict=True)}
+            parts = {field.name: part for field, part in zip(column.type, column.flatten(), strict=True)}
             return self._record(schema, parts, field)
         if name == "array":
             items = self._encode(schema["items"], column.flatten(), f"{field}[]")
@@ -168,8 +168,8 @@ class Avro:
                 parts.append(self._encode(one["type"], columns[one["name"]], path))
             else:
                 parts.append(arrow.scalar(self._default(one["type"], one["default"], path), pa.binary()))
-        if all(isinstance(one, pa.Scalar) for one in parts):
-            return pa.array([b"".join(one.as_py() for one in parts)] * rows, pa.binary())
+        if all(isinstance(part, pa.Scalar) for part in parts):
+            return pa.array([b"".join(part.as_py() for part in parts)] * rows, pa.binary())
         return together(parts)
 
     def _union(self, union: list[Any], column: Any, field: str) -> Any:
@@ -332,7 +332,9 @@ def of_column(name: str, kind: Any) -> Any:
 def derived(columns: Mapping[str, Any], name: str) -> str:
     """The schema of rows with these columns, all of which may be missing. `name`: of the record. Raises InvalidError for a type
     or a name that Avro has not."""
-    return json.dumps({"type": "record", "name": _name(name), "fields": [_field(one, kind, one) for one, kind in columns.items()]})
+    return json.dumps(
+        {"type": "record", "name": _name(name), "fields": [_field(name, kind, name) for name, kind in columns.items()]}
+    )
 
 
 def _field(name: str, kind: Any, path: str) -> dict[str, Any]:
@@ -360,7 +362,7 @@ def _derived(kind: Any, path: str) -> Any:
     if types.is_map(kind) and types.is_string(kind.key_type):
         return {"type": "map", "values": ["null", _derived(kind.item_type, path)]}
     if types.is_struct(kind):
-        fields = [_field(one.name, one.type, f"{path}.{one.name}") for one in kind]
+        fields = [_field(field.name, field.type, f"{path}.{field.name}") for field in kind]
         return {"type": "record", "name": _name(path), "fields": fields}
     raise InvalidError(Reason.INVALID_REQUEST, f"Avro has no type for a column. column=`{path}` type=`{kind}`")
 
@@ -370,5 +372,5 @@ def _is_name(name: str) -> bool:
 
 
 def _name(text: str) -> str:
-    found = "".join(one if one.isascii() and (one.isalnum() or one == "_") else "_" for one in text)
+    found = "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "_" for letter in text)
     return found if _is_name(found) else f"_{found}"

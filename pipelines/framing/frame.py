@@ -110,7 +110,7 @@ def _registered(registry: Registry, framing: Framing, columns: Mapping[str, Any]
     name = framing.subject.removesuffix("-value").removesuffix("-key")
     if framing.format == "avro":
         text = (
-            json.dumps(*(avro_columns.of_column(*one) for one in columns.items()))
+            json.dumps(*(avro_columns.of_column(*item) for item in columns.items()))
             if is_key
             else avro_columns.derived(columns, name)
         )

@@ -56,7 +56,7 @@ def _object(columns: Mapping[str, Any]) -> dict[str, Any]:
 def _derived(kind: Any) -> dict[str, Any]:
     types = pa.types
     if types.is_struct(kind):
-        return _object({one.name: one.type for one in kind})
+        return _object({field.name: field.type for field in kind})
     if types.is_map(kind):
         return {"type": "object", "additionalProperties": _optional(kind.item_type)}
     if types.is_list(kind):
@@ -99,8 +99,8 @@ def _types_of(schema: Any) -> set[str]:
     if isinstance(named, list):
         return set(named)
     found: set[str] = set()
-    for one in schema.get("oneOf") or schema.get("anyOf") or ():
-        inside = _types_of(one)
+    for branch in schema.get("oneOf") or schema.get("anyOf") or ():
+        inside = _types_of(branch)
         if not inside:
             return set()
         found |= inside

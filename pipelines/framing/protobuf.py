@@ -71,7 +71,7 @@ class Protobuf:
         if not messages:
             raise InvalidError(Reason.INVALID_REQUEST, "the registry's schema has no message")
         self.message = messages[0]
-        self.fields = [one.name for one in self.message.fields]
+        self.fields = [field.name for field in self.message.fields]
 
     def problems(self, columns: Mapping[str, Any]) -> list[str]:
         """Why rows of these columns do not fit. `columns`: Arrow's types by name."""
@@ -126,7 +126,7 @@ def _value_misfits(field: FieldDescriptor, kind: Any, path: str) -> Iterator[str
         if not types.is_struct(kind):
             yield misfit(path, f"a struct is wanted, the column is of {kind}")
         else:
-            yield from _misfits(field.message_type, {one.name: one.type for one in kind}, path)
+            yield from _misfits(field.message_type, {field.name: field.type for field in kind}, path)
     else:
         fits = (
             types.is_signed_integer(kind) and kind.bit_width <= (32 if field.type in _NARROW else 64) if field.type in _INTEGERS
@@ -151,10 +151,10 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 def _message(message: Descriptor, columns: Mapping[str, Any], path: str) -> Any:
     rows = len(next(iter(columns.values()))) if columns else 0
-    fields = sorted((one for one in message.fields if one.name in columns), key=lambda one: one.number)
+    fields = sorted((field for field in message.fields if field.name in columns), key=lambda field: field.number)
     if not fields:
         return pa.array([b""] * rows, pa.binary())
-    return together([_field(one, columns[one.name], f"{path}.{one.name}" if path else one.name) for one in fields])
+    return together([_field(field, columns[field.name], f"{path}.{field.name}" if path else field.name) for field in fields])
 
 
 def _field(field: FieldDescriptor, column: Any, path: str, *, of_map: bool = False) -> Any:
@@ -205,11 +205,11 @@ def _value(field: FieldDescriptor, column: Any, path: str) -> Any:
         return sized(filled(column, b""), signed=False)
     if field.type == _F.TYPE_ENUM:
         known = field.enum_type.values
-        places = pc.index_in(column, value_set=pa.array([one.name for one in known], pa.string()))
+        places = pc.index_in(column, value_set=pa.array([field.name for field in known], pa.string()))
         if places.null_count > column.null_count:
             wrong = column.filter(pc.and_(places.is_null(), pc.is_valid(column)))[0].as_py()
             raise InvalidError(Reason.INVALID_RECORD, misfit(path, f"the schema has no such value: {wrong[:100]}"))
-        return varints(np.array([one.number for one in known], np.int64)[numbers(places)])
+        return varints(np.array([field.number for field in known], np.int64)[numbers(places)])
     if field.type == _F.TYPE_BOOL:
         return varints(np.asarray(column.fill_null(False)).astype(np.int64))
     if field.type in (_F.TYPE_DOUBLE, _F.TYPE_FLOAT):
@@ -229,7 +229,7 @@ def _nested(message: Descriptor, column: Any, path: str) -> Any:
         times = numbers(column)
         seconds = times // SECOND_US
         return _message(message, {"seconds": pa.array(seconds), "nanos": pa.array((times - seconds * SECOND_US) * 1000)}, path)
-    return _message(message, {one.name: part for one, part in zip(column.type, column.flatten(), strict=True)}, path)
+    return _message(message, {field.name: part for field, part in zip(column.type, column.flatten(), strict=True)}, path)
 
 
 def _wire(field: FieldDescriptor) -> int:

@@ -70,15 +70,15 @@ def _type(field: Any, kind: Any, message: descriptor_pb2.DescriptorProto, path: 
         raise _none(name, kind)
     inside = message.nested_type.add(name=_camel(name))
     field.type, field.type_name = _F.TYPE_MESSAGE, f"{path}.{inside.name}"
-    _fill(inside, {one.name: one.type for one in kind}, f"{path}.{inside.name}")
+    _fill(inside, {field.name: field.type for field in kind}, f"{path}.{inside.name}")
 
 
 def _lines(message: descriptor_pb2.DescriptorProto, indent: str) -> Iterator[str]:
     yield f"{indent}message {message.name} {{"
-    entries = {one.name: one for one in message.nested_type if one.options.map_entry}
-    for one in message.nested_type:
-        if one.name not in entries:
-            yield from _lines(one, indent + "  ")
+    entries = {nested.name: nested for nested in message.nested_type if nested.options.map_entry}
+    for nested in message.nested_type:
+        if nested.name not in entries:
+            yield from _lines(nested, indent + "  ")
     for field in message.field:
         entry = entries.get(field.type_name.rpartition(".")[2])
         if entry is not None:
@@ -98,7 +98,9 @@ def _word(field: descriptor_pb2.FieldDescriptorProto) -> str:
 
 
 def _camel(name: str) -> str:
-    found = "".join(part.capitalize() for part in "".join(one if one.isascii() and one.isalnum() else " " for one in name).split())
+    found = "".join(
+        part.capitalize() for part in "".join(letter if letter.isascii() and letter.isalnum() else " " for letter in name).split()
+    )
     return found if found[:1].isalpha() else f"M{found}"
 
 

@@ -52,7 +52,7 @@ def parse_as_of(value: AsOf, now_ms: int) -> int | Mapping[int, int] | Timestamp
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
     if _OFFSETS.fullmatch(text):
-        pairs = [one.split(":") for one in text.split(",")]
+        pairs = [part.split(":") for part in text.split(",")]
         return {int(partition): int(offset) for partition, offset in pairs}
     try:
         return Timestamp(parse_time_ms(text, now_ms))

@@ -29,7 +29,9 @@ _timestamp: Any = ds.field("timestamp")
 def may_match(filter: Any, known: Sequence[Any]) -> list[bool]:
     """For each expression that is true for some rows: whether `filter` may be true for one of these rows."""
     # These fragments have no files: Arrow only looks at what is known of them.
-    fragments = [_FORMAT.make_fragment(str(number), _NOWHERE, partition_expression=one) for number, one in enumerate(known)]
+    fragments = [
+        _FORMAT.make_fragment(str(number), _NOWHERE, partition_expression=expression) for number, expression in enumerate(known)
+    ]
     dataset: Any = ds.FileSystemDataset(fragments, TABLE, _FORMAT, _NOWHERE)
     left = {int(fragment.path) for fragment in dataset.get_fragments(filter=filter)}
     return [number in left for number in range(len(known))]

@@ -219,7 +219,7 @@ def named_topics(query: str, topics: Sequence[Topic], tables: Set[str] | None = 
     for topic in topics:
         if topic.name.lower() in folded:
             found.setdefault(topic.name.lower(), []).append(topic)
-    return [one for name, some in found.items() for one in _spelled(name, some, words if tables is None else tables)]
+    return [table for name, some in found.items() for table in _spelled(name, some, words if tables is None else tables)]
 
 
 def _spelled(name: str, topics: list[Topic], tables: Set[str]) -> list[Topic]:

@@ -169,7 +169,7 @@ class Scan:
         found = pieces(layout, ranges, _narrowed(wanted), open_gates="skip")
         self._reader.reads.files_known += layout.files
         found = self._possible(found)
-        self._reader.reads.rows_planned += sum(one.end - one.start for one in found)
+        self._reader.reads.rows_planned += sum(stretch.end - stretch.start for stretch in found)
         await self._work(store, found)
         if found:
             # A topic that was made again under the same name would have answered, too.
@@ -187,15 +187,15 @@ class Scan:
             return list(found)
         known = [
             rows_known(
-                one.partition,
-                one.start,
-                one.end,
-                None if one.file is None else one.file.timestamp_min_ms * 1000,
-                None if one.file is None else one.file.timestamp_max_ms * 1000 + 999,
+                stretch.partition,
+                stretch.start,
+                stretch.end,
+                None if stretch.file is None else stretch.file.timestamp_min_ms * 1000,
+                None if stretch.file is None else stretch.file.timestamp_max_ms * 1000 + 999,
             )
-            for one in found
+            for stretch in found
         ]
-        return [one for one, left in zip(found, may_match(self._filter, known), strict=True) if left]
+        return [stretch for stretch, left in zip(found, may_match(self._filter, known), strict=True) if left]
 
     async def _work(self, store: Readable, found: Iterable[Piece]) -> None:
         left = iter(found)
@@ -255,7 +255,7 @@ class Scan:
             )
             for _, group, first, end in spans
         ]
-        return [one[:2] for one, left in zip(spans, may_match(self._filter, known), strict=True) if left]
+        return [stretch[:2] for stretch, left in zip(spans, may_match(self._filter, known), strict=True) if left]
 
     async def _group(self, store: Readable, piece: Piece, file: FileRef, footer: ExtentFile, group: RowGroup) -> None:
         columns = tuple(name for name in footer.columns if name in self._read)

@@ -33,7 +33,7 @@ from headgate.pipelines.columns.processes import Processes
 from headgate.pipelines.columns.task_division import Bucket, Buckets, Limits
 from headgate.pipelines.extents import Written
 from headgate.pipelines.spark_rows import ARROW, SPARK, Counts, Job, Rows, load, records
-from headgate.pipelines.work import RowWork, Work, counted
+from headgate.pipelines.work import RowWork, Work, work_and_counts
 from tests.support.in_process import (
     PARTITIONS,
     Found,
@@ -251,7 +251,7 @@ def test_text_that_is_not_utf_8_takes_rows_after_all(spark: SparkSession, tmp_pa
         user=pa.array(["a"] * len(texts)), payload=pa.array([b"1"] * len(texts)), at=times, text=bad,
     )  # fmt: skip
     rows = rows_of(spark, tmp_path / "lake", value=None)
-    work, counts = counted(spark, rows, PARTITIONS)
+    work, counts = work_and_counts(spark, rows, PARTITIONS)
     assert (work.engine, work.why) == (ARROW, "")
     found = result(work, counts, tmp_path / "store")[2]
     assert (work.engine, work.why) == (SPARK, "a text is not UTF-8, and Java replaces such bytes")
@@ -312,7 +312,7 @@ def test_a_key_that_columns_cannot_make_shows_while_it_is_counted(spark: SparkSe
     bad = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
     times = pa.array(range(len(texts)), pa.timestamp("us", tz="UTC"))
     write(tmp_path / "lake" / "a.parquet", user=bad, payload=bad.cast(pa.binary()), at=times)
-    work, counts = counted(spark, rows_of(spark, tmp_path / "lake", key="to_json(struct(user))"), PARTITIONS)
+    work, counts = work_and_counts(spark, rows_of(spark, tmp_path / "lake", key="to_json(struct(user))"), PARTITIONS)
     assert (work.engine, counts.total) == (SPARK, len(texts)) and "not UTF-8" in work.why
 
 
@@ -381,7 +381,7 @@ def test_what_columns_cannot_do_says_why_and_takes_rows(
     for changed, why in UNLIKE:
         with pytest.raises(UnlikeError, match=why):
             read_source(rows_of(spark, lake, **changed))
-    work, counts = counted(spark, rows_of(spark, lake, **UNLIKE[0][0]), PARTITIONS)
+    work, counts = work_and_counts(spark, rows_of(spark, lake, **UNLIKE[0][0]), PARTITIONS)
     assert work.engine == SPARK and re.search(UNLIKE[0][1], work.why)
     assert sum(map(len, result(work, counts, tmp_path)[2].values())) == counts.total > 0
 
@@ -414,7 +414,7 @@ def test_times_as_spark_writes_them_by_default(spark: SparkSession, lake: Path, 
 def test_orc_goes_through_rows(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
     """With the same records as the same rows in Parquet."""
     spark.read.parquet(str(lake)).repartition(2).write.orc(str(tmp_path / "lake"))
-    work, counts = counted(spark, rows_of(spark, tmp_path / "lake", format="orc", event_time="day"), PARTITIONS)
+    work, counts = work_and_counts(spark, rows_of(spark, tmp_path / "lake", format="orc", event_time="day"), PARTITIONS)
     assert (work.engine, work.why) == (SPARK, "the source is not Parquet, CSV or JSON: OrcFileFormat")
     columns = on_columns(rows_of(spark, lake, event_time="day"))
     assert counts == columns.count()
@@ -512,7 +512,7 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(spark: SparkSession, t
     write(tmp_path / "lake" / "a.parquet")
     (tmp_path / "lake" / "b.parquet").write_text("user,payload,at\n" * 10)
     with pytest.raises(HeadgateError, match=r"b\.parquet"):
-        counted(spark, rows_of(spark, tmp_path / "lake"), PARTITIONS)
+        work_and_counts(spark, rows_of(spark, tmp_path / "lake"), PARTITIONS)
 
 
 def test_keys_longer_than_a_task_reads_at_once(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,7 +530,7 @@ def test_an_executor_with_an_old_arrow_is_named(spark: SparkSession, lake: Path,
     spec = tasks.Spec(source.query, PARTITIONS, (), 1)
     monkeypatch.setattr(tasks, "ARROW_VERSION_MIN", 999)
     with pytest.raises(InvalidError, match=rf"install 999 or later on each executor.*pyarrow=`{pa.__version__}`"):
-        tasks.count(spec, 0, source.pieces)
+        tasks.count_stretch(spec, 0, source.pieces)
 
 
 def change(path: Path) -> None:
@@ -571,27 +571,29 @@ def test_a_file_that_changes_meanwhile_is_told(spark: SparkSession, tmp_path: Pa
 def test_a_time_out_of_range_is_named_with_its_place(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "lake" / "a.parquet"
     write(path, at=pa.array([1, (1 << 62) - 1], pa.int64()))
-    work, counts = counted(spark, rows_of(spark, path.parent, event_time="timestamp_micros(at)"), PARTITIONS)
+    work, counts = work_and_counts(spark, rows_of(spark, path.parent, event_time="timestamp_micros(at)"), PARTITIONS)
     assert work.engine == ARROW
     work.write(Job(str(tmp_path / "store"), "", "job", 64 << 10, {}))
     assert counts.total == 2
     write(path, at=pa.array([1, 1 << 62], pa.int64()))
-    seconds, _ = counted(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)", where="user = 'a'"), PARTITIONS)
+    seconds, _ = work_and_counts(
+        spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)", where="user = 'a'"), PARTITIONS
+    )
     assert seconds.engine == ARROW
     with pytest.raises(HeadgateError, match=r"no value for a row|overflow|range"):
-        counted(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
+        work_and_counts(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
     count = 2 * tasks.SAMPLED_ROWS
     times = [(1 << 62) if number == count - 7 else 5 for number in range(count)]
     write(path, user=pa.array(["a"] * count), payload=pa.array([b"1"] * count), at=pa.array(times, pa.int64()))
     with pytest.raises(InvalidError, match=rf"no value for a row.* file=`{path}` row_group=`0` row=`{count - 7}`") as raised:
-        counted(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
+        work_and_counts(spark, rows_of(spark, path.parent, event_time="timestamp_millis(at)"), PARTITIONS)
     assert raised.value.reason is Reason.INVALID_RECORD
 
 
 def test_null_times_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "lake" / "a.parquet", at=pa.array([1, None], pa.timestamp("us", tz="UTC")))
     with pytest.raises(InvalidError, match=r"event time of some rows is null.*rows=`1` of=`2`") as raised:
-        counted(spark, rows_of(spark, tmp_path / "lake"), PARTITIONS)
+        work_and_counts(spark, rows_of(spark, tmp_path / "lake"), PARTITIONS)
     assert raised.value.reason is Reason.INVALID_RECORD
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.pipelines.session import session
-from headgate.pipelines.work import counted
+from headgate.pipelines.work import work_and_counts
 from tests.e2e.test_columns import PARTITIONS, rows_of
 from tests.support.in_process import assert_alike
 
@@ -58,7 +58,7 @@ pq.write_table(pa.table(columns), path / "a.parquet")
 expressions = ({"value": None}, {}, {"value": "single"}, {"key": "coalesce(payload, single)"})
 floods = {str(changed): rows_of(spark, path, **changed) for changed in expressions}
 assert {counts.total for counts in assert_alike(floods, place / "found").values()} == {count}
-work, counts = counted(spark, floods["{}"], PARTITIONS)
+work, counts = work_and_counts(spark, floods["{}"], PARTITIONS)
 assert (work.engine, counts.total) == ("arrow", count), work.why
 """
 

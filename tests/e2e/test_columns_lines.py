@@ -20,7 +20,7 @@ from headgate.pipelines.columns import task_division, writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.job import read_source
 from headgate.pipelines.spark_rows import SPARK, Rows, records
-from headgate.pipelines.work import RowWork, counted
+from headgate.pipelines.work import RowWork, work_and_counts
 from tests.e2e.test_columns import NOW_MS, same_on_both_ways
 from tests.support.in_process import PARTITIONS, assert_alike, assert_found, of_rows, of_spark, on_columns, written
 
@@ -187,7 +187,7 @@ def test_lines_that_columns_do_not_read_take_rows(spark: SparkSession, tmp_path:
     path = (csv_files if format == "csv" else json_files)(tmp_path, line=line)
     time = "at" if format == "csv" else "ms"
     rows = FORMATS[format][1](spark, path, where=f"{time} is not null", value="to_json(struct(*))")
-    work, counts = counted(spark, rows, PARTITIONS)
+    work, counts = work_and_counts(spark, rows, PARTITIONS)
     assert (work.engine, counts) == (SPARK, RowWork(spark, rows, PARTITIONS, "").count())
     assert why in work.why
 

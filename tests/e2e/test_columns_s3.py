@@ -27,7 +27,7 @@ from headgate.pipelines.columns.stand_ins import hadoop_settings
 from headgate.pipelines.columns.tasks import Spec
 from headgate.pipelines.rows import rows_of
 from headgate.pipelines.spark_rows import ARROW, Rows, records
-from headgate.pipelines.work import RowWork, counted
+from headgate.pipelines.work import RowWork, work_and_counts
 from tests.e2e.test_columns import NOW_MS, result, write
 from tests.e2e.test_columns_lines import csv_files, json_files
 from tests.support.in_process import PARTITIONS, assert_found, of_rows
@@ -97,7 +97,7 @@ def same_as_on_disk(
     workers, with the sums; otherwise in this process."""
     on_s3, on_disk = rows_from(spark, source, format, **changed), rows_from(spark, local, format, **changed)
     if whole:
-        work, counts = counted(spark, on_s3, PARTITIONS)
+        work, counts = work_and_counts(spark, on_s3, PARTITIONS)
         moved = RowWork(spark, on_disk, PARTITIONS, "")
         assert (work.engine, work.why) == (ARROW, "")
         assert counts == moved.count() and counts.total > 0
@@ -160,7 +160,7 @@ def test_an_iceberg_table_in_a_bucket(spark: SparkSession, s3_server: S3Server, 
         change.rename_column("old", "user")
     table.append(rows.rename_columns(["user", "at"]))
     found = rows_from(spark, "web.events", "iceberg", options=options, value="user")
-    work, counts = counted(spark, found, PARTITIONS)
+    work, counts = work_and_counts(spark, found, PARTITIONS)
     assert (work.engine, work.why, counts.total) == (ARROW, "", 6)
     source = read_source(found)
     values = [one for batch in tasks.records(Spec(source.query, 1, (), 1), source.pieces) for one in batch["value"].to_pylist()]
@@ -186,7 +186,7 @@ def test_what_needs_rows_asks_for_the_package(spark: SparkSession, s3_server: S3
     upload(s3_server, bucket, tmp_path)
     source = f"s3://{bucket}/a #%41 lake"
     with pytest.raises(InvalidError, match=r"hadoop-aws.*why=`not on columns: Spark's Upper") as raised:
-        counted(spark, rows_from(spark, source, value="upper(user)"), PARTITIONS)
+        work_and_counts(spark, rows_from(spark, source, value="upper(user)"), PARTITIONS)
     assert raised.value.reason is Reason.UNSUPPORTED
     with pytest.raises(InvalidError, match=r"hadoop-aws.*why=`not on columns: .*format=`orc`"):
         rows_from(spark, source, "orc")
@@ -197,7 +197,7 @@ def test_what_is_wrong_with_a_bucket_is_told(spark: SparkSession, s3_server: S3S
 
     def error_of(source: str, format: str = "parquet") -> HeadgateError:
         with pytest.raises(HeadgateError) as raised:
-            counted(spark, rows_from(spark, source, format), PARTITIONS)
+            work_and_counts(spark, rows_from(spark, source, format), PARTITIONS)
         assert SECRET not in raised.value.message and "headgate-s3-" not in raised.value.message
         return raised.value
 

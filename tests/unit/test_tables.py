@@ -1,4 +1,4 @@
-"""The tables of broker/REFERENCE.md against the code: a difference means that ``python -m headgate.broker.cli.tables`` was not run."""
+"""The tables of broker/REFERENCE.md against the code: different if `python -m headgate.broker.cli.tables` was not run"""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _backfill(given: Mapping[str, Any], topic: str | None, source: str | None) -
         wanted = "--topic and --source describe a flood; or name a FILE with floods, and --partition"
         raise InvalidError(Reason.INVALID_REQUEST, wanted)
     place, file_size = given["place"], given["file_size"]
-    if place not in {one.value for one in Place}:
+    if place not in {known.value for known in Place}:
         raise bad_option("--place", place, "now, front or end")
     file_bytes = parse_size(file_size)
     if file_bytes is None:

@@ -47,7 +47,7 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
     @property
     def pieces(self) -> list[ParquetExtent]:
         """What has the records from now on, by offset."""
-        return sorted([*self.files, *self.kept], key=lambda one: one.base_offset) if self.kept else self.files
+        return sorted([*self.files, *self.kept], key=lambda file: file.base_offset) if self.kept else self.files
 
     def check(self, state: Manifest) -> None:
         """Refuse the edit unless every extent that it replaces is as its author saw it, and its files cover exactly those."""
@@ -74,14 +74,16 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
         if self.kept:
             gates, paths = {part.gate_id for part in self.merged}, {part.path for part in self.merged}
             assert self.files and len(gates) == 1 and "" not in gates, "a piece stays in its gate"
-            assert all(one.adopted and one.path in paths for one in self.kept), "a piece is of what is replaced"
+            assert all(file.adopted and file.path in paths for file in self.kept), "a piece is of what is replaced"
         covered = first
-        for one in self.pieces:
-            assert one.partition == self.partition and covered <= one.base_offset, "files follow each other"
-            assert one.folded or one in self.kept
-            gap = covered < one.base_offset
-            assert not gap or not state.readable.has(self.topic_id, self.partition, covered, one.base_offset), "the rest is deleted"
-            covered = one.end_offset
+        for piece in self.pieces:
+            assert piece.partition == self.partition and covered <= piece.base_offset, "files follow each other"
+            assert piece.folded or piece in self.kept
+            gap = covered < piece.base_offset
+            assert not gap or not state.readable.has(self.topic_id, self.partition, covered, piece.base_offset), (
+                "the rest is deleted"
+            )
+            covered = piece.end_offset
         assert covered == end or not self.files, "files have the offsets of what they replace"
 
     def _is_there(self, state: Manifest, part: ChunkPart | FilePart) -> bool:
@@ -89,16 +91,17 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
         if isinstance(part, FilePart):
             gate = state.gates.of(self.topic_id).get(part.gate_id)
             found: Iterable[Extent | ParquetExtent] = [
-                one for one in (() if gate is None else gate.extents) if one.path == part.path
+                file for file in (() if gate is None else gate.extents) if file.path == part.path
             ]
             if not part.gate_id:
-                one = state.files.find(self.topic_id, self.partition, part.path, part.base_offset)
-                found = [] if one is None else [one]
+                other = state.files.find(self.topic_id, self.partition, part.path, part.base_offset)
+                found = [] if other is None else [other]
         else:
             chunk = state.chunks.get(part.incarnation_id, {}).get(part.number)
-            found = [one for one in (() if chunk is None else chunk.extents) if one.topic_id == self.topic_id]
+            found = [extent for extent in (() if chunk is None else chunk.extents) if extent.topic_id == self.topic_id]
         return any(
-            (one.partition, one.base_offset, one.end_offset) == (self.partition, part.base_offset, part.end_offset) for one in found
+            (extent.partition, extent.base_offset, extent.end_offset) == (self.partition, part.base_offset, part.end_offset)
+            for extent in found
         )
 
     def touches(self) -> frozenset[object]:
@@ -106,8 +109,8 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
             {
                 (self.topic_id, self.partition),
                 *(file.path for file in self.files),
-                *(one.path for one in self.merged),
-                *(one.incarnation_id for one in self.replaced),
+                *(file.path for file in self.merged),
+                *(file.incarnation_id for file in self.replaced),
             }
         )
 
@@ -129,11 +132,11 @@ class FoldToFiles(Edit, frozen=True, tag="fold_to_files"):
 
     def _left(self, extents: list[ParquetExtent]) -> list[ParquetExtent]:
         """The extents of a gate, by partition and offset, without those that are replaced, and with the pieces that stay."""
-        first = bisect_left(extents, self.partition, key=lambda one: one.partition)
-        stop = bisect_right(extents, self.partition, lo=first, key=lambda one: one.partition)
+        first = bisect_left(extents, self.partition, key=lambda extent: extent.partition)
+        stop = bisect_right(extents, self.partition, lo=first, key=lambda extent: extent.partition)
         gone = {(part.path, part.base_offset) for part in self.merged}
-        mine = [one for one in extents[first:stop] if (one.path, one.base_offset) not in gone]
-        return [*extents[:first], *sorted([*mine, *self.kept], key=lambda one: one.base_offset), *extents[stop:]]
+        mine = [extent for extent in extents[first:stop] if (extent.path, extent.base_offset) not in gone]
+        return [*extents[:first], *sorted([*mine, *self.kept], key=lambda file: file.base_offset), *extents[stop:]]
 
     def _drop_replaced(self, state: Manifest) -> None:
         """Remove the replaced extents from their chunks."""

@@ -61,7 +61,7 @@ class OpenGate(Edit, frozen=True, tag="open_gate"):
         gate = self.gate
         if gate.topic_id not in state.topics_by_id:
             return
-        state.gates.add(gate, lambda one: bool(state.files_of(one)))
+        state.gates.add(gate, lambda gate: bool(state.files_of(gate)))
         if gate.place == "front":
             for window in gate.windows:
                 if window.rows:

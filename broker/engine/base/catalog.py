@@ -235,8 +235,8 @@ class LocalCatalog:
             try:
                 await self._write(edits)
             except HeadgateError as error:
-                for one in others:
-                    one.error = error
+                for other in others:
+                    other.error = error
                 raise
             if self._journal.wants_snapshot:
                 await self._snapshot()
@@ -249,18 +249,18 @@ class LocalCatalog:
         joined: list[_Asked] = []
         taken = asked.touches
         while taken is not None and self._waiting and len(joined) < TOGETHER_MAX:
-            one = self._waiting[0]
-            touches = one.touches
+            request = self._waiting[0]
+            touches = request.touches
             if touches is None or taken & touches:
                 break
             try:
-                edits += self._checked(one)
+                edits += self._checked(request)
             except HeadgateError:
                 break  # it is refused when its turn comes
             self._waiting.popleft()
             taken |= touches
-            one.is_over = True
-            joined.append(one)
+            request.is_over = True
+            joined.append(request)
         return joined
 
     def _checked(self, asked: _Asked) -> list[Edit]:

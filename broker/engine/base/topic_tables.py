@@ -42,12 +42,12 @@ class Loaded(NamedTuple):
 def whole_files(manifest: Manifest, topic_id: uuid.UUID) -> list[ParquetExtent]:
     """The files that a topic's table shall have: those of which consumers can read all rows."""
     partitions = manifest.files.by_topic.get(topic_id, {})
-    return [one for number in sorted(partitions) for one in partitions[number] if is_whole(manifest, topic_id, one)]
+    return [extent for number in sorted(partitions) for extent in partitions[number] if is_whole(manifest, topic_id, extent)]
 
 
-def is_whole(manifest: Manifest, topic_id: uuid.UUID, one: ParquetExtent) -> bool:
+def is_whole(manifest: Manifest, topic_id: uuid.UUID, extent: ParquetExtent) -> bool:
     """True if consumers can read all rows of a file. Ranges that readers pass inside of it have no rows."""
-    return manifest.readable.first(topic_id, one.partition, one.base_offset) == one.base_offset
+    return manifest.readable.first(topic_id, extent.partition, extent.base_offset) == extent.base_offset
 
 
 def digest_of(files: Iterable[ParquetExtent]) -> str:
@@ -91,7 +91,7 @@ class Tables:
             last = newest = keys.table_metadata(topic.id, version) if version else ""
             while found := await self._store.list(prefix, last):
                 last = found[-1].key
-                newest = next((one.key for one in reversed(found) if keys.version_of(one.key) is not None), newest)
+                newest = next((entry.key for entry in reversed(found) if keys.version_of(entry.key) is not None), newest)
             if not newest:
                 return Loaded(0, Table(id=topic.id, location=location).metadata({TOPIC: topic.name}, topic.created_ms), location)
             try:

@@ -32,7 +32,9 @@ class GatedLogs:
 
     def opened(self, gate: Gate) -> None:
         """Called when the manifest has a new gate. The gate may replace a released one."""
-        renamed = [one for one in self._lifecycle.manifest.gates.of(gate.topic_id).values() if one.id.startswith(f"{gate.id}~")]
+        renamed = [
+            other for other in self._lifecycle.manifest.gates.of(gate.topic_id).values() if other.id.startswith(f"{gate.id}~")
+        ]
         now_s = self._lifecycle.clock.monotonic()
         logs = self._logs_of(gate.topic_id)
         opened: list[PartitionLog] = []
@@ -87,7 +89,7 @@ class GatedLogs:
     def cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
         return self._lifecycle.manifest.readable.cuts_of(log.topic.id, log.number)
 
-    def file_ref(self, topic_id: uuid.UUID, edit: FoldToFiles, one: ParquetExtent) -> FileRef:
+    def file_ref(self, topic_id: uuid.UUID, edit: FoldToFiles, extent: ParquetExtent) -> FileRef:
         """The reference of a file after a fold: of a folded one, or of a piece that stays in its gate."""
-        gate = None if one.folded else self._lifecycle.manifest.gates.of(topic_id).get(edit.merged[0].gate_id)
-        return FileRef("", one.appended_ms) if gate is None else FileRef(gate.id, gate.filled_ms)
+        gate = None if extent.folded else self._lifecycle.manifest.gates.of(topic_id).get(edit.merged[0].gate_id)
+        return FileRef("", extent.appended_ms) if gate is None else FileRef(gate.id, gate.filled_ms)

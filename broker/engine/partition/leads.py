@@ -149,7 +149,7 @@ class Leads:
                         if log.number == number:
                             parts = edit.parts
                             pieces = edit.pieces
-                            refs = [self._gated.file_ref(topic_id, edit, one) for one in pieces]
+                            refs = [self._gated.file_ref(topic_id, edit, piece) for piece in pieces]
                             log.folded(parts[0].base_offset, parts[-1].end_offset, pieces, refs)
                             if not files:
                                 self._gated.sync_cuts([log])
@@ -183,7 +183,11 @@ class Leads:
             self._sync_log_starts(topic_id, range(len(self.by_id[topic_id])))
         for log in self.all():
             log.drop_holds(but_of_term=manifest.term_epoch)
-        found = [one for one in manifest.segments.open.values() if self._is_mine(one) and one.id not in self.openings.mine]
+        found = [
+            segment
+            for segment in manifest.segments.open.values()
+            if self._is_mine(segment) and segment.id not in self.openings.mine
+        ]
         self._open(found)
         self._note_change()
 

@@ -131,8 +131,8 @@ class Windows:
         """Bound the memory of readers: only the newest OPEN_GATES_MAX of the filled windows keep theirs. A reader of the others
         did not ask for records since long before; it then counts as a reader like any other."""
         remembered = [row for row in self.rows if row.state == "filled" and row.past]
-        for one in remembered[:-OPEN_GATES_MAX]:
-            one.past.clear()
+        for window in remembered[:-OPEN_GATES_MAX]:
+            window.past.clear()
 
     def rename(self, base_offset: int, gate_id: str) -> None:
         """Give the window of a released gate its new id."""

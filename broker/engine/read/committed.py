@@ -47,7 +47,7 @@ def aborted_in(log: PartitionLog, offset: int, slices: list[memoryview]) -> list
     """(producer id, first offset) of the aborted transactions with records in the batches from `offset` on."""
     if not slices or not log.producers_state.transactions.is_aborted_after(offset):
         return []
-    return [(one.producer_id, one.first_offset) for one in log.producers_state.transactions.aborted(offset, end_of(slices))]
+    return [(span.producer_id, span.first_offset) for span in log.producers_state.transactions.aborted(offset, end_of(slices))]
 
 
 def visible(log: PartitionLog, offset: int, slices: list[memoryview]) -> list[memoryview]:

@@ -109,18 +109,18 @@ class References:
             InvalidError(INVALID_REFERENCE): the message names the file and the problem. RetryError: a store does not answer.
         """
         turn = self._turns.begin()
-        async for one in turn.each(extents):
-            self._check_path(topic_id, one.path)
+        async for extent in turn.each(extents):
+            self._check_path(topic_id, extent.path)
         recipes: dict[str, list[ParquetExtent]] = {}
-        async for one in turn.each(extents):
-            if one.adopted:
-                recipes.setdefault(one.path, []).append(one)
+        async for extent in turn.each(extents):
+            if extent.adopted:
+                recipes.setdefault(extent.path, []).append(extent)
         left = iter(extents)
 
         async def judge() -> None:
-            async for one in self._turns.begin().each(left):
-                if not one.adopted:
-                    await self._check(one, absolute)
+            async for extent in self._turns.begin().each(left):
+                if not extent.adopted:
+                    await self._check(extent, absolute)
 
         await together([judge() for _ in range(min(len(extents), CHECKS_MAX))])
         for some in recipes.values():
@@ -140,25 +140,25 @@ class References:
                 f"the file is not under the topic's prefix. path=`{path[:300]}` prefix=`{data_prefix(topic_id)}`",
             )
 
-    async def recipe(self, one: ParquetExtent) -> Recipe:
+    async def recipe(self, extent: ParquetExtent) -> Recipe:
         """The recipe of adopted rows. Raises InvalidError(INVALID_REFERENCE): there is none, or another one than stated."""
-        if one.size_bytes > BYTES_MAX or owner_of(one.path) != one.path or not one.path.endswith(RECIPE):
-            raise _bad(one, f"this is no recipe of adopted files. size_bytes=`{one.size_bytes}`")
+        if extent.size_bytes > BYTES_MAX or owner_of(extent.path) != extent.path or not extent.path.endswith(RECIPE):
+            raise _bad(extent, f"this is no recipe of adopted files. size_bytes=`{extent.size_bytes}`")
         loop = asyncio.get_running_loop()
-        data = await self._tail(one, one.size_bytes)
-        return await loop.run_in_executor(None, _judge_recipe, one, data)
+        data = await self._tail(extent, extent.size_bytes)
+        return await loop.run_in_executor(None, _judge_recipe, extent, data)
 
     async def _check_adopted(self, topic_id: uuid.UUID, extents: Sequence[ParquetExtent]) -> None:
         """Check the rows of some partitions that one recipe has, and the files that it names."""
         recipe = await self.recipe(extents[0])
         shares = recipe.shares()
         needed: set[int] = set()
-        for one in extents:
-            if (one.size_bytes, one.footer_crc32c) != (extents[0].size_bytes, extents[0].footer_crc32c):
-                raise _bad(one, "the recipe has another size or checksum for another partition")
-            mine = piece_of(shares.get(one.partition, []), one.first_row, one.rows)
+        for extent in extents:
+            if (extent.size_bytes, extent.footer_crc32c) != (extents[0].size_bytes, extents[0].footer_crc32c):
+                raise _bad(extent, "the recipe has another size or checksum for another partition")
+            mine = piece_of(shares.get(extent.partition, []), extent.first_row, extent.rows)
             needed.update(number for number, _ in mine)
-            _judge_shares(one, [share for _, share in mine])
+            _judge_shares(extent, [share for _, share in mine])
         for file in recipe.files:
             self._check_path(topic_id, file.path)
             if is_url(file.path) or owner_of(file.path) != extents[0].path:
@@ -190,56 +190,56 @@ class References:
             if rows[number] < stated or (rows[number] > stated and not recipe.shape.divides):
                 raise _bad(extent, f"the files of a unit have another number of rows: {rows[number]}. unit=`{number}`")
 
-    async def _check(self, one: ParquetExtent, absolute: bool) -> None:
-        footer = await self.footer(one)
+    async def _check(self, extent: ParquetExtent, absolute: bool) -> None:
+        footer = await self.footer(extent)
         loop = asyncio.get_running_loop()
-        file, unproven = await loop.run_in_executor(None, _judge, one, footer, absolute)
+        file, unproven = await loop.run_in_executor(None, _judge, extent, footer, absolute)
         times: list[tuple[int, int]] = []
         for known in file.groups:
             if known.timestamp_min_ms is not None and known.timestamp_max_ms is not None:
                 times.append((known.timestamp_min_ms, known.timestamp_max_ms))
-        store, key = self.locate(one.path)
+        store, key = self.locate(extent.path)
         for group in unproven:
             data = await store.get_range(key, group.start, group.end - group.start)
-            times.append(await loop.run_in_executor(None, _times_of, one, file, group, data))
-        _judge_times(one, times)
+            times.append(await loop.run_in_executor(None, _times_of, extent, file, group, data))
+        _judge_times(extent, times)
 
-    async def footer(self, one: ParquetExtent) -> bytes:
+    async def footer(self, extent: ParquetExtent) -> bytes:
         """The file's metadata and the bytes after it. Checks size and checksum."""
-        data = await self._tail(one, GUESS_BYTES)
+        data = await self._tail(extent, GUESS_BYTES)
         if len(data) < TAIL_BYTES + len(MAGIC) or data[-4:] != MAGIC:
-            raise _bad(one, "this is not a Parquet file, or it is cut off")
+            raise _bad(extent, "this is not a Parquet file, or it is cut off")
         length = int.from_bytes(data[-8:-4], "little") + TAIL_BYTES
-        if length > min(one.size_bytes, FOOTER_BYTES_MAX):
-            raise _bad(one, "this is not a Parquet file, or it is cut off")
+        if length > min(extent.size_bytes, FOOTER_BYTES_MAX):
+            raise _bad(extent, "this is not a Parquet file, or it is cut off")
         if length > len(data):
-            data = await self._tail(one, length)
+            data = await self._tail(extent, length)
         footer = data[-length:]
-        if crc32c(footer) != one.footer_crc32c:
-            raise _bad(one, "the file's footer has another checksum than stated")
+        if crc32c(footer) != extent.footer_crc32c:
+            raise _bad(extent, "the file's footer has another checksum than stated")
         return footer
 
-    async def _tail(self, one: ParquetExtent, size_bytes: int) -> bytes:
+    async def _tail(self, extent: ParquetExtent, size_bytes: int) -> bytes:
         """The last bytes of a file, at most `size_bytes`. Checks its size."""
-        store, key = self.locate(one.path)
-        start = max(0, one.size_bytes - size_bytes)
+        store, key = self.locate(extent.path)
+        start = max(0, extent.size_bytes - size_bytes)
         try:
             # One byte more than the stated size, to detect a longer file.
-            data = await store.get_range(key, start, one.size_bytes - start + 1)
+            data = await store.get_range(key, start, extent.size_bytes - start + 1)
         except (InvalidError, FatalError) as error:
             if error.reason is Reason.NOT_FOUND:
-                raise _bad(one, "there is no such file") from error
+                raise _bad(extent, "there is no such file") from error
             if error.reason not in (Reason.STORE_MISCONFIGURED, Reason.INVALID_REQUEST):
                 raise
-            raise _bad(one, f"the file cannot be read, is it a symbolic link? {error.message}") from error
-        if len(data) != one.size_bytes - start:
-            raise _bad(one, "the file has another size than stated")
+            raise _bad(extent, f"the file cannot be read, is it a symbolic link? {error.message}") from error
+        if len(data) != extent.size_bytes - start:
+            raise _bad(extent, "the file has another size than stated")
         return data
 
 
 async def together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Do all of it at the same time. The first error ends the rest."""
-    tasks = [asyncio.create_task(one, name="judge-files") for one in work]
+    tasks = [asyncio.create_task(judging, name="judge-files") for judging in work]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -247,31 +247,31 @@ async def together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
             task.cancel()
 
 
-def as_extent(one: ParquetExtent, file: AdoptedFile) -> ParquetExtent:
+def as_extent(extent: ParquetExtent, file: AdoptedFile) -> ParquetExtent:
     """The reference to a file that a recipe names, as that to a file of one partition."""
     return msgspec.structs.replace(
-        one, path=file.path, size_bytes=file.size_bytes, footer_crc32c=file.footer_crc32c, adopted_bytes=0
+        extent, path=file.path, size_bytes=file.size_bytes, footer_crc32c=file.footer_crc32c, adopted_bytes=0
     )
 
 
-def _judge_recipe(one: ParquetExtent, data: bytes) -> Recipe:
-    if crc32c(data) != one.footer_crc32c:
-        raise _bad(one, "the recipe has another checksum than stated")
+def _judge_recipe(extent: ParquetExtent, data: bytes) -> Recipe:
+    if crc32c(data) != extent.footer_crc32c:
+        raise _bad(extent, "the recipe has another checksum than stated")
     try:
         return decode_recipe(data)
     except InvalidError as error:
-        raise _bad(one, error.message) from error
+        raise _bad(extent, error.message) from error
 
 
-def _judge_shares(one: ParquetExtent, shares: list[Share]) -> None:
+def _judge_shares(extent: ParquetExtent, shares: list[Share]) -> None:
     """Compare the rows of a partition in a recipe with their reference."""
-    if sum(share.rows for share in shares) != one.rows:
-        raise _bad(one, "the recipe has another number of rows than stated")
-    _judge_times(one, [(share.timestamp_min_ms, share.timestamp_max_ms) for share in shares])
+    if sum(share.rows for share in shares) != extent.rows:
+        raise _bad(extent, "the recipe has another number of rows than stated")
+    _judge_times(extent, [(share.timestamp_min_ms, share.timestamp_max_ms) for share in shares])
 
 
 def _judge_adopted(
-    one: ParquetExtent, shape: Shape, file: AdoptedFile, places: Sequence[tuple[int, Groups]], footer: bytes
+    extent: ParquetExtent, shape: Shape, file: AdoptedFile, places: Sequence[tuple[int, Groups]], footer: bytes
 ) -> list[int]:
     """The rows of some row groups of an adopted file, if it has them, and these columns. Slow: run it in a thread."""
     from headgate.broker.log.adopted_columns import check_file
@@ -280,31 +280,31 @@ def _judge_adopted(
         numbers = [range(groups.first, groups.end) for _, groups in places]
         counts = iter(check_file(footer, chain.from_iterable(numbers), shape, file))
     except (InvalidError, OSError, ValueError) as error:
-        raise _bad(one, f"a file is not as its recipe says: {error}") from error
+        raise _bad(extent, f"a file is not as its recipe says: {error}") from error
     return [sum(islice(counts, len(some))) for some in numbers]
 
 
-def _bad(one: ParquetExtent, what: str) -> InvalidError:
-    return InvalidError(Reason.INVALID_REFERENCE, f"{what}. path=`{one.path[:300]}` partition=`{one.partition}`")
+def _bad(extent: ParquetExtent, what: str) -> InvalidError:
+    return InvalidError(Reason.INVALID_REFERENCE, f"{what}. path=`{extent.path[:300]}` partition=`{extent.partition}`")
 
 
-def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFile, list[RowGroup]]:
+def _judge(extent: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFile, list[RowGroup]]:
     """Compare a footer with the file's reference. Returns the footer, and the row groups with times that must be read. Slow: run it
     in a thread."""
     from headgate.broker.log.parquet import read_footer, unproven_times
 
     try:
         # With the same check as the readers: it refuses also row groups that are too large to be served.
-        file = read_footer(footer, one.size_bytes)
+        file = read_footer(footer, extent.size_bytes)
     except InvalidError as error:
-        raise _bad(one, error.message) from error
-    if file.rows != one.rows:
-        raise _bad(one, f"the file has another number of rows than stated: {file.rows} instead of {one.rows}")
-    _judge_offsets(one, file, absolute)
+        raise _bad(extent, error.message) from error
+    if file.rows != extent.rows:
+        raise _bad(extent, f"the file has another number of rows than stated: {file.rows} instead of {extent.rows}")
+    _judge_offsets(extent, file, absolute)
     return file, unproven_times(file)
 
 
-def _times_of(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes) -> tuple[int, int]:
+def _times_of(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes) -> tuple[int, int]:
     """The least and the greatest time of a row group in ms. Refuses rows without a time. Slow: run it in a thread."""
     from headgate.broker.log.column_schema import timestamps_ms
     from headgate.broker.log.parquet import read_group
@@ -312,49 +312,52 @@ def _times_of(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes
     try:
         times = timestamps_ms(read_group(file, group, data, ("timestamp",)).column("timestamp"))
     except InvalidError as error:
-        raise _bad(one, f"{error.message} row_group=`{group.number}`") from error
+        raise _bad(extent, f"{error.message} row_group=`{group.number}`") from error
     return int(times.min()), int(times.max())
 
 
-def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None:
+def _judge_offsets(extent: ParquetExtent, file: ExtentFile, absolute: bool) -> None:
     if "offset" not in file.columns:
-        if one.folded:
-            raise _bad(one, "a folded file has a column `offset`")
+        if extent.folded:
+            raise _bad(extent, "a folded file has a column `offset`")
         return
     if not absolute:
-        raise _bad(one, "a file that is published has no column `offset`: the broker gives its rows their offsets")
-    if one.folded:
-        _judge_folded(one, file)
+        raise _bad(extent, "a file that is published has no column `offset`: the broker gives its rows their offsets")
+    if extent.folded:
+        _judge_folded(extent, file)
         return
     column = file.index_of("offset")
-    next_offset = one.base_offset
+    next_offset = extent.base_offset
     for group in file.groups:
         statistics = file.metadata.row_group(group.number).column(column).statistics
         if statistics is None or not statistics.has_min_max:
-            raise _bad(one, "column `offset` has no statistics: leave the column out, or write them")
+            raise _bad(extent, "column `offset` has no statistics: leave the column out, or write them")
         end_offset = next_offset + group.rows
         if statistics.null_count or (statistics.min, statistics.max) != (next_offset, end_offset - 1):
             raise _bad(
-                one,
+                extent,
                 "rows are not sorted by offset, or their offsets have gaps: "
                 f"row group {group.number} has {statistics.min}..{statistics.max} instead of {next_offset}..{end_offset - 1}",
             )
         next_offset = end_offset
 
 
-def _judge_folded(one: ParquetExtent, file: ExtentFile) -> None:
+def _judge_folded(extent: ParquetExtent, file: ExtentFile) -> None:
     """Compare the offsets of a folded file, which may have gaps, with its reference."""
     column = file.index_of("offset")
-    position = one.base_offset
+    position = extent.base_offset
     for group in file.groups:
         statistics = file.metadata.row_group(group.number).column(column).statistics
-        if statistics is None or not statistics.has_min_max or statistics.min < position or statistics.max >= one.end_offset:
-            raise _bad(one, f"the offsets of row group {group.number} are missing, or lie outside of the extent")
+        if statistics is None or not statistics.has_min_max or statistics.min < position or statistics.max >= extent.end_offset:
+            raise _bad(extent, f"the offsets of row group {group.number} are missing, or lie outside of the extent")
         position = statistics.max + 1
 
 
-def _judge_times(one: ParquetExtent, times: list[tuple[int, int]]) -> None:
+def _judge_times(extent: ParquetExtent, times: list[tuple[int, int]]) -> None:
     """Compare the (least, greatest) times of the row groups with the reference, because look-ups by time use the reference."""
     first, last = min(low for low, _ in times), max(high for _, high in times)
-    if (first, last) != (one.timestamp_min_ms, one.timestamp_max_ms):
-        raise _bad(one, f"the file's times are {first}..{last} instead of {one.timestamp_min_ms}..{one.timestamp_max_ms} as stated")
+    if (first, last) != (extent.timestamp_min_ms, extent.timestamp_max_ms):
+        raise _bad(
+            extent,
+            f"the file's times are {first}..{last} instead of {extent.timestamp_min_ms}..{extent.timestamp_max_ms} as stated",
+        )

@@ -110,7 +110,7 @@ class Writer:
         """The other end has no views of these regions any more."""
         for number in numbers:
             region = self.used.pop(number)
-            if region.touched + sum(one.touched for one in self.unused) <= FREE_BYTES_MAX:
+            if region.touched + sum(buffer.touched for buffer in self.unused) <= FREE_BYTES_MAX:
                 region.used = 0
                 self.unused.append(region)
             else:
@@ -123,12 +123,12 @@ class Writer:
         try:
             runs = list(self._runs(batches, taken))
         except BaseException:
-            self.free(one.number for one in taken)
+            self.free(buffer.number for buffer in taken)
             raise
-        sent = [one for one in taken if one.told_bytes != one.size_bytes]
-        for one in taken:
-            one.trim()
-            one.told_bytes = one.size_bytes
+        sent = [buffer for buffer in taken if buffer.told_bytes != buffer.size_bytes]
+        for buffer in taken:
+            buffer.trim()
+            buffer.told_bytes = buffer.size_bytes
         closed, self._closed = self._closed, []
         return Answer(runs, [one.number for one in sent], closed), [one.descriptor for one in sent]
 
@@ -199,9 +199,9 @@ class Reader:
                 self._held.add(run.region)
             view = (part if holds else part.copy()).data.toreadonly()
             at = 0
-            for one in run.sizes:
-                found.append(view[at : at + one])
-                at += one
+            for length in run.sizes:
+                found.append(view[at : at + length])
+                at += length
         return found
 
     def _drop(self, number: int) -> None:

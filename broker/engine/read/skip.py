@@ -83,7 +83,7 @@ async def find_unreadable(reader: StoreReader, partition: PartitionLog, first_of
         if not read:
             offset = end_offset
         # Copies, because the memory of a read may be reused while other work runs.
-        for batch in [one for part in read for one in split(memoryview(bytes(part)))]:
+        for batch in [batch for part in read for batch in split(memoryview(bytes(part)))]:
             header = parse_header(batch)
             if header.base_offset >= end_offset:
                 offset = end_offset

@@ -162,12 +162,12 @@ class Units:
     async def _decode(self, place: tuple[str, int, int], recipe: Recipe, keep: Keep) -> dict[UnitKey, EncodedGroup]:
         async with self._room:
             asked = self._asked.pop(place)
-            for one in await self._others(place, next(iter(asked.values())).extent):
-                asked.setdefault(UnitKey(file_key(one.extent), one.at), one)
+            for other in await self._others(place, next(iter(asked.values())).extent):
+                asked.setdefault(UnitKey(file_key(other.extent), other.at), other)
             # The rows of a partition are asked for twice if a fold has just left a piece of what another reader reads as a whole.
             wanted: dict[Wanted, list[UnitKey]] = {}
-            for key, one in sorted(asked.items(), key=lambda one: one[1].extent.partition):
-                wanted.setdefault(_wanted(one), []).append(key)
+            for key, asking in sorted(asked.items(), key=lambda item: item[1].extent.partition):
+                wanted.setdefault(_wanted(asking), []).append(key)
             extent = next(iter(asked.values())).extent
             unit = await self._unit(extent, recipe, place[2], list(wanted))
             batches = await self._encoded(extent, recipe, place[2], unit)
@@ -188,17 +188,17 @@ class Units:
         path, crc, number = place
         now_s = asyncio.get_running_loop().time()
         files = {
-            key: (one.extent, one.file)
-            for key, one in self._near.items()
+            key: (near.extent, near.file)
+            for key, near in self._near.items()
             if (key.path, key.footer_crc32c) == (path, crc)
-            and number - BEHIND_UNITS <= one.unit <= number
-            and now_s - one.at_s < NEAR_S
+            and number - BEHIND_UNITS <= near.unit <= number
+            and now_s - near.at_s < NEAR_S
         }
         streak = self._streaks.get((path, crc))
         if streak is not None and now_s - streak.began_s < START_S:
-            for one in self._led(extent):
-                if file_key(one) not in self._near:
-                    files[file_key(one)] = one, await self._files.open(one)
+            for led in self._led(extent):
+                if file_key(led) not in self._near:
+                    files[file_key(led)] = led, await self._files.open(led)
         found = []
         for other, file in files.values():
             numbers = [group.number for group in file.footer.groups]
@@ -256,14 +256,14 @@ def with_recipe(
     topic_id = topic_of(extent.path)
     mine = () if topic_id is None else logs.get(topic_id, ())
     for gate in () if topic_id is None else manifest.gates.of(topic_id).values():
-        for one in gate.extents:
-            if one.path == extent.path and one.partition < len(mine) and mine[one.partition] is not None:
-                yield one
+        for adopted in gate.extents:
+            if adopted.path == extent.path and adopted.partition < len(mine) and mine[adopted.partition] is not None:
+                yield adopted
 
 
-def _wanted(one: _Asked) -> Wanted:
-    group = one.file.footer.groups[one.at]
-    return Wanted(one.extent.partition, one.extent.base_offset + group.first_row, group.rows, one.extent.leader_epoch)
+def _wanted(asked: _Asked) -> Wanted:
+    group = asked.file.footer.groups[asked.at]
+    return Wanted(asked.extent.partition, asked.extent.base_offset + group.first_row, group.rows, asked.extent.leader_epoch)
 
 
 async def unit_bytes(places: Sequence[tuple[Readable, str]], unit: UnitBytes) -> bytes:
@@ -279,8 +279,8 @@ async def unit_bytes(places: Sequence[tuple[Readable, str]], unit: UnitBytes) ->
 
 
 def close_files(descriptors: Sequence[int]) -> None:
-    for one in descriptors:
-        os.close(one)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 # The following functions run in the threads.

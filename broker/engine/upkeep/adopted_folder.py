@@ -83,7 +83,7 @@ class AdoptedFolder:
     @property
     def units_stuck(self) -> int:
         """Units that could not be folded at the last attempt."""
-        return sum(len(one.units) for one in self._aside.values())
+        return sum(len(aside.units) for aside in self._aside.values())
 
     async def fold_next(self) -> int:
         """Fold the next recipe that is due and can be folded. Returns the number of edits in effect; 0: none is due.
@@ -149,7 +149,7 @@ class AdoptedFolder:
     def _forget(self) -> None:
         """Forget what is known of recipes that are gone."""
         named = {path for known in self._seen.values() if known is not None for path in known[1]}
-        self._aside = {path: one for path, one in self._aside.items() if path in named}
+        self._aside = {path: aside for path, aside in self._aside.items() if path in named}
 
     async def _fold(self, job: AdoptedJob) -> int:
         path = job.parts[0].extent.path

@@ -95,9 +95,9 @@ class AdoptedResult(msgspec.Struct, frozen=True, kw_only=True):
 def by_recipe(extents: Iterable[ParquetExtent]) -> dict[str, list[ParquetExtent]]:
     """The adopted ones of a gate's extents, by recipe."""
     found: dict[str, list[ParquetExtent]] = {}
-    for one in extents:
-        if one.adopted:
-            found.setdefault(one.path, []).append(one)
+    for extent in extents:
+        if extent.adopted:
+            found.setdefault(extent.path, []).append(extent)
     return found
 
 
@@ -122,19 +122,19 @@ def is_due(gate: Gate, recipes: Mapping[str, list[ParquetExtent]], config: Topic
         return old_ms is not None and gate.filled_ms < old_ms
     sizes: dict[int, int] = {}
     for extents in recipes.values():
-        for one in extents:
-            sizes[one.partition] = sizes.get(one.partition, 0) + one.adopted_bytes
+        for extent in extents:
+            sizes[extent.partition] = sizes.get(extent.partition, 0) + extent.adopted_bytes
     return config.offline_after_bytes >= 0 and max(sizes.values(), default=0) > config.offline_after_bytes
 
 
 def parts_of(readable: Readable, topic_id: uuid.UUID, extents: Iterable[ParquetExtent]) -> list[AdoptedPart]:
     """The extents of a recipe that have readable records, at most `JOB_PARTS`."""
     found = []
-    for one in extents:
-        if readable.has(topic_id, one.partition, one.base_offset, one.end_offset):
-            cuts = readable.cuts_of(topic_id, one.partition)
-            mine = [(low, high) for low, high in cuts if low < one.end_offset and high > one.base_offset]
-            found.append(AdoptedPart(one, readable.log_start(topic_id, one.partition), mine))
+    for extent in extents:
+        if readable.has(topic_id, extent.partition, extent.base_offset, extent.end_offset):
+            cuts = readable.cuts_of(topic_id, extent.partition)
+            mine = [(low, high) for low, high in cuts if low < extent.end_offset and high > extent.base_offset]
+            found.append(AdoptedPart(extent, readable.log_start(topic_id, extent.partition), mine))
             if len(found) == JOB_PARTS:
                 break
     return found

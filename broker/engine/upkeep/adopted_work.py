@@ -106,7 +106,7 @@ class _Fold:
         more = False
         for number in sorted(units):
             rows = units[number]
-            wanted = [one for one in rows if one.readable]
+            wanted = [row for row in rows if row.readable]
             unit_size = recipe.units[number].data_bytes
             more = more or (decoded > 0 and size_bytes + unit_size > self._job.bytes_max)
             tables = None
@@ -114,8 +114,8 @@ class _Fold:
                 tables = await self._decoded(recipe, number, wanted)
                 size_bytes, decoded = size_bytes + unit_size, decoded + 1
             if tables is None and wanted:
-                for one in rows:
-                    await one.part.keep(one)
+                for row in rows:
+                    await row.part.keep(row)
             else:
                 await self._add(number, rows, tables or {})
             # On a broker's own loop, other work gets its turn.
@@ -124,17 +124,17 @@ class _Fold:
         return AdoptedResult(parts=folded, stuck=self._stuck, units=decoded, more=more)
 
     async def _add(self, number: int, rows: Sequence[_Rows], tables: dict[int, Iterator[pa.RecordBatch]]) -> None:
-        for one in rows:
+        for row in rows:
             try:
-                for table in tables.pop(one.part.extent.partition, ()):
-                    before = one.part.held_bytes
-                    await one.part.add(one, table)
-                    self._held_bytes += one.part.held_bytes - before
+                for table in tables.pop(row.part.extent.partition, ()):
+                    before = row.part.held_bytes
+                    await row.part.add(row, table)
+                    self._held_bytes += row.part.held_bytes - before
                     if self._held_bytes > HELD_BYTES:
                         await self._complete_largest()
             except ROWS_ERRORS as error:
                 raise _UnitError(number, sum(some.share.rows for some in rows), error) from error
-            one.part.passed(one)
+            row.part.passed(row)
 
     async def _complete_largest(self) -> None:
         """Write files until little is held."""
@@ -168,10 +168,10 @@ class _Fold:
         files = recipe.files_of(unit)
         try:
             footers = [await self._footer(recipe, file) for file in files]
-            needed = [Wanted(one.part.extent.partition, one.base_offset, one.share.rows, 0) for one in wanted]
+            needed = [Wanted(piece.part.extent.partition, piece.base_offset, piece.share.rows, 0) for piece in wanted]
             source = described(recipe, number, footers, Codec.NONE, needed)
             rows = await self._rows(source, [recipe.files[file].path for file in files])
-            made = {one.part.extent.partition: _folded(rows, one) for one in wanted}
+            made = {piece.part.extent.partition: _folded(rows, piece) for piece in wanted}
             # Rows as JSON are larger than what was decoded: they are made when they are written.
             return made if recipe.row else {partition: iter(list(some)) for partition, some in made.items()}
         except (FatalError, *ROWS_ERRORS) as error:
@@ -179,7 +179,7 @@ class _Fold:
                 raise
             paths = ", ".join(recipe.files[file].path for file in files)
             self._stuck.append(
-                StuckUnit(number, sum(one.share.rows for one in wanted), f"{error}. unit=`{number}` files=`{paths}`")
+                StuckUnit(number, sum(piece.share.rows for piece in wanted), f"{error}. unit=`{number}` files=`{paths}`")
             )
             return None
 
@@ -203,9 +203,9 @@ class _Fold:
         return footer
 
 
-def _folded(rows: UnitRows, one: _Rows) -> Iterator[pa.RecordBatch]:
-    part = one.part.job_part
-    offset = one.base_offset
+def _folded(rows: UnitRows, share: _Rows) -> Iterator[pa.RecordBatch]:
+    part = share.part.job_part
+    offset = share.base_offset
     # In memory of its own: a partition with few rows waits for many units before its row group is complete.
     for table in rows.records(part.extent.partition):
         yield read_rows(table, part.extent.partition, offset, part.log_start, part.cuts)

@@ -295,7 +295,7 @@ async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int)
     wanted = [(keys.chunk_object(incarnation_id, chunk), size)]
     if not chunk.index_inline:
         wanted.append((keys.index_object(incarnation_id, chunk), index_end))
-    objects = await in_parallel(lambda one: store.get_range(one[0], 0, one[1]), wanted, len(wanted))
+    objects = await in_parallel(lambda item: store.get_range(item[0], 0, item[1]), wanted, len(wanted))
     return memoryview(objects[0]), memoryview(objects[-1])
 
 

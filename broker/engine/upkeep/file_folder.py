@@ -164,7 +164,7 @@ class FileFolder:
             async for fold in self.fold_each():
                 ready.append(fold)
                 late = self._lifecycle.clock.monotonic() - begun_s > COMMIT_S
-                if late or len(ready) == COMMIT_FOLDS or sum(len(one.parts) for one in ready) >= COMMIT_EXTENTS:
+                if late or len(ready) == COMMIT_FOLDS or sum(len(file.parts) for file in ready) >= COMMIT_EXTENTS:
                     committed += await self.commit(ready)
                     ready, begun_s = [], self._lifecycle.clock.monotonic()
             committed += await self.commit(ready)

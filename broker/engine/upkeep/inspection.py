@@ -101,7 +101,7 @@ async def check_store(
         progress: called with the number of checked objects and of all.
     """
     stock = await take_stock(store, oldest_ms)
-    sizes = {one.found.key: one.found.size_bytes for one in stock.judged}
+    sizes = {judged.found.key: judged.found.size_bytes for judged in stock.judged}
     wanted = needs(stock.manifest)
     for done, (key, need) in enumerate(wanted.items()):
         progress(done, len(wanted))
@@ -137,7 +137,7 @@ async def _check(
         _, unreadable = await check_chunk(store, stock.manifest, need.incarnation_id, need.chunk)
         topics = stock.manifest.topics_by_id
         stock.unreadable += [
-            Records(topics[one.topic_id].name, one.partition, one.base_offset, one.end_offset) for one in unreadable
+            Records(topics[batch.topic_id].name, batch.partition, batch.base_offset, batch.end_offset) for batch in unreadable
         ]
 
 
@@ -155,7 +155,7 @@ async def _check_recipe(references: References, extents: Sequence[ParquetExtent]
     extent = extents[0]
     recipe = await references.recipe(extent)
     shares = recipe.shares()
-    pieces = (piece_of(shares.get(one.partition, []), one.first_row, one.rows) for one in extents)
+    pieces = (piece_of(shares.get(extent.partition, []), extent.first_row, extent.rows) for extent in extents)
     units = sorted({number for piece in pieces for number, _ in piece})
     for place in sorted({place for number in units for place in recipe.files_of(recipe.units[number])}):
         file = recipe.files[place]

@@ -109,23 +109,23 @@ def needs(manifest: Manifest) -> dict[str, Need]:
     for topic_id, extent in manifest.files.all():
         files.setdefault(extent.path, []).append((topic_id, extent))
     for path, extents in files.items():
-        records = tuple(one for topic_id, extent in extents for one in _readable_file(manifest, topic_id, extent))
+        records = tuple(stored for topic_id, extent in extents for stored in _readable_file(manifest, topic_id, extent))
         kind = Kind.FOLDED if extents[0][1].folded else Kind.HISTORY
-        found[path] = Need(kind, max(one.size_bytes for _, one in extents), records, extents=tuple(extents))
+        found[path] = Need(kind, max(stored.size_bytes for _, stored in extents), records, extents=tuple(extents))
     return found
 
 
 def _readable(manifest: Manifest, extents: Sequence[Extent]) -> Iterator[Records]:
-    for one in sorted(extents, key=lambda extent: (extent.partition, extent.base_offset)):
-        if manifest.readable.has(one.topic_id, one.partition, one.base_offset, one.end_offset):
-            first = max(one.base_offset, manifest.readable.log_start(one.topic_id, one.partition))
-            yield Records(manifest.topics_by_id[one.topic_id].name, one.partition, first, one.end_offset)
+    for file in sorted(extents, key=lambda extent: (extent.partition, extent.base_offset)):
+        if manifest.readable.has(file.topic_id, file.partition, file.base_offset, file.end_offset):
+            first = max(file.base_offset, manifest.readable.log_start(file.topic_id, file.partition))
+            yield Records(manifest.topics_by_id[file.topic_id].name, file.partition, first, file.end_offset)
 
 
-def _readable_file(manifest: Manifest, topic_id: uuid.UUID, one: ParquetExtent) -> Iterator[Records]:
-    if manifest.readable.has(topic_id, one.partition, one.base_offset, one.end_offset):
-        first = max(one.base_offset, manifest.readable.log_start(topic_id, one.partition))
-        yield Records(manifest.topics_by_id[topic_id].name, one.partition, first, one.end_offset)
+def _readable_file(manifest: Manifest, topic_id: uuid.UUID, stored: ParquetExtent) -> Iterator[Records]:
+    if manifest.readable.has(topic_id, stored.partition, stored.base_offset, stored.end_offset):
+        first = max(stored.base_offset, manifest.readable.log_start(topic_id, stored.partition))
+        yield Records(manifest.topics_by_id[topic_id].name, stored.partition, first, stored.end_offset)
 
 
 def judge(found: ObjectInfo, manifest: Manifest, needed: Mapping[str, Need], oldest_ms: int) -> Judged:

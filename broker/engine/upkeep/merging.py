@@ -50,7 +50,7 @@ def choose_files(log: PartitionLog, stay: Set[int], *, at_rest: bool, old_ms: in
         return [part]
     runs = list(_runs(log, stay))
     given = [run for run in runs if not _is_folded(run[0][0])]
-    size_bytes = sum(one.data_bytes for run in given for one, _ in run)
+    size_bytes = sum(file.data_bytes for run in given for file, _ in run)
     if log.config.offline_after_ms < 0 and size_bytes > log.config.offline_after_bytes:
         return given[0]
     for run in given:

@@ -176,11 +176,11 @@ class _ObjectReader:
             self.close()
             return await self._store.get(keys.chunk(self._incarnation_id, number))
         self._asked = number
-        for one in range(number, number + READ_AHEAD_CHUNKS):
-            if one not in self._ahead:
-                task = asyncio.create_task(self._store.get(keys.chunk(self._incarnation_id, one)), name="read-ahead")
+        for ahead in range(number, number + READ_AHEAD_CHUNKS):
+            if ahead not in self._ahead:
+                task = asyncio.create_task(self._store.get(keys.chunk(self._incarnation_id, ahead)), name="read-ahead")
                 task.add_done_callback(looked_at)  # most of these reads find no chunk, and nothing awaits them
-                self._ahead[one] = task
+                self._ahead[ahead] = task
         return await self._ahead.pop(number)
 
     def close(self) -> None:

@@ -306,16 +306,16 @@ class Sweeper:
     def _report(self, found: list[Found]) -> None:
         """Log batches that consumers cannot read. They were acked, so only an operator may skip them."""
         self.batches_unreadable += len(found)
-        for one in found[:REPORTS_MAX]:
-            topic = self._lifecycle.manifest.topics_by_id.get(one.topic_id)
+        for damage in found[:REPORTS_MAX]:
+            topic = self._lifecycle.manifest.topics_by_id.get(damage.topic_id)
             if topic is not None:
                 logger.error(
                     "batch_unreadable",
                     topic=topic.name,
-                    partition=one.partition,
-                    first=one.base_offset,
-                    last=one.end_offset - 1,
-                    error=one.why,
+                    partition=damage.partition,
+                    first=damage.base_offset,
+                    last=damage.end_offset - 1,
+                    error=damage.why,
                 )
 
     async def _delete_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:

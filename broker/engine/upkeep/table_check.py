@@ -94,7 +94,7 @@ def _metadata(data: bytes) -> dict[str, Any]:
 async def _check_snapshot(store: Store, topic: Topic, metadata: dict[str, Any], sizes: Mapping[str, int]) -> None:
     """Raises _FaultError."""
     current = metadata.get("current-snapshot-id")
-    lists = [one.get("manifest-list", "") for one in metadata["snapshots"] if one.get("snapshot-id") == current]
+    lists = [snapshot.get("manifest-list", "") for snapshot in metadata["snapshots"] if snapshot.get("snapshot-id") == current]
     if not lists:
         return  # a table without a version is empty
     prefix = f"{metadata['location'].rstrip('/')}/"

@@ -161,7 +161,7 @@ class Checkpointer:
         """Returns the key of the producers' state that is not needed any more."""
         previous = self._catalog.manifest.producers_keys.get(self._incarnation_id)
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
-        described = [await self._describe(one) for one in rolled]
+        described = [await self._describe(chunk) for chunk in rolled]
         chunks = [chunk for chunk, _ in described]
         # Side by side: a store that is far away answers each object seconds later.
         objects: list[tuple[str, Buffer | Sequence[Buffer]]] = [

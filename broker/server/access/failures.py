@@ -37,7 +37,7 @@ class Failures:
             return
         now_s = self._now_s()
         if host not in self.empty_s and len(self.empty_s) >= ADDRESSES_MAX:
-            self.empty_s = {one: at_s for one, at_s in self.empty_s.items() if at_s > now_s}
+            self.empty_s = {address: at_s for address, at_s in self.empty_s.items() if at_s > now_s}
             if len(self.empty_s) >= ADDRESSES_MAX:
                 del self.empty_s[next(iter(self.empty_s))]
         self.empty_s[host] = max(self.empty_s.get(host, now_s), now_s) + 1 / self._per_s

@@ -35,7 +35,7 @@ class FairQueue(Generic[Item]):
         if self._count.get(source, 0) >= self._source_max:
             left_out = self._newest(source, name)
         elif len(self) >= self._total_max:
-            left_out = self._newest(max(self._count, key=lambda one: self._count[one]), name)
+            left_out = self._newest(max(self._count, key=lambda owner: self._count[owner]), name)
         if left_out is None and (self._count.get(source, 0) >= self._source_max or len(self) >= self._total_max):
             return item
         self._waiting.setdefault(source, {}).setdefault(name, deque()).append(item)
@@ -47,7 +47,7 @@ class FairQueue(Generic[Item]):
         names = self._waiting.get(source)
         if not names:
             return None
-        most = max(names, key=lambda one: len(names[one]))
+        most = max(names, key=lambda name: len(names[name]))
         if len(names[most]) <= len(names.get(name, ())) or len(names[most]) == 1:
             return None
         self._count[source] -= 1

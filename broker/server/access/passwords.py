@@ -61,7 +61,9 @@ class Passwords:
 
     def _known(self, name: str) -> tuple[str, Verifier | None]:
         """A user's verifier and its mechanism."""
-        return next(((one, found) for one in MECHANISMS if (found := self.look_up(name, one))), (MECHANISMS[0], None))
+        return next(
+            ((mechanism, found) for mechanism in MECHANISMS if (found := self.look_up(name, mechanism))), (MECHANISMS[0], None)
+        )
 
     def _mark(self, name: str, password: str) -> bytes:
         return hmac.digest(self.secret, hashlib.sha256(name.encode()).digest() + password.encode(), "sha256")

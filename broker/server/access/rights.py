@@ -45,7 +45,7 @@ class Authority:
         self.is_on = settings.authorization == "acl"
         self.access = access
         self.refused = refused
-        self._super_users = {one.strip() for one in settings.super_users.split(";") if one.strip()}
+        self._super_users = {principal.strip() for principal in settings.super_users.split(";") if principal.strip()}
 
     def rights(self, identity: Identity) -> Rights | None:
         """The rights of a client; None: it may do everything, because there is no authorization."""

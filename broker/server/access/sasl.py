@@ -41,9 +41,13 @@ class Logins:
     def mechanisms(self, *, is_tls: bool) -> list[str]:
         """The mechanisms of a listener. A password or token that is sent as it is needs TLS, unless the operator allows that."""
         settings = self.settings
-        known = [one.strip().upper() for one in settings.sasl_mechanisms.split(",") if one.strip()]
+        known = [mechanism.strip().upper() for mechanism in settings.sasl_mechanisms.split(",") if mechanism.strip()]
         open_ones = is_tls or settings.sasl_plain_without_tls
-        return [one for one in known if one in MECHANISMS or (open_ones and (one == "PLAIN" or bool(settings.oauth_jwks)))]
+        return [
+            mechanism
+            for mechanism in known
+            if mechanism in MECHANISMS or (open_ones and (mechanism == "PLAIN" or bool(settings.oauth_jwks)))
+        ]
 
 
 class Sasl:

@@ -71,7 +71,7 @@ class Security:
             self._rules = PrincipalRules(settings.tls_principal_rules)
         except InvalidError as error:
             raise FatalError(Reason.INVALID_CONFIG, error.message) from error
-        self._brokers = {one.strip() for one in settings.broker_principals.split(";") if one.strip()}
+        self._brokers = {principal.strip() for principal in settings.broker_principals.split(";") if principal.strip()}
 
     def access(self) -> Access | None:
         """The users and rules, as this broker knows them; None before it has joined its cluster."""

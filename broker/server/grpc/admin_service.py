@@ -208,9 +208,9 @@ class AdminService:
         return admin_pb2.CheckRecordsResponse(
             unreadable=[
                 admin_pb2.CheckRecordsResponse.Unreadable(
-                    base_offset=one.base_offset, end_offset=one.end_offset, size_bytes=one.size_bytes, why=one.why
+                    base_offset=batch.base_offset, end_offset=batch.end_offset, size_bytes=batch.size_bytes, why=batch.why
                 )
-                for one in checked.found
+                for batch in checked.found
             ],
             base_offset=checked.base_offset,
             next_offset=checked.next_offset,

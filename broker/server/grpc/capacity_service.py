@@ -136,7 +136,7 @@ class CapacityService:
         leader = self._view.leader()
         if leader is not None:
             return await self._door.forwarder.unary(leader, CAPACITY["ListReservations"], request, context)
-        return capacity_pb2.ListReservationsResponse(reservations=[_row(one) for one in self._view.reservations()])
+        return capacity_pb2.ListReservationsResponse(reservations=[_row(reservation) for reservation in self._view.reservations()])
 
     async def get_desired_brokers(
         self, request: capacity_pb2.GetDesiredBrokersRequest, context: Context
@@ -214,13 +214,13 @@ class ExternalScalerService:
         return externalscaler_pb2.GetMetricsResponse(metricValues=[value])
 
 
-def _row(one: OpenReservation) -> capacity_pb2.Reservation:
-    reservation = one.reservation
+def _row(open_reservation: OpenReservation) -> capacity_pb2.Reservation:
+    reservation = open_reservation.reservation
     return capacity_pb2.Reservation(
         id=reservation.id,
         owner=reservation.owner,
         brokers=reservation.brokers,
         ttl_ms=reservation.ttl_ms,
-        left_ms=one.left_ms,
+        left_ms=open_reservation.left_ms,
         lanes=reservation.lanes,
     )

@@ -173,7 +173,9 @@ class MemberSession:
                     round_trip_s=message.report.round_trip_ms / 1000,
                 )
                 self._round_trip_s = report.round_trip_s
-                self._sessions.used_quotas(self, [use async for one in turn.each(message.report.quotas) for use in uses_of((one,))])
+                self._sessions.used_quotas(
+                    self, [use async for quota in turn.each(message.report.quotas) for use in uses_of((quota,))]
+                )
                 span_ms = self._sessions.reported(self, report)
                 if span_ms:
                     promise = control_pb2.Promise(number=message.report.number, span_ms=span_ms)
@@ -243,9 +245,9 @@ class ControlService:
         while (data := await call.read()) is not grpc.aio.EOF:
             turn = engine.turns.begin()
             message = await turn.run(decoding(control_pb2.ReplicateRequest, data, MESSAGE_ELEMENTS_MAX))
-            async for one in turn.each(message.copies):
-                engine.replicas.take(lead, stream, [copy_of(one)], message.durable)
-                number = one.number
+            async for copy in turn.each(message.copies):
+                engine.replicas.take(lead, stream, [copy_of(copy)], message.durable)
+                number = copy.number
             engine.replicas.take(lead, stream, [], message.durable)
             await call.write(control_pb2.ReplicateResponse(held=number).SerializeToString())
 

@@ -116,8 +116,8 @@ class GatesService:
         gates = self._gates()
         gate = gates.describe(request.topic, request.gate_id)
         engine, response = self._participant.engine, gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate))
-        async for one in engine.turns.begin().each(engine.manifest.files_of(gate)):
-            response.files.append(file_ref(one))
+        async for extent in engine.turns.begin().each(engine.manifest.files_of(gate)):
+            response.files.append(file_ref(extent))
         return response
 
     async def layout(self, request: gates_pb2.LayoutRequest, context: Context) -> gates_pb2.LayoutResponse | bytes:
@@ -158,8 +158,8 @@ class GatesService:
             place=_PLACE_NUMBERS[gate.place],
             state=STATES[gate.state],
             windows=[
-                gates_pb2.GateWindow(partition=one.partition, base_offset=one.base_offset, end_offset=one.end_offset)
-                for one in gate.windows
+                gates_pb2.GateWindow(partition=window.partition, base_offset=window.base_offset, end_offset=window.end_offset)
+                for window in gate.windows
             ],
             store_url=engine.store.url,
             prefix=data_prefix(gate.topic_id),

@@ -208,8 +208,11 @@ def _shown_classic(group_id: str, group: Standing) -> _Shown:
     shown = group.describe()
     reads = shown.protocol_type == CONSUMER_PROTOCOL
     members = [
-        (_member(one.member_id, one.instance_id, one.client_id, one.client_host), partial(_owned, one.assignment if reads else b""))
-        for one in shown.members
+        (
+            _member(member.member_id, member.instance_id, member.client_id, member.client_host),
+            partial(_owned, member.assignment if reads else b""),
+        )
+        for member in shown.members
     ]
     listing = GroupListing(group_id, shown.protocol_type, shown.state, len(members))
     return _Shown(listing, shown.protocol, group.generation, members)
@@ -222,8 +225,8 @@ def _shown_consumer(group_id: str, shown: ConsumerDescription, names: Mapping[uu
         return [(names[topic_id], partition) for topic_id, partition in holding.all if topic_id in names]
 
     members = [
-        (_member(one.member_id, one.instance_id, one.client_id, one.client_host), partial(owned, holding))
-        for one, holding, _ in shown.members
+        (_member(member.member_id, member.instance_id, member.client_id, member.client_host), partial(owned, holding))
+        for member, holding, _ in shown.members
     ]
     listing = GroupListing(group_id, CONSUMER_PROTOCOL, shown.state, len(members), CONSUMER)
     return _Shown(listing, shown.assignor, shown.epoch, members)

@@ -59,7 +59,7 @@ class _Context:
     async def abort(self, code: grpc.StatusCode, details: str = "", metadata: tuple[tuple[str, str], ...] = ()) -> None:
         """The leader's error, passed on."""
         named = dict(metadata).get(REASON_KEY, "")
-        reason = next((one for one in Reason if one.value == named), Reason.INTERNAL)
+        reason = next((reason for reason in Reason if reason.value == named), Reason.INTERNAL)
         again = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
         raise (RetryError if again else InvalidError)(reason, details)
 

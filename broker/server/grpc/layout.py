@@ -91,9 +91,9 @@ class _Part:
     folded: Passing
     cuts: tuple[tuple[int, int], ...]
 
-    def is_readable(self, one: ParquetExtent) -> bool:
+    def is_readable(self, extent: ParquetExtent) -> bool:
         """True if a file may have a readable record."""
-        return one.end_offset > self.row.log_start and not one_covers(self.cuts, one.base_offset, one.end_offset)
+        return extent.end_offset > self.row.log_start and not one_covers(self.cuts, extent.base_offset, extent.end_offset)
 
 
 def _part(manifest: Manifest, topic_id: uuid.UUID, row: gates_pb2.PartitionLayout, wanted: _Wanted) -> _Part:
@@ -122,18 +122,18 @@ def _part(manifest: Manifest, topic_id: uuid.UUID, row: gates_pb2.PartitionLayou
     )
 
 
-def file_ref(one: ParquetExtent) -> gates_pb2.FileRef:
+def file_ref(extent: ParquetExtent) -> gates_pb2.FileRef:
     """The message that names a file."""
     return gates_pb2.FileRef(
-        partition=one.partition,
-        path=one.path,
-        base_offset=one.base_offset,
-        rows=one.rows,
-        size_bytes=one.size_bytes,
-        footer_crc32c=one.footer_crc32c,
-        timestamp_min_ms=one.timestamp_min_ms,
-        timestamp_max_ms=one.timestamp_max_ms,
-        adopted_bytes=one.adopted_bytes,
+        partition=extent.partition,
+        path=extent.path,
+        base_offset=extent.base_offset,
+        rows=extent.rows,
+        size_bytes=extent.size_bytes,
+        footer_crc32c=extent.footer_crc32c,
+        timestamp_min_ms=extent.timestamp_min_ms,
+        timestamp_max_ms=extent.timestamp_max_ms,
+        adopted_bytes=extent.adopted_bytes,
     )
 
 
@@ -177,7 +177,7 @@ def _history(part: _Part, wanted: _Wanted) -> Steps[list[tuple[int, int]]]:
                 newest = item
         found.append(_hole(gate, base, end))
     position = part.row.log_start
-    for hole in sorted(found, key=lambda one: one.base_offset):
+    for hole in sorted(found, key=lambda hole: hole.base_offset):
         # A cut may cover windows: each offset appears only once.
         hole.base_offset = max(hole.base_offset, position)
         if hole.base_offset < hole.end_offset:

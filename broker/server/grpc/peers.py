@@ -73,7 +73,7 @@ class Peers:
         address = peer_address(broker)
         self._calls[address] += 1
         near_s = CHANGE_TIMEOUT_S if timeout_s == CHANGE_TIMEOUT_S else TIMEOUT_S
-        patience = self._patiences[near_s].of(broker.id, (one.id for one in self._engine.brokers()))
+        patience = self._patiences[near_s].of(broker.id, (broker.id for broker in self._engine.brokers()))
         asked_s = asyncio.get_running_loop().time()
         timeout_s += patience.limit_s - near_s
         try:

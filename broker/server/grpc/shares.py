@@ -51,7 +51,7 @@ class Shares:
             self._used[client] = left
         else:
             self._used.pop(client, None)
-        for waiter in [one for one, waiting in self._waiters.items() if not self.must_wait(waiting)]:
+        for waiter in [waiter for waiter, waiting in self._waiters.items() if not self.must_wait(waiting)]:
             del self._waiters[waiter]
             if not waiter.done():
                 waiter.set_result(None)

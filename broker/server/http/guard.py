@@ -48,9 +48,9 @@ class KnownHosts:
     """
 
     def __init__(self, configured: str, own: Iterable[str], others: Callable[[], Iterable[str]]) -> None:
-        listed = {one.strip().casefold().rstrip(".") for one in configured.split(",") if one.strip()}
+        listed = {host.strip().casefold().rstrip(".") for host in configured.split(",") if host.strip()}
         self._any = "*" in listed
-        self._known = listed | {one.casefold() for one in own} | {"localhost", socket.gethostname().casefold()}
+        self._known = listed | {host.casefold() for host in own} | {"localhost", socket.gethostname().casefold()}
         self._others = others
 
     def knows(self, host: str) -> bool:
@@ -58,7 +58,7 @@ class KnownHosts:
         name = without_port(host).casefold().rstrip(".")
         if self._any or not name or name in self._known or name.endswith(".localhost") or _is_address(name):
             return True
-        return any(name == one.casefold() for one in self._others())
+        return any(name == host.casefold() for host in self._others())
 
 
 def without_port(host: str) -> str:

@@ -126,7 +126,7 @@ class _Connection(H11Protocol):
         ]
         if not idle:
             return False
-        oldest = min(idle, key=lambda one: one.idle_since)
+        oldest = min(idle, key=lambda connection: connection.idle_since)
         self.connections.discard(oldest)
         oldest.transport.abort()
         return True

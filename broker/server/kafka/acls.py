@@ -68,10 +68,10 @@ def _code(kind: type[_Code], code: int, what: str) -> _Code:
         raise InvalidError(Reason.INVALID_REQUEST, f"{what} is not known. code=`{code}`") from error
 
 
-def rule_text(one: Any, resource: int, name: str | None, principal: str | None) -> str:
+def rule_text(row: Any, resource: int, name: str | None, principal: str | None) -> str:
     """A rule, or a filter of rules, in words for the audit log."""
     return (
-        f"{_word(Permission, one.permission_type)} {principal or '*'} {_word(Operation, one.operation)} "
+        f"{_word(Permission, row.permission_type)} {principal or '*'} {_word(Operation, row.operation)} "
         f"{_word(Resource, resource)} {name or '*'}"
     )
 

@@ -81,7 +81,7 @@ _OF_CONNECTIONS = (
     _served(PRODUCE, "Produce", 3, 13, 9, None, advertised=0),
     _served(FETCH, "Fetch", 4, 17, 12, None),
 )
-APIS: dict[int, Served] = {one.key: one for one in (*_OF_CONNECTIONS, *(_served(*row) for row in ROWS))}
+APIS: dict[int, Served] = {api.key: api for api in (*_OF_CONNECTIONS, *(_served(*row) for row in ROWS))}
 """By API key, in its order."""
 
 

@@ -40,7 +40,7 @@ FOREIGN_NAMES_MAX = TARGETS_MAX + 1_000
 
 def rows(field: str, name: str = "name") -> Callable[[Message], Iterator[str]]:
     """An act that is about the names in the rows of a field."""
-    return lambda request: (str(getattr(one, name)) for one in getattr(request, field))
+    return lambda request: (str(getattr(item, name)) for item in getattr(request, field))
 
 
 async def answered(api: Api, message: Message, context: Context, identity: Identity | None) -> Message:
@@ -105,6 +105,6 @@ def _search(row: Message, names: list[str], codes: set[ErrorCode], name: str, de
         for field in type(row).__slots__:
             value = getattr(row, field)
             if isinstance(value, list):
-                for one in value[-(ROWS_MAX if depth == 0 else 1) :]:
-                    if hasattr(type(one), "__slots__"):
-                        _search(one, names, codes, name, depth + 1)
+                for item in value[-(ROWS_MAX if depth == 0 else 1) :]:
+                    if hasattr(type(item), "__slots__"):
+                        _search(item, names, codes, name, depth + 1)

@@ -57,8 +57,8 @@ def broker_entries(name: str, context: Context) -> list[Entry]:
     if name == ALL:
         configs = context.engine.manifest.broker_configs.get(ALL, {})
         return [_chosen(config, configs[config]) for config in sorted(configs)]
-    known = {one.name: one for one in (*_own(context.engine.configs.started_with), *_named(context), *_live(context))}
-    return [known[one] for one in sorted(known)]
+    known = {setting.name: setting for setting in (*_own(context.engine.configs.started_with), *_named(context), *_live(context))}
+    return [known[name] for name in sorted(known)]
 
 
 def _chosen(name: str, value: str) -> Entry:

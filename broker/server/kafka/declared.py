@@ -60,12 +60,12 @@ class Asked:
     def group(self, operation: Operation) -> Callable[[str], bool]:
         return lambda name: self.rights.on_group(operation, name)
 
-    def on_named(self, operation: Operation, one: Message) -> bool:
+    def on_named(self, operation: Operation, row: Message) -> bool:
         """Whether the client may do it to the topic of a row, which has a name or an id. An id that no topic has harms nobody: the
         handler answers it."""
-        topic_id = getattr(one, "topic_id", ZERO_UUID)
+        topic_id = getattr(row, "topic_id", ZERO_UUID)
         if topic_id == ZERO_UUID:
-            return self.rights.on_topic(operation, one.name)
+            return self.rights.on_topic(operation, row.name)
         topic = self.context.engine.manifest.topics_by_id.get(topic_id)
         return topic is None or self.rights.on_topic(operation, topic.name)
 

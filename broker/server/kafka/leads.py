@@ -67,7 +67,7 @@ class Replicas:
         found = self._known.get((lead, replication_factor))
         if found is None:
             live = [lead, *(one for one in self._live if one > lead), *(one for one in self._live if one < lead)]
-            free = (one for one in count(1) if one != lead and one not in self._live)
+            free = (number for number in count(1) if number != lead and number not in self._live)
             found = [*live[:replication_factor], *islice(free, max(0, replication_factor - len(live)))]
             self._known[lead, replication_factor] = found
         return found

@@ -126,7 +126,7 @@ class PendingRequests:
         _, version, correlation_id, client_size = REQUEST(frame, 0)
         position = skip_header(frame, 0, client_size, version >= produce_wire.FLEXIBLE)
         is_large = produce_wire.is_large(frame, position, version)
-        refusal = await self._verify(engine, frame, position, version)
+        refusal = await self._transaction_refusal(engine, frame, position, version)
         now_ms, trusted = common.now_ms(), session.trust.sent(1)
         appending = produce.produce_large(engine, frame, position, version, correlation_id, now_ms, trusted, session.rights)
         acks, answer = await turn.run(appending) if is_large else finish(appending)
@@ -141,8 +141,8 @@ class PendingRequests:
         encoded = await turn.run(answer.encode(engine, session.advertised.name))
         return Parked([encoded] if acks else [], appended, is_large)
 
-    async def _verify(self, engine: Engine, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
-        """Ask the coordinator of the request's transaction, if it has one. See `produce.verify`."""
+    async def _transaction_refusal(self, engine: Engine, frame: memoryview, position: int, version: int) -> tuple[int, str] | None:
+        """Ask the coordinator of the request's transaction, if it has one. Returns code and message for batches that it refuses."""
         transaction_calls = self._common.transaction_calls
         if transaction_calls is None or produce_wire.read_transactional_id(frame, position, version) is None:
             return None

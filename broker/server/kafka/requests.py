@@ -49,8 +49,8 @@ async def in_portions(context: Context, rows: list[_Row], act: Callable[[list[_R
     except HeadgateError as error:
         return RowsReply(error=error.reason)
     finally:
-        for one in acts:
-            one.cancel()
+        for task in acts:
+            task.cancel()
         await asyncio.gather(*acts, return_exceptions=True)
     refused = next((reply.error for reply in replies if reply.error is not None), None)
     return RowsReply(() if refused else tuple(error for reply in replies for error in reply.errors), refused)

@@ -21,7 +21,7 @@ def entries(resource_type: int, name: str, context: Context) -> list[Entry]:
     settings = context.engine.configs.started_with
     chosen = context.engine.manifest.broker_configs.get(resource, {})
     found = []
-    for key in sorted(resource_settings.keys_of(resource, settings).values(), key=lambda one: one.name):
+    for key in sorted(resource_settings.keys_of(resource, settings).values(), key=lambda key: key.name):
         own: list[Synonym] = [(key.name, chosen[key.name], _SOURCES[kind])] if key.name in chosen else []
         synonyms = (*own, (key.name, key.default, ConfigSource.DEFAULT))
         found.append(Entry(name=key.name, kind=key.kind, read_only=False, documentation=key.documentation, synonyms=synonyms))

@@ -73,7 +73,7 @@ def on_partitions(
     """Each topic of `request.topics` needs an operation; the answer names each refused partition in `response.topics`."""
 
     async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
-        refused = await asked.drop(request.topics, lambda one: asked.rights.on_topic(operation, getattr(one, name)))
+        refused = await asked.drop(request.topics, lambda row: asked.rights.on_topic(operation, getattr(row, name)))
         response = yield None
         async for topic in asked.context.turn.each(refused):
             numbers = (
@@ -81,7 +81,7 @@ def on_partitions(
                 if hasattr(topic, "partition_indexes")
                 else [getattr(partition, number) for partition in topic.partitions]
             )
-            rows = [made(row, **{number: one}, error_code=TOPIC_REFUSED, **fields) for one in numbers]
+            rows = [made(row, **{number: value}, error_code=TOPIC_REFUSED, **fields) for value in numbers]
             response.topics.append(made(topic_row, **{name: getattr(topic, name)}, partitions=rows))
 
     return rule
@@ -91,11 +91,11 @@ def on_configs(operation: Operation, row: type[Message], rows: str) -> Rule:
     """Each resource needs an operation on its topic, its group, or the cluster; the answer names the refused ones in `rows`."""
 
     async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
-        def may(one: Message) -> bool:
-            if one.resource_type == TOPIC_CONFIG:
-                return asked.rights.on_topic(operation, one.resource_name)
-            if one.resource_type == GROUP_CONFIG:
-                return asked.rights.on_group(operation, one.resource_name)
+        def may(row: Message) -> bool:
+            if row.resource_type == TOPIC_CONFIG:
+                return asked.rights.on_topic(operation, row.resource_name)
+            if row.resource_type == GROUP_CONFIG:
+                return asked.rights.on_group(operation, row.resource_name)
             return asked.rights.on_cluster(operation)
 
         refused = await asked.drop(request.resources, may)

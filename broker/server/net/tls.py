@@ -168,7 +168,7 @@ class Certificates:
         try:
             certificate = x509.load_pem_x509_certificate(chain)
             revoked = frozenset(
-                (one.issuer.public_bytes(), entry.serial_number) for one in _revocation_lists(lists) for entry in one
+                (crl.issuer.public_bytes(), entry.serial_number) for crl in _revocation_lists(lists) for entry in crl
             )
         except ValueError as error:
             raise _wrong(

@@ -67,7 +67,7 @@ class Handshakes:
 
     def _end_oldest(self) -> None:
         """End the oldest handshake of the address with the most."""
-        host = max(self._open, key=lambda one: len(self._open[one]))
+        host = max(self._open, key=lambda address: len(self._open[address]))
         task, accepted = next(iter(self._open[host].items()))
         self._ended(host, task)
         with suppress(OSError):  # the client may be gone

@@ -292,7 +292,7 @@ class Views:
             pages=pages,
             search=search,
             groups=found[(page - 1) * model.GROUPS_MAX : page * model.GROUPS_MAX],
-            lag_total=sum(one.lag_records for one in found),
+            lag_total=sum(group.lag_records for group in found),
             age_s=None if at_s is None else self._clock.monotonic() - at_s,
             trouble=trouble,
         )
@@ -306,7 +306,7 @@ class Views:
             )
             async for group in self._engine.turns.begin().each(response.groups)
         ]
-        found.sort(key=lambda one: (-one.lag_records, one.id))
+        found.sort(key=lambda group: (-group.lag_records, group.id))
         self._listed = found, self._clock.monotonic()
         self._readers = readers
         return len(found)
@@ -315,13 +315,13 @@ class Views:
         """The groups with positions in a topic, the greatest lag first; a few seconds old."""
         with suppress(HeadgateError):  # then those of before
             await self._all_groups.get()
-        groups = {one.id: one for one in self._listed[0]} if self._listed is not None else {}
+        groups = {group.id: group for group in self._listed[0]} if self._listed is not None else {}
         found = [
             model.Reader(id=one.id, state=one.state, members=one.members, positions=positions, lag_records=lag)
             for group_id, (positions, lag) in self._readers.get(topic, {}).items()
             if (one := groups.get(group_id)) is not None
         ]
-        found.sort(key=lambda one: (-one.lag_records, one.id))
+        found.sort(key=lambda group: (-group.lag_records, group.id))
         return found[: model.GROUPS_MAX]
 
 

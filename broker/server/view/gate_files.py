@@ -67,7 +67,7 @@ class GateFiles:
                 for window in gate.windows[: model.WINDOWS_MAX]:
                     prefix = f"{data_prefix(gate.topic_id)}partition={window.partition}/{gate.id}-"
                     objects = await self._store.list(prefix, "", FILES_MAX)
-                    counts[window.partition] = len(objects), sum(one.size_bytes for one in objects)
+                    counts[window.partition] = len(objects), sum(object_.size_bytes for object_ in objects)
                 found[gate.topic_id, gate.id] = counts
         except HeadgateError as error:
             logger.info("gate_files_unknown", error=error.message)

@@ -77,11 +77,11 @@ class LeaderViews:
         loads = {load.incarnation_id: load for load in (*leader.term.loads(), *leader.term.lane_loads())}
         live = sorted(
             (incarnation for incarnation in leader.manifest.incarnations.values() if not incarnation.sealed),
-            key=lambda one: one.broker_id,
+            key=lambda incarnation: incarnation.broker_id,
         )
         return [
-            await self._broker(leader, one, counts.get(one.id, Counts()), loads.get(one.id), turn)
-            for one in live[: model.BROKERS_MAX]
+            await self._broker(leader, incarnation, counts.get(incarnation.id, Counts()), loads.get(incarnation.id), turn)
+            for incarnation in live[: model.BROKERS_MAX]
         ]
 
     async def _broker(

@@ -33,9 +33,9 @@ async def led(manifest: Manifest, turn: Turn) -> tuple[dict[str, Counts], Counts
     found: dict[str, Counts] = {}
     whole = Counts()
     async for segment in turn.each(list(manifest.segments.open.values())):
-        for one in (whole, found.setdefault(segment.incarnation_id, Counts())):
-            one.segments += 1
-            one.partitions += segment.end_partition - segment.first_partition
+        for counts in (whole, found.setdefault(segment.incarnation_id, Counts())):
+            counts.segments += 1
+            counts.partitions += segment.end_partition - segment.first_partition
     return found, whole
 
 
@@ -79,9 +79,9 @@ def topic_row(manifest: Manifest, topic: StoredTopic, segment_row: Callable[[Seg
     total = 0
     bytes_in = bytes_out = 0.0
     measured = False
-    for one in segments_of(manifest, topic):
+    for part in segments_of(manifest, topic):
         total += 1
-        row = model.Segment(first_partition=one.start, end_partition=one.stop) if isinstance(one, range) else segment_row(one)
+        row = model.Segment(first_partition=part.start, end_partition=part.stop) if isinstance(part, range) else segment_row(part)
         if row.bytes_in_per_s is not None:
             measured = True
             bytes_in += row.bytes_in_per_s

@@ -71,8 +71,8 @@ def adopt(
         footer = data[-(int.from_bytes(data[-8:-4], "little") + 8) :]
         for group in range(-(-len(rows_of_file) // UNIT_ROWS)):
             unit = rows_of_file[group * UNIT_ROWS : (group + 1) * UNIT_ROWS]
-            times = {one: [time // 1000 for time, partition, _ in unit if partition == one] for one in values}
-            shares = [Share(one, len(found), found[0], found[-1]) for one, found in sorted(times.items()) if found]
+            times = {number: [time // 1000 for time, partition, _ in unit if partition == number] for number in values}
+            shares = [Share(number, len(found), found[0], found[-1]) for number, found in sorted(times.items()) if found]
             units.append(Unit([Groups(len(files), group, group + 1)], len(data), shares))
         files.append(AdoptedFile(pin_key(path, len(files)), len(data), 0, crc32c(footer)))
         put(files[-1].path, data)
@@ -89,8 +89,8 @@ def adopt(
             path=path,
             size_bytes=len(recipe),
             footer_crc32c=crc32c(recipe),
-            timestamp_min_ms=min(time for time, one, _ in some if one == partition) // 1000,
-            timestamp_max_ms=max(time for time, one, _ in some if one == partition) // 1000,
+            timestamp_min_ms=min(time for time, number, _ in some if number == partition) // 1000,
+            timestamp_max_ms=max(time for time, number, _ in some if number == partition) // 1000,
             adopted_bytes=sum(map(len, mine)),
         )
         for partition, mine in sorted(values.items())

@@ -118,10 +118,10 @@ class Network:
         lane.last_s = max(self.loop.time() + self._random.random() * self._delay_s, lane.last_s)
         self.loop.call_at(lane.last_s, arrive, context=WORLD)
 
-    def cut(self, one: str, other: str, *, both: bool = True) -> None:
-        self.link(one, other).cut = True
+    def cut(self, this: str, other: str, *, both: bool = True) -> None:
+        self.link(this, other).cut = True
         if both:
-            self.link(other, one).cut = True
+            self.link(other, this).cut = True
 
     def heal(self) -> None:
         """End every cut; the messages that it held back arrive."""
@@ -132,13 +132,13 @@ class Network:
                 for arrive in held:
                     self.send(source, target, arrive)
 
-    def reset(self, one: str, other: str) -> None:
+    def reset(self, this: str, other: str) -> None:
         """Break every connection between two places."""
         for connection in list(self._connections):
-            if {connection.source, connection.target} == {one, other}:
+            if {connection.source, connection.target} == {this, other}:
                 connection.reset("connection reset")
         for socket in list(self.sockets):
-            if {socket.place, CLIENTS} == {one, other}:
+            if {socket.place, CLIENTS} == {this, other}:
                 socket.reset()
 
     def process_died(self, process: Process) -> None:

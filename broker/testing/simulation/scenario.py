@@ -385,8 +385,8 @@ class Scenario:
                 break  # the log ends with an unfilled window
             if not slices and offset >= log.log_start:
                 raise Violation("acked records are there", f"nothing can be read. offset=`{offset}` {log}")
-            for one in slices:
-                for _, at, value in records_of(bytes(one)):
+            for slice_ in slices:
+                for _, at, value in records_of(bytes(slice_)):
                     if at >= offset:
                         if at != offset and not self.ledger.windows and log.topic.id.bytes not in self.ledger.thinned:
                             raise Violation("one record per offset", f"the final log has a gap. offset=`{offset}` next=`{at}`")

@@ -65,9 +65,9 @@ class Book:
     def replaced(self, transactional_id: str, run: int) -> None:
         """A new run has its epoch. Transactions of earlier runs whose producer never asked for a commit can only abort."""
         self.runs[transactional_id] = run
-        for one in self.transactions:
-            if one.transactional_id == transactional_id and one.run < run and one.fate is Fate.OPEN:
-                one.fate = Fate.ABORTED
+        for transaction in self.transactions:
+            if transaction.transactional_id == transactional_id and transaction.run < run and transaction.fate is Fate.OPEN:
+                transaction.fate = Fate.ABORTED
 
     def ended(self, transaction: Transaction, newest: int, *, commit: bool) -> None:
         """A producer has the answer to its EndTxn. `newest`: the newest run when it asked first. Raises Violation."""
@@ -95,15 +95,17 @@ class Book:
                 raise Violation(ATOMIC, f"a record is there twice. value=`{value[:24]!r}`")
             seen.add(value)
         expected = dict.fromkeys(positions, -1)
-        for one in self.transactions:
-            there = [value for value in one.values if value in seen]
-            if there and len(there) < len(one.values):
+        for transaction in self.transactions:
+            there = [value for value in transaction.values if value in seen]
+            if there and len(there) < len(transaction.values):
                 raise Violation(
-                    ATOMIC, f"a part of it is visible. transaction=`{one.number}` visible=`{len(there)}` of=`{len(one.values)}`"
+                    ATOMIC,
+                    f"a part of it is visible. transaction=`{transaction.number}` visible=`{len(there)}` "
+                    f"of=`{len(transaction.values)}`",
                 )
-            if one.fate is Fate.COMMITTED and not there:
-                raise Violation(ATOMIC, f"it was committed, and nothing of it is visible. transaction=`{one.number}`")
-            if there and one.position is not None:
-                expected[one.transactional_id] = one.position
+            if transaction.fate is Fate.COMMITTED and not there:
+                raise Violation(ATOMIC, f"it was committed, and nothing of it is visible. transaction=`{transaction.number}`")
+            if there and transaction.position is not None:
+                expected[transaction.transactional_id] = transaction.position
         if positions != expected:
             raise Violation(POSITIONS, f"the last visible transactions have others. positions=`{positions}` theirs=`{expected}`")

@@ -276,7 +276,7 @@ class CommittedReader:
         return self.position == fetched.stable_end == fetched.high_watermark
 
     def _take(self, fetched: calls.Committed) -> None:
-        if fetched.aborted != sorted(fetched.aborted, key=lambda one: one[1]):
+        if fetched.aborted != sorted(fetched.aborted, key=lambda span: span[1]):
             raise Violation(HIDDEN, f"aborted transactions are not in the order of their offsets. {fetched.aborted}")
         coming, gone = deque(fetched.aborted), set[int]()
         data, at = fetched.batches, 0
@@ -343,7 +343,7 @@ class Payments:
     def stuck(self) -> str:
         """What producers wait for, and where consumers stand."""
         waits = [f"{transactor.name}: {transactor.last_error}" for transactor in self.transactors if not transactor.idle]
-        return "; ".join(waits + [f"partition {one.partition}: read up to {one.position}" for one in self._last])
+        return "; ".join(waits + [f"partition {position.partition}: read up to {position.position}" for position in self._last])
 
     async def judge(self) -> None:
         """Read everything again, and check it. Open transactions end meanwhile. Raises Violation."""

@@ -130,7 +130,7 @@ class Table:
         objects: dict[str, bytes] = {}
         manifests = [one for old in self.manifests if (one := self._without(old, gone, version, objects)) is not None]
         for spec_id in (BY_DAY, BY_PARTITION):
-            fresh = [_Entry(one, version) for one in added if one.spec_id == spec_id]
+            fresh = [_Entry(entry, version) for entry in added if entry.spec_id == spec_id]
             if fresh:
                 manifests = self._with(manifests, spec_id, fresh, version, objects)
         list_name = f"{version:020d}-list.avro"
@@ -159,7 +159,9 @@ class Table:
             "sort-orders": [SORT_ORDER],
             "properties": dict(properties),
             "snapshots": [snapshot for snapshot, _ in self.snapshots],
-            "snapshot-log": [{"snapshot-id": one["snapshot-id"], "timestamp-ms": one["timestamp-ms"]} for one, _ in self.snapshots],
+            "snapshot-log": [
+                {"snapshot-id": snapshot["snapshot-id"], "timestamp-ms": snapshot["timestamp-ms"]} for snapshot, _ in self.snapshots
+            ],
             "metadata-log": [],
             "refs": {},
         }
@@ -197,7 +199,7 @@ class Table:
 
     def _write(self, spec_id: int, entries: tuple[_Entry, ...], version: int, objects: dict[str, bytes]) -> _Manifest:
         name = f"{version:020d}-{len(objects)}-{entries[0].file.partition}-{entries[0].file.first_offset}.avro"
-        spec = next(one for one in SPECS if one["spec-id"] == spec_id)
+        spec = next(spec for spec in SPECS if spec["spec-id"] == spec_id)
         described = {
             "schema": json.dumps(SCHEMA),
             "schema-id": "0",
@@ -208,8 +210,8 @@ class Table:
         }
         rows = (encode(ENTRY[spec_id], _entry_row(entry, version)) for entry in entries)
         objects[name] = container(ENTRY[spec_id], rows, described)
-        one = _Manifest(name, len(objects[name]), spec_id, version, entries, b"")
-        return replace(one, row=encode(MANIFEST_FILE, _manifest_row(one, self.manifest_url(name))))
+        manifest = _Manifest(name, len(objects[name]), spec_id, version, entries, b"")
+        return replace(manifest, row=encode(MANIFEST_FILE, _manifest_row(manifest, self.manifest_url(name))))
 
     def _list(self, manifests: Iterable[_Manifest], version: int) -> bytes:
         rows = (manifest.row for manifest in manifests)
@@ -224,7 +226,7 @@ class Table:
         files, rows = len(entries), sum(entry.file.rows for entry in entries)
         if not gone and self.snapshots:
             files = int(before["total-data-files"]) + len(added)
-            rows = int(before["total-records"]) + sum(one.rows for one in added)
+            rows = int(before["total-records"]) + sum(entry.rows for entry in added)
         found: Json = {
             "snapshot-id": version,
             "sequence-number": version,
@@ -234,7 +236,7 @@ class Table:
             "summary": {
                 "operation": "append" if not gone else "delete" if not added else "overwrite",
                 "added-data-files": str(len(added)),
-                "added-records": str(sum(one.rows for one in added)),
+                "added-records": str(sum(entry.rows for entry in added)),
                 "deleted-data-files": str(len(gone)),
                 "total-data-files": str(files),
                 "total-records": str(rows),
@@ -275,24 +277,24 @@ def _bounds(partition: int, offset: int, timestamp_ms: int) -> list[Json]:
     return [{"key": column, "value": value} for column, value in values.items()]
 
 
-def _manifest_row(one: _Manifest, path: str) -> Json:
-    added = [entry for entry in one.entries if entry.version == one.version]
-    added_rows, rows = sum(entry.file.rows for entry in added), sum(entry.file.rows for entry in one.entries)
-    numbers = [entry.file.partition for entry in one.entries]
+def _manifest_row(manifest: _Manifest, path: str) -> Json:
+    added = [entry for entry in manifest.entries if entry.version == manifest.version]
+    added_rows, rows = sum(entry.file.rows for entry in added), sum(entry.file.rows for entry in manifest.entries)
+    numbers = [entry.file.partition for entry in manifest.entries]
     summaries = [_summary(min(numbers), max(numbers))]
-    if one.spec_id == BY_DAY:
-        days = [entry.file.day for entry in one.entries]
+    if manifest.spec_id == BY_DAY:
+        days = [entry.file.day for entry in manifest.entries]
         summaries.append(_summary(min(days), max(days)))
     return {
         "manifest_path": path,
-        "manifest_length": one.size_bytes,
-        "partition_spec_id": one.spec_id,
+        "manifest_length": manifest.size_bytes,
+        "partition_spec_id": manifest.spec_id,
         "content": 0,
-        "sequence_number": one.version,
-        "min_sequence_number": min(entry.version for entry in one.entries),
-        "added_snapshot_id": one.version,
+        "sequence_number": manifest.version,
+        "min_sequence_number": min(entry.version for entry in manifest.entries),
+        "added_snapshot_id": manifest.version,
         "added_files_count": len(added),
-        "existing_files_count": len(one.entries) - len(added),
+        "existing_files_count": len(manifest.entries) - len(added),
         "deleted_files_count": 0,
         "added_rows_count": added_rows,
         "existing_rows_count": rows - added_rows,

@@ -252,8 +252,8 @@ class Reading:
         if condition is None:
             self.fields(run, run[0].versions, declare=True)
             return
-        for one in run:
-            out.line(f"{one.name}: {one.type} = {one.default_value}")
+        for field in run:
+            out.line(f"{field.name}: {field.type} = {field.default_value}")
         out.block(f"if {condition}:", lambda: self.fields(run, run[0].versions, declare=False))
 
     def fields(self, run: list[Field], versions: Versions, declare: bool) -> None:
@@ -290,38 +290,38 @@ class Reading:
                 out.line(f"{name}: {one.type}")
             out.chain({v: f"{name}, pos = {out.use(op)}(buf, pos)" for v, op in ops.items()})
 
-    def array(self, one: Field, versions: Versions, declare: bool) -> None:
+    def array(self, field: Field, versions: Versions, declare: bool) -> None:
         out = self.out
-        name = one.name
-        ops = {v: _variant("read", "count", v in one.flexible, v in one.nullable) for v in versions}
-        size = one.element_size_min()
+        name = field.name
+        ops = {v: _variant("read", "count", v in field.flexible, v in field.nullable) for v in versions}
+        size = field.element_size_min()
         out.chain({v: f"length, pos = {out.use(op)}(buf, pos, {size})" for v, op in ops.items()})
-        if one.ever_null:
-            out.line(f"{name}: {one.type} = None" if declare else f"{name} = None")
-            out.block("if length >= 0:", lambda: self.elements(one, versions))
+        if field.ever_null:
+            out.line(f"{name}: {field.type} = None" if declare else f"{name} = None")
+            out.block("if length >= 0:", lambda: self.elements(field, versions))
         else:
-            self.elements(one, versions, declare)
+            self.elements(field, versions, declare)
 
-    def elements(self, one: Field, versions: Versions, declare: bool = False) -> None:
+    def elements(self, field: Field, versions: Versions, declare: bool = False) -> None:
         out = self.out
-        name = one.name
-        out.line(f"{name}: list[{one.element_type}] = []" if declare else f"{name} = []")
+        name = field.name
+        out.line(f"{name}: list[{field.element_type}] = []" if declare else f"{name} = []")
         out.line(f"for step in {out.use('steps')}(length):")
         out.depth += 1
         out.line("yield step")
-        if one.kind in ("int8", "int32", "int64"):
-            out.line(f"portion, pos = {out.use('read_' + one.kind + 's')}(buf, pos, step)")
+        if field.kind in ("int8", "int32", "int64"):
+            out.line(f"portion, pos = {out.use('read_' + field.kind + 's')}(buf, pos, step)")
             out.line(f"{name} += portion")
         else:
             out.line("for _ in range(step):")
             out.depth += 1
-            if one.struct is not None:
-                item = _item(one.struct) if _item(one.struct) != name else f"some_{name}"
-                out.line(f"{item}, pos = {_call('read', one.struct, self.suffix)}(buf, pos, version)")
+            if field.struct is not None:
+                item = _item(field.struct) if _item(field.struct) != name else f"some_{name}"
+                out.line(f"{item}, pos = {_call('read', field.struct, self.suffix)}(buf, pos, version)")
             else:
-                assert one.kind == "string"
+                assert field.kind == "string"
                 item = "text"
-                ops = {v: _variant("read", "string", v in one.flexible, False) for v in versions}
+                ops = {v: _variant("read", "string", v in field.flexible, False) for v in versions}
                 out.chain({v: f"text, pos = {out.use(op)}(buf, pos)" for v, op in ops.items()})
             out.line(f"{name}.append({item})")
             out.depth -= 1
@@ -332,8 +332,8 @@ class Reading:
         flexible = struct.flexible & struct.reach
         if not list(flexible):
             return
-        for one in struct.tagged:
-            out.line(f"{one.name}: {one.type} = {one.default_value}")
+        for field in struct.tagged:
+            out.line(f"{field.name}: {field.type} = {field.default_value}")
         condition = flexible.condition(struct.reach)
         if condition is None:
             self.tag_section(struct)
@@ -350,12 +350,15 @@ class Reading:
         out.depth += 1
         out.line(f"tag, size, start = {out.use('read_tag')}(buf, pos)")
         out.line("pos = start")
-        for index, one in enumerate(struct.tagged):
-            test = f"tag == {one.tag}"
-            condition = one.versions.condition(struct.flexible & struct.reach)
+        for index, field in enumerate(struct.tagged):
+            test = f"tag == {field.tag}"
+            condition = field.versions.condition(struct.flexible & struct.reach)
             if condition is not None:
                 test += f" and {condition}"
-            out.block(f"{'if' if index == 0 else 'elif'} {test}:", lambda one=one: self.fields([one], one.versions, declare=False))  # type: ignore[misc]
+            out.block(
+                f"{'if' if index == 0 else 'elif'} {test}:",
+                lambda field=field: self.fields([field], field.versions, declare=False),  # type: ignore[misc]
+            )
         out.block("else:", lambda: out.line("pos += size"))
         out.block("if pos != start + size:", lambda: out.line(f"raise {out.use('wrong_tag_size')}(tag, size, pos - start)"))
         out.depth -= 1
@@ -396,16 +399,16 @@ class Writing:
         """The branch for versions that do not have these fields, and must not drop them silently."""
         out = self.out
 
-        def raise_for(one: Field) -> None:
-            out.line(f'raise {out.use("unsupported")}("{struct.name}", "{one.name}", version)')
+        def raise_for(field: Field) -> None:
+            out.line(f'raise {out.use("unsupported")}("{struct.name}", "{field.name}", version)')
 
         if len(fields) == 1:
             out.block(f"elif {fields[0].not_default('value.' + fields[0].name)}:", lambda: raise_for(fields[0]))
         elif fields:
             out.line("else:")
             out.depth += 1
-            for one in fields:
-                out.block(f"if {one.not_default('value.' + one.name)}:", lambda one=one: raise_for(one))  # type: ignore[misc]
+            for field in fields:
+                out.block(f"if {field.not_default('value.' + field.name)}:", lambda field=field: raise_for(field))  # type: ignore[misc]
             out.depth -= 1
 
     def fields(self, run: list[Field], target: str = "out") -> None:
@@ -440,17 +443,17 @@ class Writing:
                 ops[v] = f"{out.use(_variant('write', kind, v in one.flexible, null))}({target}, {given})"
             out.chain(ops)
 
-    def array(self, one: Field, target: str) -> None:
+    def array(self, field: Field, target: str) -> None:
         out = self.out
-        name = f"value.{one.name}"
-        if not one.ever_null:
-            self.count(one, f"len({name})", target, one.versions)
-            self.elements(one, name, target)
+        name = f"value.{field.name}"
+        if not field.ever_null:
+            self.count(field, f"len({name})", target, field.versions)
+            self.elements(field, name, target)
             return
-        if one.nullable != one.versions:
-            items = one.name
+        if field.nullable != field.versions:
+            items = field.name
             out.line(f"{items} = {name}")
-            condition = one.nullable.condition(one.versions)
+            condition = field.nullable.condition(field.versions)
             assert condition is not None and condition.startswith("version >= ")
             unknown = condition.replace(">=", "<")
             out.block(f"if {items} is None and {unknown}:", lambda: out.line(f"{items} = {out.use('present')}({items})"))
@@ -458,34 +461,34 @@ class Writing:
             items = name
         out.line(f"if {items} is None:")
         out.depth += 1
-        self.count(one, "-1", target, one.nullable)
+        self.count(field, "-1", target, field.nullable)
         out.depth -= 1
         out.line("else:")
         out.depth += 1
-        self.count(one, f"len({items})", target, one.versions)
-        self.elements(one, items, target)
+        self.count(field, f"len({items})", target, field.versions)
+        self.elements(field, items, target)
         out.depth -= 1
 
-    def count(self, one: Field, count: str, target: str, versions: Versions) -> None:
+    def count(self, field: Field, count: str, target: str, versions: Versions) -> None:
         out = self.out
-        out.chain({v: f"{out.use(_variant('write', 'count', v in one.flexible, False))}({target}, {count})" for v in versions})
+        out.chain({v: f"{out.use(_variant('write', 'count', v in field.flexible, False))}({target}, {count})" for v in versions})
 
-    def elements(self, one: Field, items: str, target: str) -> None:
+    def elements(self, field: Field, items: str, target: str) -> None:
         out = self.out
-        some = f"some_{one.name}"
+        some = f"some_{field.name}"
         out.line(f"for {some} in {out.use('portions')}({items}):")
         out.depth += 1
         out.line(f"yield len({some})")
-        if one.kind in ("int8", "int32", "int64"):
-            out.line(f"{out.use('write_' + one.kind + 's')}({target}, {some})")
-        elif one.struct is not None:
-            item = _item(one.struct)
+        if field.kind in ("int8", "int32", "int64"):
+            out.line(f"{out.use('write_' + field.kind + 's')}({target}, {some})")
+        elif field.struct is not None:
+            item = _item(field.struct)
             out.line(f"for {item} in {some}:")
-            out.line(f"    {_call('write', one.struct, self.suffix)}({target}, {item}, version)")
+            out.line(f"    {_call('write', field.struct, self.suffix)}({target}, {item}, version)")
         else:
             out.line(f"for text in {some}:")
             out.depth += 1
-            ops = {v: _variant("write", "string", v in one.flexible, False) for v in one.versions}
+            ops = {v: _variant("write", "string", v in field.flexible, False) for v in field.versions}
             out.chain({v: f"{out.use(op)}({target}, text)" for v, op in ops.items()})
             out.depth -= 1
         out.depth -= 1
@@ -500,13 +503,13 @@ class Writing:
             self.tag_section(struct)
         else:
             out.block(f"if {condition}:", lambda: self.tag_section(struct))
-        for one in struct.tagged:
-            if not one.ignorable and one.versions != struct.reach:
-                absent = one.versions.condition(struct.reach)
+        for field in struct.tagged:
+            if not field.ignorable and field.versions != struct.reach:
+                absent = field.versions.condition(struct.reach)
                 assert absent is not None and absent.startswith("version >= "), absent
                 out.block(
-                    f"if {absent.replace('>=', '<')} and {one.not_default('value.' + one.name)}:",
-                    lambda one=one: out.line(f'raise {out.use("unsupported")}("{struct.name}", "{one.name}", version)'),  # type: ignore[misc]
+                    f"if {absent.replace('>=', '<')} and {field.not_default('value.' + field.name)}:",
+                    lambda field=field: out.line(f'raise {out.use("unsupported")}("{struct.name}", "{field.name}", version)'),  # type: ignore[misc]
                 )
 
     def tag_section(self, struct: Struct) -> None:
@@ -516,17 +519,17 @@ class Writing:
             return
         out.line("tags = 0")
         out.line("tagged = bytearray()")
-        for one in struct.tagged:
-            test = one.not_default(f"value.{one.name}")
-            condition = one.versions.condition(struct.flexible & struct.reach)
+        for field in struct.tagged:
+            test = field.not_default(f"value.{field.name}")
+            condition = field.versions.condition(struct.flexible & struct.reach)
             if condition is not None:
                 test = f"{condition} and {test}"
             out.line(f"if {test}:")
             out.depth += 1
             out.line("tags += 1")
             out.line("body = bytearray()")
-            self.fields([one], target="body")
-            out.line(f"{out.use('write_tag')}(tagged, {one.tag}, body)")
+            self.fields([field], target="body")
+            out.line(f"{out.use('write_tag')}(tagged, {field.tag}, body)")
             out.depth -= 1
         out.line(f"{out.use('write_uvarint')}(out, tags)")
         out.line("out += tagged")

@@ -261,7 +261,7 @@ def _arrays(kind: type) -> tuple[str, ...]:
     found = _ARRAYS.get(kind)
     if found is None:
         named = fields(kind) if is_dataclass(kind) else ()
-        found = _ARRAYS[kind] = tuple(one.name for one in named if str(one.type).startswith("list["))
+        found = _ARRAYS[kind] = tuple(member.name for member in named if str(member.type).startswith("list["))
     return found
 
 

@@ -263,17 +263,17 @@ def load(name: str) -> Message:
 
 def narrowed(message: Message, version: int) -> list[Struct]:
     """The structs of a message as one version has them: parts first, the message last. Fields of other versions are left out."""
-    one = Versions(version, version)
+    versions = Versions(version, version)
     made: dict[str, Struct] = {}
 
     def narrow(struct: Struct) -> Struct:
         if struct.name not in made:
             fields = [
-                replace(x, versions=one, nullable=x.nullable & one, struct=None if x.struct is None else narrow(x.struct))
+                replace(x, versions=versions, nullable=x.nullable & versions, struct=None if x.struct is None else narrow(x.struct))
                 for x in struct.fields
                 if version in x.versions
             ]
-            made[struct.name] = replace(struct, reach=one, fields=fields)
+            made[struct.name] = replace(struct, reach=versions, fields=fields)
         return made[struct.name]
 
     narrow(message.root)

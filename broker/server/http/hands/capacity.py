@@ -37,7 +37,7 @@ class CapacityPages:
         answer: gates_pb2.ListGatesResponse = await hand.inner.call(
             GATES["ListGates"], gates_pb2.ListGatesRequest(topic=topic), hand.visitor.client
         )
-        gate = next((one for one in answer.gates if one.id == gate_id and one.topic == topic), None)
+        gate = next((gate for gate in answer.gates if gate.id == gate_id and gate.topic == topic), None)
         if gate is None:
             raise InvalidError(Reason.UNKNOWN_GATE, f"there is no such gate, or you may not see it. gate=`{gate_id[:250]}`")
         return await self._room.page(
@@ -46,7 +46,7 @@ class CapacityPages:
             gate=gate,
             windows=gate.windows[:WINDOWS_MAX],
             is_open=gate.state == gates_pb2.GATE_STATE_OPEN,
-            offsets=sum(one.end_offset - one.base_offset for one in gate.windows),
+            offsets=sum(window.end_offset - window.base_offset for window in gate.windows),
             done=SENTENCES.get(values.get("done", ""), ""),
         )
 

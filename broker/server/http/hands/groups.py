@@ -77,8 +77,8 @@ class GroupPages:
             topics=topics,
             rows_max=ROWS_MAX,
             moved=None if moved is None else positions.by_topic(moved),
-            again=sum(one.again for one in moved or ()),
-            skipped=sum(one.skipped for one in moved or ()),
+            again=sum(move.again for move in moved or ()),
+            skipped=sum(move.skipped for move in moved or ()),
             trouble=trouble,
             asked={name: values.get(name, "") for name in ("topic", "partitions", "to", "at")},
             targets=positions.TARGETS,
@@ -105,8 +105,8 @@ class GroupPages:
         def read(answer: OffsetDeleteResponse) -> None:
             where = f"group=`{group_id}` topic=`{topic}`"
             check(answer.error_code, None, where)
-            for one in answer.topics:
-                for row in one.partitions:
+            for listed in answer.topics:
+                for row in listed.partitions:
                     if REASONS.get(row.error_code) is Reason.GROUP_SUBSCRIBED_TO_TOPIC:
                         raise InvalidError(
                             Reason.GROUP_SUBSCRIBED_TO_TOPIC, f"the group's members read the topic: stop them first. {where}"
@@ -231,8 +231,8 @@ async def _commit(hand: Hand, group_id: str, rows: Sequence[Move]) -> None:
             OffsetCommitRequestTopic(
                 name=topic,
                 partitions=[
-                    OffsetCommitRequestPartition(partition_index=one.partition, committed_offset=one.after, committed_metadata="")
-                    for one in some
+                    OffsetCommitRequestPartition(partition_index=move.partition, committed_offset=move.after, committed_metadata="")
+                    for move in some
                 ],
             )
             for topic, some in positions.by_topic(rows[start : start + COMMIT_ROWS_MAX]).items()

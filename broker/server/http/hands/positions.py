@@ -53,7 +53,7 @@ def partitions_of(text: str) -> set[int] | None:
         first, dash, last = part.partition("-")
         last = last if dash else first
         if (
-            not all(one.isascii() and one.isdigit() and len(one) < 7 for one in (first, last))
+            not all(text.isascii() and text.isdigit() and len(text) < 7 for text in (first, last))
             or int(last) - int(first) > PLACES_MAX
         ):
             raise InvalidError(Reason.INVALID_REQUEST, f"not partitions, expected 0,3-5. value=`{text[:50]}`")

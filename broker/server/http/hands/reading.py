@@ -247,11 +247,11 @@ class _Page:
         except HeadgateError:
             return  # a window without a name is told by the broker's empty answer
         self._windows = [
-            Window(gate.id, one.partition, one.base_offset, one.end_offset)
+            Window(gate.id, window.partition, window.base_offset, window.end_offset)
             for gate in answer.gates
             if gate.state == gates_pb2.GATE_STATE_OPEN
-            for one in gate.windows
-            if one.end_offset > one.base_offset
+            for window in gate.windows
+            if window.end_offset > window.base_offset
         ]
 
     # -- the ways through all partitions
@@ -270,7 +270,7 @@ class _Page:
             parts[number] = records[::-1] if back else records
         merged = heapq.merge(
             *([(number, record) for record in records] for number, records in parts.items()),
-            key=lambda one: -one[1].timestamp_ms if back else one[1].timestamp_ms,
+            key=lambda item: -item[1].timestamp_ms if back else item[1].timestamp_ms,
         )
         taken = dict.fromkeys(parts, 0)
         for number, record in merged:
@@ -289,14 +289,14 @@ class _Page:
         """Look through the partitions in turn until the page is full. All that is found is shown."""
         page = self._page
         for number in cycle(list(page.places)):
-            going_on = [one for one in page.places if one not in self._stuck and self._ahead(one)]
+            going_on = [place for place in page.places if place not in self._stuck and self._ahead(place)]
             if not going_on or self._is_over or len(page.found) >= most:
                 break
             if number in going_on:
                 records, page.places[number] = await walk(number, 0, FETCH_BYTES)
                 page.found += [(number, record) for record in records]
         if not self._query.is_dump:
-            page.found.sort(key=lambda one: one[1].timestamp_ms, reverse=self._query.is_back)
+            page.found.sort(key=lambda item: item[1].timestamp_ms, reverse=self._query.is_back)
 
     # -- one partition
 
@@ -315,7 +315,8 @@ class _Page:
         records: list[Record] = []
         while at < high and share > 0 and not self._is_over and number not in self._stuck:
             window = next(
-                (one for one in self._windows if one.partition == number and one.base_offset <= at < one.end_offset), None
+                (window for window in self._windows if window.partition == number and window.base_offset <= at < window.end_offset),
+                None,
             )
             if window is not None:
                 self._show(window)
@@ -329,7 +330,7 @@ class _Page:
             if first is not None:
                 first.append(look.first_offset)
             records += look.records
-            self._page.unread += [(number, *one) for one in look.unread]
+            self._page.unread += [(number, *span) for span in look.unread]
             at = max(min(look.next_offset, high), at) if look.next_offset > at else high
             if most and len(records) >= most:
                 return records[:most], records[most - 1].offset + 1
@@ -344,7 +345,12 @@ class _Page:
         span, used = 1, 0
         while place > floor and used < share and not self._is_over and number not in self._stuck:
             window = next(
-                (one for one in self._windows if one.partition == number and one.base_offset < place <= one.end_offset), None
+                (
+                    window
+                    for window in self._windows
+                    if window.partition == number and window.base_offset < place <= window.end_offset
+                ),
+                None,
             )
             if window is not None:
                 self._show(window)
@@ -353,7 +359,7 @@ class _Page:
             low = max(
                 place - span,
                 floor,
-                *(one.end_offset for one in self._windows if one.partition == number and one.end_offset < place),
+                *(window.end_offset for window in self._windows if window.partition == number and window.end_offset < place),
             )
             before, firsts = self._bytes_left, list[int]()
             found, reached = await self._read(number, low, floor, place, ANY, 4 * FETCH_BYTES, firsts)

@@ -55,7 +55,7 @@ class Sessions:
     def open(self, identity: Identity, proof: object) -> str:
         """A new session. Returns its cookie."""
         now_s = self._now_s()
-        own = [token for token, one in self._sessions.items() if one.identity.principal == identity.principal]
+        own = [token for token, session in self._sessions.items() if session.identity.principal == identity.principal]
         if len(own) >= OF_USER_MAX:
             del self._sessions[own[0]]
         if len(self._sessions) >= SESSIONS_MAX:

@@ -83,13 +83,13 @@ def tubes(gate: model.Gate, flood: model.Flood | None) -> list[Tube]:
     if flood is not None and flood.rows_planned and not flood.ended:
         written = min(flood.rows_written / flood.rows_planned, 1.0)
     found: list[Tube] = []
-    for one, count in zip(windows, rows, strict=True):
-        uploaded = bool(one.files) or gate.state == "filled"
+    for shown, count in zip(windows, rows, strict=True):
+        uploaded = bool(shown.files) or gate.state == "filled"
         height = max(round(100 * count / most), 6) if count else 0
         level = height if uploaded else round(height * written)
-        what = f"{one.files} files uploaded" if one.files else "no file yet" if gate.state == "open" else gate.state
-        title = f"partition {one.partition}: offsets {one.base_offset:,} to {one.end_offset:,}, {count:,} rows, {what}"
-        found.append(Tube(one.partition, height, level, uploaded, title))
+        what = f"{shown.files} files uploaded" if shown.files else "no file yet" if gate.state == "open" else gate.state
+        title = f"partition {shown.partition}: offsets {shown.base_offset:,} to {shown.end_offset:,}, {count:,} rows, {what}"
+        found.append(Tube(shown.partition, height, level, uploaded, title))
     return found
 
 

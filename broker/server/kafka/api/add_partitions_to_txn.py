@@ -31,13 +31,13 @@ FENCED_VERSION_MIN = 2
 
 async def handle(request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
     if context.api_version < BATCHED_VERSION_MIN:
-        one = AddPartitionsToTxnTransaction(
+        row = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
             producer_id=request.v3_and_below_producer_id,
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(one, context))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(row, context))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=await _add(transaction, context))
@@ -46,12 +46,12 @@ async def handle(request: AddPartitionsToTxnRequest, context: Context) -> AddPar
     )
 
 
-async def _add(one: AddPartitionsToTxnTransaction, context: Context) -> list[AddPartitionsToTxnTopicResult]:
+async def _add(transaction: AddPartitionsToTxnTransaction, context: Context) -> list[AddPartitionsToTxnTopicResult]:
     topics = context.engine.manifest.topics
     each = context.turn.each
     partitions: set[tuple[str, int]] = set()
     unknown: dict[tuple[str, int], ErrorCode] = {}
-    async for asked_topic in each(one.topics):
+    async for asked_topic in each(transaction.topics):
         topic = topics.get(asked_topic.name)
         async for number in each(asked_topic.partitions):
             if topic is None:
@@ -61,16 +61,16 @@ async def _add(one: AddPartitionsToTxnTransaction, context: Context) -> list[Add
             else:
                 partitions.add((asked_topic.name, number))
     if unknown:
-        return [await _result(row, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown, context) async for row in each(one.topics)]
+        return [await _result(row, ErrorCode.OPERATION_NOT_ATTEMPTED, unknown, context) async for row in each(transaction.topics)]
     coordinator, wanted = context.transactions, frozenset(partitions)
-    args = one.transactional_id, one.producer_id, one.producer_epoch, wanted
-    if one.verify_only:
+    args = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, wanted
+    if transaction.verify_only:
         reply = await asked(lambda: coordinator.verify_partitions(*args))
     else:
         version = 2 if context.api_version >= BATCHED_VERSION_MIN else 0
         reply = await asked(lambda: coordinator.add(*args, version=version))
     code = fenced_code(reply.error, context.api_version >= FENCED_VERSION_MIN)
-    return [await _result(row, code, unknown, context) async for row in each(one.topics)]
+    return [await _result(row, code, unknown, context) async for row in each(transaction.topics)]
 
 
 async def _result(

@@ -33,7 +33,7 @@ async def handle(request: AlterClientQuotasRequest, context: Context) -> AlterCl
             judged.append(_judge(entry, seen, context, len(request.entries)))
         except InvalidError as error:
             judged.append(error)
-    edits = [one for one in judged if isinstance(one, AlterQuotas)]
+    edits = [alteration for alteration in judged if isinstance(alteration, AlterQuotas)]
     failed: HeadgateError | None = None
     if edits and not request.validate_only:
         try:
@@ -56,7 +56,7 @@ async def handle(request: AlterClientQuotasRequest, context: Context) -> AlterCl
 def _judge(entry: EntryData, seen: set[Entity], context: Context, entries: int) -> AlterQuotas:
     if entries > ENTITIES_MAX:
         raise InvalidError(Reason.INVALID_REQUEST, f"too many entities. entities=`{entries}` max=`{ENTITIES_MAX}`")
-    entity = entity_of((one.entity_type, one.entity_name) for one in entry.entity)
+    entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
     if entity in seen:
         raise InvalidError(Reason.INVALID_REQUEST, f"Ignoring duplicate entity {_shown(entry.entity)}")
     seen.add(entity)
@@ -86,7 +86,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
 
 def act(request: Message) -> Iterator[str]:
     for entry in request.entries:
-        yield ", ".join(f"{one.entity_type} {one.entity_name or '(default)'}" for one in entry.entity)
+        yield ", ".join(f"{part.entity_type} {part.entity_name or '(default)'}" for part in entry.entity)
 
 
 API = Api(49, versions=(0, 1), flexible_from=1, request=AlterClientQuotasRequest, handle=handle, rule=rule, act=act)

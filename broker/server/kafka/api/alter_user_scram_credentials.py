@@ -113,13 +113,13 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     if asked.rights.on_cluster(Operation.ALTER):
         yield None
         return
-    names = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+    names = dict.fromkeys(alteration.name for alteration in (*request.deletions, *request.upsertions))
     rows = [made(AlterUserScramCredentialsResult, user=name, error_code=CLUSTER_REFUSED) for name in names]
     yield made(AlterUserScramCredentialsResponse, results=rows)
 
 
 def act(request: Message) -> Iterator[str]:
-    yield from dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+    yield from dict.fromkeys(alteration.name for alteration in (*request.deletions, *request.upsertions))
 
 
 API = Api(51, versions=(0, 0), flexible_from=0, request=AlterUserScramCredentialsRequest, handle=handle, rule=rule, act=act)

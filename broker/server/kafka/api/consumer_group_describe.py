@@ -36,7 +36,9 @@ async def handle(request: ConsumerGroupDescribeRequest, context: Context) -> Con
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
     doubt = await find_group_doubt(context)
     asked = {group_id: None async for group_id in each(request.group_ids)}
-    return ConsumerGroupDescribeResponse(groups=[await _describe(one, context, operations, doubt) async for one in each(asked)])
+    return ConsumerGroupDescribeResponse(
+        groups=[await _describe(group_id, context, operations, doubt) async for group_id in each(asked)]
+    )
 
 
 async def _describe(group_id: str, context: Context, operations: int, doubt: HeadgateError | None) -> DescribedGroup:
@@ -100,7 +102,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
         hidden = not all(map(may, dict.fromkeys((*held, *named))))
         rows.append(made(DescribedGroup, group_id=group.group_id, error_code=TOPIC_REFUSED) if hidden else group)
     response.groups = rows + [made(DescribedGroup, group_id=name, error_code=GROUP_REFUSED) for name in refused]
-    await limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda one: one.group_id)
+    await limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda row: row.group_id)
 
 
 API = Api(69, versions=(0, 1), flexible_from=0, request=ConsumerGroupDescribeRequest, handle=handle, rule=rule)

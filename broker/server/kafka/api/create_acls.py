@@ -28,7 +28,7 @@ async def handle(request: CreateAclsRequest, context: Context) -> CreateAclsResp
     judged: list[Acl | HeadgateError] = []
     async for creation in context.turn.each(request.creations):
         judged.append(_judge(creation, context))
-    acls = list(dict.fromkeys(one for one in judged if isinstance(one, Acl)))
+    acls = list(dict.fromkeys(result for result in judged if isinstance(result, Acl)))
     failed: HeadgateError | None = None
     if acls:
         try:
@@ -46,16 +46,16 @@ async def handle(request: CreateAclsRequest, context: Context) -> CreateAclsResp
     return response
 
 
-def _judge(one: AclCreation, context: Context) -> Acl | HeadgateError:
+def _judge(creation: AclCreation, context: Context) -> Acl | HeadgateError:
     try:
         acl = acl_of(
-            one.resource_type,
-            one.resource_name,
-            one.resource_pattern_type,
-            one.principal,
-            one.host,
-            one.operation,
-            one.permission_type,
+            creation.resource_type,
+            creation.resource_name,
+            creation.resource_pattern_type,
+            creation.principal,
+            creation.host,
+            creation.operation,
+            creation.permission_type,
             is_carried=context.is_carried,
         )
     except InvalidError as error:

@@ -30,42 +30,42 @@ async def handle(request: CreatePartitionsRequest, context: Context) -> CreatePa
     each = context.turn.each
     twice = await repeated(context, (topic.name for topic in request.topics))
     topics = {topic.name: topic async for topic in each(request.topics)}
-    async for name, one in each(topics.items()):
+    async for name, row in each(topics.items()):
         result = CreatePartitionsTopicResult(name=name)
         response.results.append(result)
         try:
             if name in twice:
                 raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{name}`")
-            await _create(one, request.validate_only, context)
+            await _create(row, request.validate_only, context)
         except HeadgateError as error:
             result.error_code = error_code(error)
             result.error_message = error_message(error)
     return response
 
 
-async def _create(one: CreatePartitionsTopic, validate_only: bool, context: Context) -> None:
+async def _create(row: CreatePartitionsTopic, validate_only: bool, context: Context) -> None:
     engine = context.engine
-    topic = engine.topic(one.name)
+    topic = engine.topic(row.name)
     if is_internal(topic.name):
         raise InvalidError(Reason.POLICY_VIOLATION, f"partitions of an internal topic cannot be changed. topic=`{topic.name}`")
-    if one.assignments is not None and one.count > topic.partitions:
-        added = one.count - topic.partitions
-        if len(one.assignments) != added:
+    if row.assignments is not None and row.count > topic.partitions:
+        added = row.count - topic.partitions
+        if len(row.assignments) != added:
             raise InvalidError(
                 Reason.INVALID_REPLICA_ASSIGNMENT,
-                f"manual assignment does not fit. new_partitions=`{added}` assigned=`{len(one.assignments)}`",
+                f"manual assignment does not fit. new_partitions=`{added}` assigned=`{len(row.assignments)}`",
             )
         brokers = {broker.broker_id for broker in engine.brokers()}
-        async for assignment in context.turn.each(one.assignments):
+        async for assignment in context.turn.each(row.assignments):
             check_assignment(brokers, assignment.broker_ids)
-    await engine.create_partitions(topic, one.count, validate_only=validate_only)
+    await engine.create_partitions(topic, row.count, validate_only=validate_only)
 
 
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
-    refused = await asked.drop(request.topics, lambda one: asked.rights.on_topic(Operation.ALTER, one.name))
+    refused = await asked.drop(request.topics, lambda row: asked.rights.on_topic(Operation.ALTER, row.name))
     response = yield None
-    for one in refused:
-        response.results.append(made(CreatePartitionsTopicResult, name=one.name, error_code=TOPIC_REFUSED))
+    for row in refused:
+        response.results.append(made(CreatePartitionsTopicResult, name=row.name, error_code=TOPIC_REFUSED))
 
 
 API = Api(37, versions=(0, 3), flexible_from=2, request=CreatePartitionsRequest, handle=handle, rule=rule, act=rows("topics"))

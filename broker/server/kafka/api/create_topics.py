@@ -68,16 +68,16 @@ async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopics
     return response
 
 
-async def _asked(one: CreatableTopic, context: Context) -> NewTopic:
-    partitions: int | None = one.num_partitions
-    replication_factor = max(one.replication_factor, 1)
-    if one.assignments:
-        partitions = await _assigned(one, context)
-        replication_factor = len(one.assignments[0].broker_ids)
-    elif one.replication_factor < 1 and one.replication_factor != DEFAULT:
+async def _asked(row: CreatableTopic, context: Context) -> NewTopic:
+    partitions: int | None = row.num_partitions
+    replication_factor = max(row.replication_factor, 1)
+    if row.assignments:
+        partitions = await _assigned(row, context)
+        replication_factor = len(row.assignments[0].broker_ids)
+    elif row.replication_factor < 1 and row.replication_factor != DEFAULT:
         raise InvalidError(
             Reason.INVALID_REPLICATION_FACTOR,
-            f"replication factor must be -1 or at least 1. replication_factor=`{one.replication_factor}`",
+            f"replication factor must be -1 or at least 1. replication_factor=`{row.replication_factor}`",
         )
     elif partitions == DEFAULT:
         partitions = None
@@ -87,26 +87,26 @@ async def _asked(one: CreatableTopic, context: Context) -> NewTopic:
             f"replication factor is too large. replication_factor=`{replication_factor}` max=`{REPLICATION_FACTOR_MAX}`",
         )
     config: dict[str, str] = {}
-    async for entry in context.turn.each(one.configs):
+    async for entry in context.turn.each(row.configs):
         if entry.value is None:
             raise InvalidError(Reason.INVALID_CONFIG, f"config of a new topic has no value. key=`{entry.name[:100]}`")
         config[entry.name] = entry.value
-    return NewTopic(one.name, partitions, config, replication_factor)
+    return NewTopic(row.name, partitions, config, replication_factor)
 
 
-async def _assigned(one: CreatableTopic, context: Context) -> int:
+async def _assigned(row: CreatableTopic, context: Context) -> int:
     """The number of partitions in a manual assignment."""
-    if one.replication_factor != DEFAULT or one.num_partitions != DEFAULT:
+    if row.replication_factor != DEFAULT or row.num_partitions != DEFAULT:
         raise InvalidError(
             Reason.INVALID_REQUEST,
             "a manual assignment leaves replication factor and number of partitions at -1. "
-            f"replication_factor=`{one.replication_factor}` partitions=`{one.num_partitions}`",
+            f"replication_factor=`{row.replication_factor}` partitions=`{row.num_partitions}`",
         )
-    numbers = sorted(assignment.partition_index for assignment in one.assignments)
+    numbers = sorted(assignment.partition_index for assignment in row.assignments)
     if numbers != list(range(len(numbers))):
         raise InvalidError(Reason.INVALID_REPLICA_ASSIGNMENT, "manual assignment does not have each partition from 0 on once")
     brokers = {broker.broker_id for broker in context.engine.brokers()}
-    async for assignment in context.turn.each(one.assignments):
+    async for assignment in context.turn.each(row.assignments):
         check_assignment(brokers, assignment.broker_ids)
     return len(numbers)
 
@@ -128,15 +128,15 @@ def _created(topic: Topic, validate_only: bool, context: Context) -> CreatableTo
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     rights = asked.rights
     refused = await asked.drop(
-        request.topics, lambda one: rights.on_cluster(Operation.CREATE) or rights.on_topic(Operation.CREATE, one.name)
+        request.topics, lambda row: rights.on_cluster(Operation.CREATE) or rights.on_topic(Operation.CREATE, row.name)
     )
     response = yield None
-    async for one in asked.context.turn.each(response.topics):
-        if not one.error_code and not rights.on_topic(Operation.DESCRIBE_CONFIGS, one.name):
-            one.topic_config_error_code, one.configs = TOPIC_REFUSED, None
-            one.num_partitions = one.replication_factor = -1
-    for one in refused:
-        response.topics.append(made(CreatableTopicResult, name=one.name, error_code=TOPIC_REFUSED))
+    async for topic in asked.context.turn.each(response.topics):
+        if not topic.error_code and not rights.on_topic(Operation.DESCRIBE_CONFIGS, topic.name):
+            topic.topic_config_error_code, topic.configs = TOPIC_REFUSED, None
+            topic.num_partitions = topic.replication_factor = -1
+    for row in refused:
+        response.topics.append(made(CreatableTopicResult, name=row.name, error_code=TOPIC_REFUSED))
 
 
 API = Api(19, versions=(2, 7), flexible_from=5, request=CreateTopicsRequest, handle=handle, rule=rule, act=rows("topics"))

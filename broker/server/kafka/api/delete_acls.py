@@ -25,19 +25,19 @@ async def handle(request: DeleteAclsRequest, context: Context) -> DeleteAclsResp
     if is_off(context):
         refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=SECURITY_DISABLED_TEXT)
         return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
-    return DeleteAclsResponse(filter_results=[await _delete(one, context) for one in request.filters])
+    return DeleteAclsResponse(filter_results=[await _delete(filter_, context) for filter_ in request.filters])
 
 
-async def _delete(one: DeleteAclsFilter, context: Context) -> DeleteAclsFilterResult:
+async def _delete(filter_: DeleteAclsFilter, context: Context) -> DeleteAclsFilterResult:
     try:
         wanted = filter_of(
-            one.resource_type_filter,
-            one.resource_name_filter,
-            one.pattern_type_filter,
-            one.principal_filter,
-            one.host_filter,
-            one.operation,
-            one.permission_type,
+            filter_.resource_type_filter,
+            filter_.resource_name_filter,
+            filter_.pattern_type_filter,
+            filter_.principal_filter,
+            filter_.host_filter,
+            filter_.operation,
+            filter_.permission_type,
         )
         rules = context.turn.each(shown(context))
         found = [acl async for acl in rules if wanted.selects(acl)]
@@ -70,8 +70,8 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
 
 
 def act(request: Message) -> Iterator[str]:
-    for one in request.filters:
-        yield rule_text(one, one.resource_type_filter, one.resource_name_filter, one.principal_filter)
+    for filter_ in request.filters:
+        yield rule_text(filter_, filter_.resource_type_filter, filter_.resource_name_filter, filter_.principal_filter)
 
 
 API = Api(31, versions=(1, 3), flexible_from=2, request=DeleteAclsRequest, handle=handle, rule=rule, act=act)

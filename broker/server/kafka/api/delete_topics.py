@@ -37,32 +37,32 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
     if context.api_version < IDS_VERSION_MIN:
         asked = [DeleteTopicState(name=name) async for name in each(request.topic_names)]
     names = {topic.id: topic.name async for topic in each(context.engine.topics())}
-    twice = await repeated(context, (names.get(one.topic_id, one.topic_id) if one.name is None else one.name for one in asked))
+    twice = await repeated(context, (names.get(row.topic_id, row.topic_id) if row.name is None else row.name for row in asked))
     response = DeleteTopicsResponse()
     found: list[tuple[Topic, DeleteTopicState, DeletableTopicResult]] = []
-    different = {(one.name, one.topic_id): one async for one in each(asked)}
-    async for one in each(different.values()):
-        result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
+    different = {(row.name, row.topic_id): row async for row in each(asked)}
+    async for row in each(different.values()):
+        result = DeletableTopicResult(name=row.name, topic_id=row.topic_id)
         response.responses.append(result)
         try:
-            if one.name is None and one.topic_id == ZERO_UUID:
+            if row.name is None and row.topic_id == ZERO_UUID:
                 raise InvalidError(Reason.INVALID_REQUEST, "neither topic name nor topic id is given")
-            if one.name is not None and one.topic_id != ZERO_UUID:
+            if row.name is not None and row.topic_id != ZERO_UUID:
                 raise InvalidError(Reason.INVALID_REQUEST, "both topic name and topic id are given")
-            if (names.get(one.topic_id, one.topic_id) if one.name is None else one.name) in twice:
+            if (names.get(row.topic_id, row.topic_id) if row.name is None else row.name) in twice:
                 raise InvalidError(Reason.INVALID_REQUEST, "topic is in the request more than once")
-            topic = context.engine.topic_by_id(one.topic_id) if one.name is None else context.engine.topic(one.name)
+            topic = context.engine.topic_by_id(row.topic_id) if row.name is None else context.engine.topic(row.name)
             result.name, result.topic_id = topic.name, topic.id
             if is_internal(topic.name):
                 raise InvalidError(Reason.POLICY_VIOLATION, f"an internal topic cannot be deleted. topic=`{topic.name}`")
-            found.append((topic, one, result))
+            found.append((topic, row, result))
         except InvalidError as error:
             _refuse(result, error)
     errors = await context.engine.delete_topics([topic for topic, _, _ in found])
-    async for (topic, one, result), refused in each(zip(found, errors, strict=True)):
+    async for (topic, row, result), refused in each(zip(found, errors, strict=True)):
         if refused is None:
             continue
-        if refused.reason is Reason.UNKNOWN_TOPIC_ID and one.name is not None:
+        if refused.reason is Reason.UNKNOWN_TOPIC_ID and row.name is not None:
             # Another client was faster, and a client that asked by name does not know ids.
             refused = InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic.name}`")
         _refuse(result, refused)
@@ -78,22 +78,22 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     rights, ids = asked.rights, asked.context.engine.manifest.topics_by_id
     names = await asked.drop(request.topic_names, asked.topic(Operation.DELETE))
 
-    def may(one: Message) -> bool:
-        if one.topic_id == ZERO_UUID:
-            return rights.on_topic(Operation.DELETE, one.name or "")
-        topic = ids.get(one.topic_id)
+    def may(row: Message) -> bool:
+        if row.topic_id == ZERO_UUID:
+            return rights.on_topic(Operation.DELETE, row.name or "")
+        topic = ids.get(row.topic_id)
         return topic is None or rights.on_topic(Operation.DELETE, topic.name)
 
     states = await asked.drop(request.topics, may)
     response = yield None
     for name in names:
         response.responses.append(made(DeletableTopicResult, name=name, error_code=TOPIC_REFUSED))
-    for one in states:
-        by_id = one.topic_id != ZERO_UUID
-        visible = not by_id or may_see_id(asked, one.topic_id)
-        name = (ids[one.topic_id].name if visible else None) if by_id else one.name
+    for state in states:
+        by_id = state.topic_id != ZERO_UUID
+        visible = not by_id or may_see_id(asked, state.topic_id)
+        name = (ids[state.topic_id].name if visible else None) if by_id else state.name
         code = TOPIC_REFUSED if visible else ErrorCode.UNKNOWN_TOPIC_ID
-        row = made(DeletableTopicResult, name=name, topic_id=one.topic_id, error_code=code)
+        row = made(DeletableTopicResult, name=name, topic_id=state.topic_id, error_code=code)
         response.responses.append(row)
 
 

@@ -74,7 +74,7 @@ async def _describe(group_id: str, context: Context, operations: int, doubt: Hea
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     refused = await asked.drop(request.groups, asked.group(Operation.DESCRIBE))
     response = yield None
-    await limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda one: one.group_id)
+    await limit(response.groups, asked, "authorized_operations", Resource.GROUP, lambda row: row.group_id)
     text = TEXTS[GROUP_REFUSED] if asked.context.api_version >= MESSAGE_VERSION_MIN else None
     for name in refused:
         row = made(DescribedGroup, group_id=name, error_code=GROUP_REFUSED, error_message=text)

@@ -26,9 +26,9 @@ async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeL
     wanted: dict[str, set[int]] | None = None
     if request.topics is not None:
         wanted = {}
-        async for one in each(request.topics):
-            numbers = wanted.setdefault(one.topic, set())
-            async for number in each(one.partitions):
+        async for row in each(request.topics):
+            numbers = wanted.setdefault(row.topic, set())
+            async for number in each(row.partitions):
                 numbers.add(number)
     result = DescribeLogDirsResult(log_dir=engine.store.url)
     if await find_doubt(context) is not None:

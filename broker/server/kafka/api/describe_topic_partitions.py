@@ -98,20 +98,20 @@ def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) 
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     rights = asked.rights
     everything = not request.topics
-    refused = await asked.drop(request.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name))
+    refused = await asked.drop(request.topics, lambda row: rights.on_topic(Operation.DESCRIBE, row.name))
     nothing_left = bool(refused) and not request.topics
     if nothing_left:
-        yield made(DescribeTopicPartitionsResponse, topics=[_hidden_topic(one) for one in refused])
+        yield made(DescribeTopicPartitionsResponse, topics=[_hidden_topic(row) for row in refused])
         return
     response = yield None
     if everything:
-        await asked.drop(response.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name))
-    response.topics += [_hidden_topic(one) for one in refused]
-    await limit(response.topics, asked, "topic_authorized_operations", Resource.TOPIC, lambda one: one.name or "")
+        await asked.drop(response.topics, lambda row: rights.on_topic(Operation.DESCRIBE, row.name))
+    response.topics += [_hidden_topic(row) for row in refused]
+    await limit(response.topics, asked, "topic_authorized_operations", Resource.TOPIC, lambda row: row.name or "")
 
 
-def _hidden_topic(one: Message) -> Message:
-    return made(DescribeTopicPartitionsResponseTopic, error_code=TOPIC_REFUSED, name=one.name)
+def _hidden_topic(row: Message) -> Message:
+    return made(DescribeTopicPartitionsResponseTopic, error_code=TOPIC_REFUSED, name=row.name)
 
 
 API = Api(75, versions=(0, 0), flexible_from=0, request=DescribeTopicPartitionsRequest, handle=handle, rule=rule)

@@ -63,7 +63,7 @@ def _refused(transactional_id: str, code: ErrorCode) -> TransactionState:
 
 
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
-    refused = await asked.drop(request.transactional_ids, lambda one: _describes(asked, one))
+    refused = await asked.drop(request.transactional_ids, lambda row: _describes(asked, row))
     response = yield None
     for state in response.transaction_states:
         await asked.drop(state.topics, lambda topic: asked.rights.on_topic(Operation.DESCRIBE, topic.topic))

@@ -24,9 +24,13 @@ GROUP, TRANSACTION = 0, 1
 
 async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
     if context.api_version < KEYS_VERSION_MIN:
-        one = _find(request.key, request.key_type, context)
+        coordinator = _find(request.key, request.key_type, context)
         return FindCoordinatorResponse(
-            error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
     return FindCoordinatorResponse(
         coordinators=[_find(key, request.key_type, context) async for key in context.turn.each(request.coordinator_keys)]

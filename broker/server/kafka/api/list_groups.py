@@ -34,7 +34,7 @@ async def handle(request: ListGroupsRequest, context: Context) -> ListGroupsResp
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     response = yield None
     if not asked.rights.on_cluster(Operation.DESCRIBE):
-        await asked.drop(response.groups, lambda one: asked.rights.on_group(Operation.DESCRIBE, one.group_id))
+        await asked.drop(response.groups, lambda row: asked.rights.on_group(Operation.DESCRIBE, row.group_id))
 
 
 API = Api(16, versions=(0, 5), flexible_from=3, request=ListGroupsRequest, handle=handle, rule=rule)

@@ -72,10 +72,10 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
     return response
 
 
-def _find(topic: str, one: ListOffsetsPartition, context: Context, doubt: HeadgateError | None) -> PartitionLog:
+def _find(topic: str, row: ListOffsetsPartition, context: Context, doubt: HeadgateError | None) -> PartitionLog:
     """The partition, if this broker certainly leads it. Raises HeadgateError."""
-    log = context.engine.partition(context.engine.topic(topic), one.partition_index)
-    check_leader_epoch(log, one.current_leader_epoch)
+    log = context.engine.partition(context.engine.topic(topic), row.partition_index)
+    check_leader_epoch(log, row.current_leader_epoch)
     if doubt is not None:
         raise doubt
     if log.refusal is not None:
@@ -85,7 +85,7 @@ def _find(topic: str, one: ListOffsetsPartition, context: Context, doubt: Headga
 
 def _name(
     topic: str,
-    one: ListOffsetsPartition,
+    row: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
     context: Context,
     doubt: HeadgateError | None,
@@ -94,15 +94,15 @@ def _name(
 ) -> None:
     """Answer a named offset, which needs no search."""
     try:
-        log = _find(topic, one, context, doubt)
+        log = _find(topic, row, context, doubt)
     except HeadgateError as error:
         answer.error_code = error_code(error)
         return
-    if one.timestamp == LATEST:
+    if row.timestamp == LATEST:
         answer.offset = log.stable_end if committed else log.high_watermark
         log.readers.asked_end(context.reader, answer.offset)
         _set_epoch(answer, log, context)
-    elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
+    elif row.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start
         log.readers.asked_start(context.reader)
         _set_epoch(answer, log, context)
@@ -116,13 +116,13 @@ async def _search_all(
     committed: bool,
 ) -> None:
     """Answer the remaining searches, one after another."""
-    async for topic, one, answer in context.turn.each(left):
-        await _search(topic, one, answer, context, doubt, committed=committed)
+    async for topic, row, answer in context.turn.each(left):
+        await _search(topic, row, answer, context, doubt, committed=committed)
 
 
 async def _search(
     topic: str,
-    one: ListOffsetsPartition,
+    row: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
     context: Context,
     doubt: HeadgateError | None,
@@ -132,11 +132,11 @@ async def _search(
     """Answer a request for an offset that must be searched in records."""
     engine = context.engine
     try:
-        log = _find(topic, one, context, doubt)
-        if one.timestamp == MAX_TIMESTAMP:
+        log = _find(topic, row, context, doubt)
+        if row.timestamp == MAX_TIMESTAMP:
             found = await engine.max_timestamp(log)
         else:
-            found = await engine.offset_for_timestamp(log, one.timestamp)
+            found = await engine.offset_for_timestamp(log, row.timestamp)
     except HeadgateError as error:
         answer.error_code = error_code(error)
         return

@@ -27,8 +27,8 @@ async def handle(request: ListPartitionReassignmentsRequest, context: Context) -
     if request.topics is None:
         asked = dict.fromkeys(manifest.topics_by_id[topic_id].name for topic_id in manifest.reassigning)
     else:
-        async for one in each(request.topics):
-            asked[one.name] = {number async for number in each(one.partition_indexes)}
+        async for row in each(request.topics):
+            asked[row.name] = {number async for number in each(row.partition_indexes)}
     response = ListPartitionReassignmentsResponse(error_message=None)
     async for name, numbers in each(asked.items()):
         topic = manifest.topics.get(name)
@@ -47,11 +47,11 @@ async def handle(request: ListPartitionReassignmentsRequest, context: Context) -
 def _row(topic: Topic, number: int, target: list[int], replicas: Replicas, context: Context) -> OngoingPartitionReassignment:
     lead = context.engine.manifest.lead_id(topic.id, number)
     present = topic.replicas.get(number, []) if lead is None else replicas.shown(topic, number, lead)
-    removing = [one for one in present if one not in target]
+    removing = [broker_id for broker_id in present if broker_id not in target]
     return OngoingPartitionReassignment(
         partition_index=number,
         replicas=[*target, *removing],
-        adding_replicas=[one for one in target if one not in present],
+        adding_replicas=[broker_id for broker_id in target if broker_id not in present],
         removing_replicas=removing,
     )
 

@@ -61,13 +61,13 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
     if asked is None or (not asked and context.api_version == ALL_IS_EMPTY_VERSION):
         response.topics = [await _describe(topic, replicas, context, operations) async for topic in each(engine.topics())]
         return response
-    if context.api_version < IDS_VERSION_MIN and any(one.name is None or one.topic_id != ZERO_UUID for one in asked):
+    if context.api_version < IDS_VERSION_MIN and any(row.name is None or row.topic_id != ZERO_UUID for row in asked):
         response.topics = [
-            MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id)
-            async for one in each(asked)
+            MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=row.name or "", topic_id=row.topic_id)
+            async for row in each(asked)
         ]
         return response
-    ids = {one.topic_id: None async for one in each(asked) if one.topic_id != ZERO_UUID}
+    ids = {row.topic_id: None async for row in each(asked) if row.topic_id != ZERO_UUID}
     if ids:
         async for topic_id in each(ids):
             try:
@@ -75,7 +75,7 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
             except InvalidError as error:
                 response.topics.append(MetadataResponseTopic(error_code=error_code(error), name=None, topic_id=topic_id))
         return response
-    names = {one.name or "": None async for one in each(asked)}
+    names = {row.name or "": None async for row in each(asked)}
     refused: dict[str, HeadgateError] = {}
     if request.allow_auto_topic_creation and context.settings.auto_create_topics:
         refused = await _create([name async for name in each(names) if name not in engine.manifest.topics], context)
@@ -145,7 +145,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     if not everything:
         by_id = [topic for topic in request.topics if topic.topic_id != ZERO_UUID]
         request.topics = [topic for topic in request.topics if topic.topic_id == ZERO_UUID]
-        refused = await asked.drop(request.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name or ""))
+        refused = await asked.drop(request.topics, lambda row: rights.on_topic(Operation.DESCRIBE, row.name or ""))
         if (
             request.allow_auto_topic_creation
             and asked.context.settings.auto_create_topics
@@ -153,24 +153,24 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
         ):
             refused += await asked.drop(
                 request.topics,
-                lambda one: one.name in engine.manifest.topics or rights.on_topic(Operation.CREATE, one.name or ""),
+                lambda row: row.name in engine.manifest.topics or rights.on_topic(Operation.CREATE, row.name or ""),
             )
-        hidden = await asked.drop(by_id, lambda one: may_see_id(asked, one.topic_id))
+        hidden = await asked.drop(by_id, lambda row: may_see_id(asked, row.topic_id))
         request.topics += by_id
         if not request.topics and asked.context.api_version == 0:
             request.topics = [type(refused[0])(name="")]  # an empty list would ask for all topics
     response = yield None
     if everything:
-        await asked.drop(response.topics, lambda one: rights.on_topic(Operation.DESCRIBE, one.name))
+        await asked.drop(response.topics, lambda row: rights.on_topic(Operation.DESCRIBE, row.name))
     elif refused and asked.context.api_version == 0:
-        await asked.drop(response.topics, lambda one: bool(one.name))
-    for one in refused:
-        response.topics.append(made(MetadataResponseTopic, error_code=TOPIC_REFUSED, name=one.name))
-    for one in hidden:
+        await asked.drop(response.topics, lambda row: bool(row.name))
+    for row in refused:
+        response.topics.append(made(MetadataResponseTopic, error_code=TOPIC_REFUSED, name=row.name))
+    for row in hidden:
         unknown = ErrorCode.UNKNOWN_TOPIC_ID
-        response.topics.append(made(MetadataResponseTopic, error_code=unknown, name=None, topic_id=one.topic_id))
+        response.topics.append(made(MetadataResponseTopic, error_code=unknown, name=None, topic_id=row.topic_id))
     limit_cluster(response, asked)
-    await limit(response.topics, asked, "topic_authorized_operations", Resource.TOPIC, lambda one: one.name or "")
+    await limit(response.topics, asked, "topic_authorized_operations", Resource.TOPIC, lambda row: row.name or "")
 
 
 API = Api(3, versions=(0, 13), flexible_from=9, request=MetadataRequest, handle=handle, rule=rule)

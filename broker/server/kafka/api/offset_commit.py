@@ -70,7 +70,7 @@ def _code(reason: Reason, version: int) -> ErrorCode:
 
 async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
     in_group = asked.rights.on_group(Operation.READ, request.group_id)
-    refused = await asked.drop(request.topics, lambda one: in_group and asked.on_named(Operation.READ, one))
+    refused = await asked.drop(request.topics, lambda row: in_group and asked.on_named(Operation.READ, row))
     code = TOPIC_REFUSED if in_group else GROUP_REFUSED
     rows = [
         made(

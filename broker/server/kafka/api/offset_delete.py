@@ -48,7 +48,7 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     if not asked.rights.on_group(Operation.DELETE, request.group_id):
         yield made(OffsetDeleteResponse, error_code=GROUP_REFUSED)
         return
-    refused = await asked.drop(request.topics, lambda one: asked.rights.on_topic(Operation.READ, one.name))
+    refused = await asked.drop(request.topics, lambda row: asked.rights.on_topic(Operation.READ, row.name))
     response = yield None
     for topic in refused:
         rows = [

@@ -194,12 +194,12 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
         if not asked.rights.on_group(Operation.DESCRIBE, request.group_id):
             yield made(OffsetFetchResponse, error_code=GROUP_REFUSED)
             return
-        refused = [] if request.topics is None else await asked.drop(request.topics, lambda one: may_topic(one.name))
+        refused = [] if request.topics is None else await asked.drop(request.topics, lambda row: may_topic(row.name))
         response = yield None
-        await asked.drop(response.topics, lambda one: may_topic(one.name))
-        response.topics += [_unread(one, OffsetFetchResponseTopic, OffsetFetchResponsePartition) for one in refused]
+        await asked.drop(response.topics, lambda row: may_topic(row.name))
+        response.topics += [_unread(row, OffsetFetchResponseTopic, OffsetFetchResponsePartition) for row in refused]
         return
-    groups = await asked.drop(request.groups, lambda one: asked.rights.on_group(Operation.DESCRIBE, one.group_id))
+    groups = await asked.drop(request.groups, lambda row: asked.rights.on_group(Operation.DESCRIBE, row.group_id))
     topics = {
         group.group_id: await asked.drop(group.topics, lambda topic: asked.on_named(Operation.DESCRIBE, topic))
         for group in request.groups
@@ -207,12 +207,12 @@ async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None,
     }
     response = yield None
     for group in response.groups:
-        await asked.drop(group.topics, lambda one: not one.name or may_topic(one.name))
+        await asked.drop(group.topics, lambda row: not row.name or may_topic(row.name))
         group.topics += [
-            _unread(one, OffsetFetchResponseTopics, OffsetFetchResponsePartitions) for one in topics.get(group.group_id, ())
+            _unread(topic, OffsetFetchResponseTopics, OffsetFetchResponsePartitions) for topic in topics.get(group.group_id, ())
         ]
-    for one in groups:
-        response.groups.append(made(OffsetFetchResponseGroup, group_id=one.group_id, error_code=GROUP_REFUSED))
+    for row in groups:
+        response.groups.append(made(OffsetFetchResponseGroup, group_id=row.group_id, error_code=GROUP_REFUSED))
 
 
 def _unread(topic: Message, kind: type[Message], row: type[Message]) -> Message:

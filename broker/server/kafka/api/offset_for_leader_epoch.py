@@ -36,17 +36,17 @@ async def handle(request: OffsetForLeaderEpochRequest, context: Context) -> Offs
     )
 
 
-def _end(topic: str, one: OffsetForLeaderPartition, context: Context, refusal: HeadgateError | None) -> EpochEndOffset:
+def _end(topic: str, row: OffsetForLeaderPartition, context: Context, refusal: HeadgateError | None) -> EpochEndOffset:
     engine = context.engine
     try:
-        log = engine.partition(engine.topic(topic), one.partition)
-        check_leader_epoch(log, one.current_leader_epoch)
+        log = engine.partition(engine.topic(topic), row.partition)
+        check_leader_epoch(log, row.current_leader_epoch)
         if refusal is not None:
             raise refusal
     except HeadgateError as error:
-        return EpochEndOffset(partition=one.partition, error_code=error_code(error))
-    epoch, end_offset = engine.epoch_end(log, one.leader_epoch)
-    return EpochEndOffset(partition=one.partition, leader_epoch=epoch, end_offset=end_offset)
+        return EpochEndOffset(partition=row.partition, error_code=error_code(error))
+    epoch, end_offset = engine.epoch_end(log, row.leader_epoch)
+    return EpochEndOffset(partition=row.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
 API = Api(

@@ -40,14 +40,14 @@ async def handle(request: UpdateFeaturesRequest, context: Context) -> UpdateFeat
     return response
 
 
-def _refusal(one: FeatureUpdateKey) -> str | None:
+def _refusal(row: FeatureUpdateKey) -> str | None:
     """The reason why a feature cannot have this level; None: it has it."""
-    level = FEATURES.get(one.feature)
-    name = one.feature[:100]
+    level = FEATURES.get(row.feature)
+    name = row.feature[:100]
     if level is None:
         return f"this cluster has no such feature. feature=`{name}`"
-    if one.max_version_level != level:
-        return f"the level of a feature is fixed by the release. feature=`{name}` level=`{level}` asked=`{one.max_version_level}`"
+    if row.max_version_level != level:
+        return f"the level of a feature is fixed by the release. feature=`{name}` level=`{level}` asked=`{row.max_version_level}`"
     return None
 
 
