@@ -19,8 +19,9 @@ from typing import Any
 from headgate.broker.client import Producer
 from tests.bench.brokers import ROOT, Broker
 from tests.bench.clients import client, costed
-from tests.bench.harness import LOCAL_NEVER, Bench, Case
-from tests.bench.native import BenchError, Native
+from tests.bench.harness import LOCAL_ALWAYS, LOCAL_NEVER, Bench, Case, remove_tree
+from tests.bench.kafka import server
+from tests.bench.native import BenchError, Native, tree_seconds
 from tests.bench.rdkafka import values
 from tests.bench.report import Goal, Row, format_rate, paired
 
@@ -32,6 +33,8 @@ ENCODE_GOALS = {100: 0.13, 1000: 0.45}
 DECODE_GOALS = {100: 3.0, 1000: 1.6}
 """Goal: millions of rows per second and core, by value size in bytes."""
 READ_GOAL = 0.40
+BESIDE_GOALS = {100: (2.5, 0.7), 1000: (1.8, 0.7)}
+"""Goal: CPU s/GB of a first and of a second group, by value size in bytes."""
 CACHE_BYTES = 32 << 20
 RATE_PER_S = 1000
 
@@ -242,6 +245,51 @@ def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterab
     )
 
 
+def _beside_kafka(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
+    """One consumer of history, and another group after it; and one consumer of the same records in Apache Kafka. Server and client have
+    a core each. The CPU is that of the server with its encoders."""
+    rows = bench.pick(200, 2000) * 1_000_000 // value_bytes
+    gigabytes = rows * value_bytes / 1e9
+    speeds: dict[str, list[float]] = {"a first group": [], "a second group": [], "Kafka": []}
+    costs: dict[str, list[float]] = {who: [] for who in speeds}
+
+    def read(who: str, pid: int, port: int, topic: str) -> None:
+        bench.wait_quiet()
+        before = tree_seconds(pid)
+        answer = client("rdkafka", "consume", port, topic, rows, core=bench.cores.client)
+        costs[who].append((tree_seconds(pid) - before) / gigabytes)
+        speeds[who].append(answer["records"] * value_bytes / answer["seconds"])
+
+    with server(bench, 1, pinned=True) as kafka:
+        client("rdkafka", "fill", kafka.kafka_port, "history", value_bytes, 1 << 20, rows, 1)
+        for number in range(bench.pick(2, 4)):
+            cache = bench.fresh_directory("cache")
+            with bench.broker(LOCAL_ALWAYS, pinned=True, settings={"history.cache_dir": str(cache)}) as broker:
+                broker.create_topic("history")
+                publish(broker, "history", rows, value_bytes)
+                for who in ("a first group", "a second group"):
+                    read(who, broker.pid, broker.kafka_port, "history")
+            remove_tree(cache)
+            read("Kafka", kafka.pid, kafka.kafka_port, "history")
+            if number == 0:  # one-time loads
+                for found in (*speeds.values(), *costs.values()):
+                    found.clear()
+    for who, goal in zip(("a first group", "a second group"), BESIDE_GOALS[value_bytes], strict=True):
+        yield Row(
+            group="history",
+            case=f"{who}, {value_bytes} B values: CPU, beside Kafka's",
+            measured=f"{statistics.median(costs[who]):.2f} s/GB, {format_rate(statistics.median(speeds[who]))}",
+            ceiling=f"{statistics.median(costs['Kafka']):.2f} s/GB, {format_rate(statistics.median(speeds['Kafka']))}",
+            ratio=statistics.median(costs[who]),
+            low=min(costs[who]),
+            high=max(costs[who]),
+            unit="s/GB",
+            goal=goal,
+            side=Goal.AT_MOST,
+            note=kafka.note or "the second group reads what history_cache_dir keeps",
+        )
+
+
 def _latency(bench: Bench, name: str) -> Iterable[Row]:
     """A live producer while a consumer reads history in a loop, and while one reads the tail: the difference is the cost of the
     encoding."""
@@ -317,6 +365,10 @@ CASES = [
             lambda bench, name, size=size, codec=codec: _read(bench, name, size, codec),
         )
         for size, codec in ((100, "none"), (1000, "none"), (1000, "lz4"))
+    ],
+    *[
+        _case(f"beside Apache Kafka, {size} B values", lambda bench, name, size=size: _beside_kafka(bench, name, size))
+        for size in BESIDE_GOALS
     ],
     _case(f"live producer at {RATE_PER_S:,} records/s beside a reader of history", _latency),
 ]
