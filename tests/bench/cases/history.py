@@ -246,8 +246,8 @@ def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterab
 
 
 def _beside_kafka(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
-    """One consumer of history, and another group after it; and one consumer of the same records in Apache Kafka. Server and client have
-    a core each. The CPU is that of the server with its encoders."""
+    """One consumer of history, and another group after it; and one consumer of the same records in Apache Kafka. Server and client
+    have a core each. The CPU is that of the server with its encoders."""
     rows = bench.pick(200, 2000) * 1_000_000 // value_bytes
     gigabytes = rows * value_bytes / 1e9
     speeds: dict[str, list[float]] = {"a first group": [], "a second group": [], "Kafka": []}
