@@ -17,8 +17,8 @@ WINDOW_S = 0.25
 """Seconds between two judgements."""
 WINDOW_S_MAX = 1.0
 """With fewer acks than ACKS_MIN a window lasts this long."""
-ACKS_MIN, ACKS_FEW = 20, 3
-"""Acks whose mean is worth a judgement after WINDOW_S, and after WINDOW_S_MAX. With fewer nobody needs history to be slow."""
+ACKS_MIN = 20
+"""Acks whose mean is worth a judgement. With fewer in WINDOW_S_MAX it would be noise, and history would wait for almost nothing."""
 SLOW_FACTOR, SLOW_S = 1.5, 0.001
 """Acks are slow if their mean exceeds that of quiet by this factor and these seconds. The second one keeps the noise of a broker
 that acks in less than a millisecond from mattering."""
@@ -132,7 +132,7 @@ class LiveFirst:
             return
         rate, served = self._served / length_s, self._served
         self._began_s, self._seen, self._served = now_s, (count, total_s), 0
-        if acks < ACKS_FEW * max(length_s, 1.0):
+        if acks < ACKS_MIN * max(length_s / WINDOW_S_MAX, 1.0):
             self.bytes_per_s = math.inf
             return
         self.ack_s = seconds / acks

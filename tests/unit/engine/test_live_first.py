@@ -88,7 +88,7 @@ async def test_the_limit_ends_with_the_producer() -> None:
     lead.move(10.0, 0)
     await lead.read(5.0)
     assert lead.live.is_limited
-    lead.acks_per_s = 0.5
+    lead.acks_per_s = 15
     await lead.read(3.0)
     assert lead.live.bytes_per_s == math.inf
 
