@@ -8,7 +8,7 @@ from pathlib import Path
 
 EXTRAS = {
     "pipelines": ("pyspark", "pandas"),
-    "assets": ("dagster", "dagster_graphql", "dagster_webserver", "pyspark"),
+    "assets": ("dagster", "dagster_dg_cli", "dagster_graphql", "dagster_webserver", "pyspark"),
     "kubernetes": ("kubernetes",),
     "verify": ("confluent_kafka",),
     "sql": ("duckdb",),

@@ -24,6 +24,7 @@ from headgate.broker.cli.verify import NOT_HERE
 from headgate.broker.cli.version import version_line
 from headgate.broker.runtime.extras import EXTRAS, install_command
 from tests.support.broker_process import ROOT
+from tests.support.ports import free_port
 from tests.support.wheel import build_wheel, environment_with
 
 USER_PROGRAM = ROOT / "tests" / "support" / "user_program.py"
@@ -271,22 +272,62 @@ def test_every_extra_requires_what_its_code_imports() -> None:
 
 def test_the_page_is_dagsters_with_our_workspace(tmp_path: Path) -> None:
     (tmp_path / "floods.yaml").write_text("floods: []\n")
-    command, environment = ui.command(["--cluster", "10.0.0.1:9095", "--port", "3001"], {"PATH": "/bin"}, tmp_path)
-    assert command[1:3] == ["-W", ui.QUIET], "Dagster warns of its own command"
-    assert command[3:] == ["-m", "dagster", "dev", "--workspace", str(ui.WORKSPACE), "--port", "3001"]
-    assert environment == {
+    planned = ui.plan(["--cluster", "10.0.0.1:9095", "--port", "3001", "--log-format=rich"], {"PATH": "/bin"}, tmp_path)
+    told = ["--host", "127.0.0.1", "--port", "3001", "--log-level", "error"]
+    assert planned.command[1:] == [*ui.DG, "--workspace", str(ui.WORKSPACE), *told, "--log-format=rich"]
+    assert planned.url == "http://127.0.0.1:3001"
+    assert planned.environment == {
         "PATH": "/bin",
         "DAGSTER_HOME": str(tmp_path / ".dagster"),
         "HEADGATE_FLOODS": str(tmp_path / "floods.yaml"),
         "HEADGATE_CLUSTER": "10.0.0.1:9095",
         **ui.PATIENCE,
     }
-    assert ui.command([], {"DAGSTER_GRPC_TIMEOUT_SECONDS": "90"}, tmp_path)[1]["DAGSTER_GRPC_TIMEOUT_SECONDS"] == "90"
+    patient = ui.plan([], {"DAGSTER_GRPC_TIMEOUT_SECONDS": "90"}, tmp_path)
+    assert patient.environment["DAGSTER_GRPC_TIMEOUT_SECONDS"] == "90"
     instance = tmp_path / ".dagster" / "dagster.yaml"
     assert instance.read_text() == ui.INSTANCE.read_text()
     instance.write_text("telemetry: {enabled: true}\n")
     given = {"DAGSTER_HOME": str(tmp_path / ".dagster"), "HEADGATE_FLOODS": "a.yaml:/b"}
-    command, environment = ui.command(["-w", "mine.yaml"], given, tmp_path)
-    assert command[3:] == ["-m", "dagster", "dev", "-w", "mine.yaml"]
-    assert environment["HEADGATE_FLOODS"] == f"{tmp_path}/a.yaml:/b"
+    planned = ui.plan(["-w", "mine.yaml", "--host", "0.0.0.0", "--log-level", "info"], given, tmp_path)
+    told = ["--host", "0.0.0.0", "--port", "3000", "--log-level", "info"]
+    assert planned.command[1:] == [*ui.DG, *told, "-w", "mine.yaml"] and planned.url == "http://127.0.0.1:3000"
+    assert planned.environment["HEADGATE_FLOODS"] == f"{tmp_path}/a.yaml:/b"
     assert instance.read_text() == "telemetry: {enabled: true}\n", "the user's own stays"
+
+
+PAGE = """
+import http.server, signal, sys, time
+def end(number, frame):
+    print("asked to end", number, flush=True)
+    sys.exit(3)
+if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # Dagster leaves it ignored
+    signal.signal(signal.SIGINT, end)
+time.sleep(0.5)
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *given):
+        pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Page).serve_forever()
+"""
+
+
+def test_the_page_is_announced_when_it_answers_and_signals_reach_dagster(tmp_path: Path) -> None:
+    """With a small server in Dagster's place. SIGTERM becomes the interrupt that Dagster ends by, once."""
+    port = free_port()
+    code = (
+        "import sys; from headgate.assets import ui\n"
+        f"one = ui.Ui(command=[sys.executable, '-c', {PAGE!r}, '{port}'], environment={{}}, host='127.0.0.1', port={port})\n"
+        "sys.exit(ui.run(one))"
+    )
+    ignoring = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"]  # as a shell starts a command in the background
+    shown = subprocess.Popen([*ignoring, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert shown.stdout is not None
+    line = shown.stdout.readline()
+    assert line.startswith(f"Dagster's page: http://127.0.0.1:{port} (open it now")
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert second.returncode == 2 and "something else answers there, choose another --port" in second.stderr
+    shown.terminate()
+    assert shown.communicate(timeout=60)[0] == "asked to end 2\n" and shown.returncode == 3
