@@ -98,6 +98,13 @@ def parse(text: str, file: str, taken: Mapping[str, str] | None = None, others: 
     return floods
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Writes a value as often as it occurs: two floods may have one object, of a variable or of a YAML alias."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 def parse_values(document: Mapping[str, Any], name: str) -> list[Flood]:
     """The floods of a document that another program has read: a component's attributes, or arguments of `flood`.
 
@@ -108,9 +115,11 @@ def parse_values(document: Mapping[str, Any], name: str) -> list[Flood]:
         DocumentError: all mistakes, without lines. InvalidError: a value that YAML cannot have.
     """
     try:
-        text = yaml.safe_dump(document, sort_keys=False)
+        text = yaml.dump(document, Dumper=_PlainDumper, sort_keys=False)
     except yaml.YAMLError as error:
         raise InvalidError(Reason.INVALID_CONFIG, f"{name}: expected plain values: {error}") from None
+    except RecursionError:
+        raise InvalidError(Reason.INVALID_CONFIG, f"{name}: expected plain values, found one that contains itself") from None
     try:
         return parse(text, name)
     except DocumentError as error:

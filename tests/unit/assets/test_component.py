@@ -19,6 +19,7 @@ import pytest
 import yaml
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._serdes import serialize_value
+from dagster.components.testing import create_defs_folder_sandbox
 
 import headgate.dagster as hg
 from headgate.broker.runtime.errors import InvalidError
@@ -148,3 +149,59 @@ def test_dg_scaffolds_a_component_that_loads(tmp_path: Path) -> None:
     written = yaml.safe_load((project / "src" / "lake" / "defs" / "clicks" / "defs.yaml").read_text())
     assert written["type"] == "headgate.dagster.FloodsComponent"
     assert component(written["attributes"]).resolve_asset_graph().get(dg.AssetKey("clicks")).is_materializable
+
+
+VARIABLES = """
+import dagster as dg
+
+@dg.template_var
+def lake() -> str:
+    return "s3://lake"
+
+@dg.template_var
+def days() -> dict:
+    return {"by": "day", "start": "2026-01-01"}
+
+@dg.template_var
+def history():
+    return lambda name: f"s3://lake/{name}/%Y-%m-%d.parquet"
+"""
+DEFS = """
+type: headgate.dagster.FloodsComponent
+template_vars_module: .variables
+attributes:
+  cluster: "{{ env.HEADGATE_CLUSTER }}"
+  floods:
+    - &usual
+      {name: clicks, topic: clicks, source: "{{ lake }}/clicks/%Y-%m-%d.parquet", event_time: at, partitions: "{{ days }}",
+       deadline: 2h, brokers: {min: 1, max: 3}}
+    - {<<: *usual, name: orders, topic: orders, source: "{{ history('orders') }}"}
+post_processing:
+  assets:
+    - {target: "key:clicks", attributes: {group_name: web, tags: {tier: "1"}, owners: ["team:web"]}}
+    - {target: "key:orders", attributes: {automation_condition: "{{ automation_condition.eager() }}"}}
+"""
+
+
+@pytest.mark.filterwarnings("ignore")  # Dagster warns of its own code: pydantic's old names, parameters in beta
+def test_a_component_takes_variables_aliases_and_post_processing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of a project, as `dg` loads it. Both floods share one object of the variable `days`."""
+    monkeypatch.setenv("HEADGATE_CLUSTER", "broker.example:9095")
+    with create_defs_folder_sandbox() as sandbox:
+        place = sandbox.defs_folder_path / "floods"
+        place.mkdir()
+        (place / "defs.yaml").write_text(DEFS)
+        (place / "variables.py").write_text(VARIABLES)
+        with sandbox.load_component_and_build_defs(place) as (loaded, definitions):
+            assert isinstance(loaded, hg.FloodsComponent) and loaded.cluster == "broker.example:9095"
+            clicks, orders = (definitions.get_assets_def(name) for name in ("clicks", "orders"))
+            spec = clicks.get_asset_spec(dg.AssetKey("clicks"))
+            assert (spec.group_name, spec.tags["tier"], list(spec.owners)) == ("web", "1", ["team:web"])
+            condition = orders.get_asset_spec(dg.AssetKey("orders")).automation_condition
+            assert condition is not None and condition.get_label() == "eager"
+            assert isinstance(clicks.node_def, dg.GraphDefinition) and len(clicks.node_def.nodes) == 4, "it has its four steps"
+            snapshot(definitions)
+    with pytest.raises(InvalidError, match="found one that contains itself"):
+        fields: dict[str, Any] = {}
+        fields["partitions"] = fields
+        component({"floods": [fields]})
