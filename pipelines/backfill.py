@@ -158,7 +158,7 @@ class FloodRun:
     def open_ahead(self) -> bool:
         """Count the source and open the gate, before `run` fills it. Returns False when no gate was opened: the flood was
         committed before, the source has no rows, or another run opened the gate. Raises as `run` does."""
-        self.jobs.apart(self._count)
+        self.jobs.apart(self._count_rows)
         self.close()  # those of many floods would take the memory of many
         if self._counts is None or self._counts.total == 0:
             return False
