@@ -69,7 +69,7 @@ async def check(settings: Settings, *, deep: bool, json: bool) -> bool:
         return found.is_whole
     for damage in found.damages[:LINES_MAX]:
         output.print_line(f"damaged: {damage.key}: {damage.what}")
-        output.print_line(f"  {_lost(damage)}")
+        output.print_line(f"  {cost(damage)}")
     for records in found.unreadable[:LINES_MAX]:
         output.print_line(f"no consumer can read {_range(records)} (see `headgate topic check {records.topic}`)")
     _tell_tables(found)
@@ -191,7 +191,12 @@ def _progress() -> Callable[[int, int], None]:
     return show
 
 
-def _lost(damage: Damage) -> str:
+def cost(damage: Damage) -> str:
+    """What a damage costs, for a person."""
+    if damage.kind is Kind.PRODUCERS:
+        return (
+            "no record is lost, but partitions that need it do not open until it is restored: do not start brokers on such a copy"
+        )
     if not damage.records:
         return "no record is lost: brokers make it again, or it names none that can be read"
     ranges = "; ".join(_range(records) for records in damage.records[:NAMES_MAX])

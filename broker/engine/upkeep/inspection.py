@@ -36,11 +36,12 @@ LIST_KEYS = 1000
 @dataclass(frozen=True, slots=True)
 class Damage:
     """An object that is missing or damaged. `records`: those that consumers cannot read because of it. An index that is an object
-    of its own costs none, because brokers make it again."""
+    of its own costs none, because brokers make it again. A checkpoint of producers costs none, but its partitions do not open."""
 
     key: str
     what: str
     records: tuple[Records, ...]
+    kind: Kind
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ async def check_store(
             await _check(store, references, stock, key, need, sizes.get(key), deep)
         except (InvalidError, CorruptError) as error:
             if key in needs(await read_manifest(store)):
-                stock.damages.append(Damage(key, error.message, () if need.kind is Kind.INDEX else need.records))
+                stock.damages.append(Damage(key, error.message, () if need.kind is Kind.INDEX else need.records, need.kind))
     progress(len(wanted), len(wanted))
     stock.tables = await check_tables(store, stock.manifest, sizes)
     return stock

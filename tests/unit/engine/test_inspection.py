@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 import pyarrow.parquet as pq
 import pytest
 
+from headgate.broker.cli.store import cost
 from headgate.broker.cluster.gates import data_prefix
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.references import References
-from headgate.broker.engine.upkeep.inspection import Inspection, check_store, take_stock
+from headgate.broker.engine.upkeep.inspection import Damage, Inspection, check_store, take_stock
 from headgate.broker.engine.upkeep.inventory import Kind, Records, Standing, expiring, topic_use
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.turns import Turns
@@ -61,6 +62,12 @@ async def test_a_whole_store_is_whole(broker: Incarnation, deep: bool) -> None:
     assert {(Kind.CLUSTER, Standing.NEEDED), (Kind.CHUNK, Standing.NEEDED), (Kind.HISTORY, Standing.NEEDED)} <= standings
     assert (Kind.CHUNK, Standing.IN_PROGRESS) in standings, "the broker writes a chunk"
     assert not any(one.standing is Standing.LEFT_OVER for one in found.judged)
+
+
+def test_a_lost_checkpoint_of_producers_is_not_made_light_of() -> None:
+    """Brokers make an index again. A partition whose checkpoint is lost waits for an operator (`partition/openings.py`)."""
+    assert "do not open until it is restored" in cost(Damage("wal/a/producers-segment-1", "no such object", (), Kind.PRODUCERS))
+    assert "brokers make it again" in cost(Damage("wal/a/1.index", "no such object", (), Kind.INDEX))
 
 
 async def _no_file(broker: Incarnation) -> tuple[str, int, int]:
