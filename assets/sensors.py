@@ -14,6 +14,7 @@ from dagster import DagsterInstance
 from headgate.assets.names import topic_key
 from headgate.assets.owners import FLOOD_TAG, Owner
 from headgate.assets.resources import ClusterResource, FleetResource
+from headgate.assets.silent import end_silent
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import gates_of, keys_between
@@ -105,7 +106,7 @@ def _reconciler(floods: Sequence[Flood]) -> dg.SensorDefinition:
         name="fleet_reconciler",
         minimum_interval_seconds=RECONCILE_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Releases what ended runs left behind, and tells the fleet how many brokers there are to be.",
+        description="Ends runs without a process, releases what runs left behind, and tells the fleet the number of brokers.",
     )
     def fleet_reconciler(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, fleet: FleetResource
@@ -122,11 +123,11 @@ def _reconciler(floods: Sequence[Flood]) -> dg.SensorDefinition:
 def reconcile(
     instance: DagsterInstance, cluster: ClusterResource, fleet: FleetResource, floods: Sequence[Flood], now: datetime
 ) -> list[str]:
-    """Release reservations of finished runs, and gates that no run fills any more; scale the fleet. Returns the actions as text.
+    """End runs without a process; release reservations of finished runs; scale the fleet. Returns the actions as text.
 
     Raises HeadgateError when the cluster or the fleet does not answer.
     """
-    done: list[str] = []
+    done = end_silent(instance, floods, now)
     reservations = cluster.reservations()
     for reservation in abandoned(instance, reservations, now):
         if cluster.release(reservation.id):

@@ -146,13 +146,14 @@ class DagsterApi:
 
         return self._patiently(once, launched)
 
-    def backfill(self, flood: str, partitions: Sequence[str]) -> str:
-        """Launch a backfill of a flood's topic, as the UI does. Returns its id."""
-        params = {
-            "assetSelection": [{"path": [flood]}],
-            "partitionNames": list(partitions),
-            "fromFailure": False,
+    def backfill(self, flood: str, partitions: Sequence[str], job: bool = False) -> str:
+        """Launch a backfill of a flood's topic, or of its job: one run for each partition. As the UI does. Returns its id."""
+        of_job = {
+            "partitionSetName": f"{flood}_flood_partition_set",
+            "repositorySelector": {"repositoryName": REPOSITORY, "repositoryLocationName": LOCATION},
         }
+        what = {"selector": of_job} if job else {"assetSelection": [{"path": [flood]}]}
+        params = {**what, "partitionNames": list(partitions), "fromFailure": False}
         answer = self._once(_BACKFILL, {"params": params})["launchPartitionBackfill"]
         if answer["__typename"] != "LaunchBackfillSuccess":
             raise InvalidError(Reason.INVALID_REQUEST, f"dagster does not launch the backfill: {json.dumps(answer)}")

@@ -26,6 +26,7 @@ from headgate.assets.owners import (
 )
 from headgate.assets.resources import FleetResource
 from headgate.assets.sensors import abandoned, cluster_sensors, reconcile, release_after
+from headgate.assets.silent import SILENT_S
 from headgate.broker.client.control import Reservation
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.pipelines.reservations import BEATS_PER_TTL, Heartbeat, HeldReservations
@@ -199,6 +200,38 @@ def test_reconciling_twice_does_nothing_the_second_time(instance: dg.DagsterInst
     ]
     assert its_book.reservations == {}
     assert reconcile(instance, cluster, FleetResource(), [], NOW) == []
+
+
+@dg.job(name="clicks_flood")
+def clicks_flood() -> None:
+    nothing()
+
+
+def test_a_run_that_says_nothing_is_over_and_one_that_speaks_is_not(instance: dg.DagsterInstance) -> None:
+    """A machine ended with the run's process and Dagster's own: no event tells it. Runs of other jobs may be silent."""
+    gone, speaks = (instance.create_run_for_job(clicks_flood, status=DagsterRunStatus.STARTED) for _ in range(2))
+    other = instance.get_run_by_id(add_run(instance, DagsterRunStatus.STARTED))
+    assert other is not None
+    now = datetime.now(UTC) + timedelta(seconds=SILENT_S + 60)
+    cluster = StandInCluster(name=book()[0])
+    assert reconcile(instance, cluster, FleetResource(), [flood()], datetime.now(UTC)) == []
+    line = dg.EventLogEntry(
+        error_info=None,
+        level=20,
+        user_message="writing",
+        run_id=speaks.run_id,
+        timestamp=now.timestamp() - 5,
+        job_name="clicks_flood",
+    )
+    instance.handle_new_event(line)
+    (said,) = reconcile(instance, cluster, FleetResource(), [flood()], now)
+    assert said.startswith(f"run {gone.run_id} is over: it said nothing for 11 minutes")
+    states = {run.run_id: run.status for run in instance.get_runs()}
+    assert states[gone.run_id] is DagsterRunStatus.FAILURE
+    assert {states[speaks.run_id], states[other.run_id]} == {DagsterRunStatus.STARTED}
+    (last,) = instance.get_records_for_run(gone.run_id, limit=1, ascending=False).records
+    assert "a retry adds nothing twice" in last.event_log_entry.message
+    assert reconcile(instance, cluster, FleetResource(), [flood()], now) == []
 
 
 @pytest.mark.parametrize(("others", "left"), [(False, []), (True, ["clicks.2026-05-01"])])
