@@ -183,6 +183,20 @@ def test_the_secure_chart_keeps_files_where_settings_look_for_them() -> None:
     assert cluster.startswith(f"tls://{names[1]}:9095?ca=/etc/headgate-tls/ca.crt")
 
 
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-secure.yaml"])
+def test_pods_of_dagsters_runs_get_what_the_code_location_has(name: str) -> None:
+    """By the container context that Dagster's run launcher for Kubernetes reads from the code server."""
+    code = manifests(name)["Deployment", "headgate-dagster"]["spec"]["template"]["spec"]
+    (container,) = code["containers"]
+    given = {one["name"]: one["value"] for one in container["env"]}
+    context = json.loads(given.pop("DAGSTER_CONTAINER_CONTEXT"))["k8s"]
+    del given["DAGSTER_CURRENT_IMAGE"]  # Dagster passes the image on by itself
+    assert dict(one.split("=", 1) for one in context["env_vars"]) == given
+    assert (context["volumes"], context["volume_mounts"]) == (code["volumes"], container["volumeMounts"])
+    assert context["service_account_name"] == code["serviceAccountName"]
+    assert context["run_k8s_config"]["pod_spec_config"]["securityContext"] == code["securityContext"]
+
+
 def test_keda_asks_the_secure_brokers_by_certificate() -> None:
     objects = manifests("kubernetes-secure.yaml")
     (trigger,) = objects["ScaledObject", "headgate"]["spec"]["triggers"]
