@@ -5,47 +5,19 @@
 
 from __future__ import annotations
 
+import pkgutil
 import uuid
 from collections.abc import Sequence
-from typing import TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, Union
 
 import msgspec
 
+from headgate.broker.cluster import edits as edits_folder
 from headgate.broker.cluster.access import Access, User
 from headgate.broker.cluster.acl import Acl
 from headgate.broker.cluster.capacity import Reservation
-from headgate.broker.cluster.edits.access import AddAcls, DeleteUser, PutUser, RemoveAcls
-from headgate.broker.cluster.edits.brokers import (
-    Committed,
-    NoteDowntime,
-    PutReservation,
-    ReleaseReservation,
-    SetBrokerConfig,
-    SetLeader,
-)
 from headgate.broker.cluster.edits.edit import Edit
-from headgate.broker.cluster.edits.files import CondemnFiles, FoldToFiles, ForgetFiles, NoteCompacted
-from headgate.broker.cluster.edits.gates import FillGate, OpenGate, ReleaseGate, RenewGate, TrimGates
-from headgate.broker.cluster.edits.incarnations import (
-    AddChunks,
-    CloseIncarnation,
-    FoldChunks,
-    OpenIncarnation,
-    RemoveChunks,
-    SealIncarnation,
-    SetFollower,
-)
-from headgate.broker.cluster.edits.quotas import AlterQuotas
-from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
-from headgate.broker.cluster.edits.topics import (
-    CreateTopic,
-    DeleteTopic,
-    Reassign,
-    SetLogStart,
-    SetPartitions,
-    SetTopicConfig,
-    SkipRecords,
-)
 from headgate.broker.cluster.folded_files import FoldedFiles
 from headgate.broker.cluster.gates import Gate, ParquetExtent
 from headgate.broker.cluster.manifest import Manifest
@@ -58,45 +30,18 @@ from headgate.broker.runtime.errors import CorruptError, Reason
 FORMAT_VERSION = 2
 """Format of the snapshots and edits. A broker refuses any other format."""
 
-StoredEdit = (
-    PutUser
-    | DeleteUser
-    | AddAcls
-    | RemoveAcls
-    | AlterQuotas
-    | CreateTopic
-    | DeleteTopic
-    | SetPartitions
-    | Reassign
-    | SetTopicConfig
-    | SetBrokerConfig
-    | SetLogStart
-    | SkipRecords
-    | OpenIncarnation
-    | AddChunks
-    | SetFollower
-    | SealIncarnation
-    | RemoveChunks
-    | FoldChunks
-    | FoldToFiles
-    | NoteCompacted
-    | CloseIncarnation
-    | OpenSegment
-    | SealSegment
-    | SetLeader
-    | Committed
-    | PutReservation
-    | ReleaseReservation
-    | OpenGate
-    | FillGate
-    | RenewGate
-    | ReleaseGate
-    | TrimGates
-    | CondemnFiles
-    | ForgetFiles
-    | NoteDowntime
-)
-"""Every edit that a journal may have."""
+
+def _every_edit() -> tuple[type[Edit], ...]:
+    for module in pkgutil.iter_modules(edits_folder.__path__):
+        import_module(f"{edits_folder.__name__}.{module.name}")
+    return tuple(sorted(Edit.__subclasses__(), key=lambda edit: edit.__name__))
+
+
+if TYPE_CHECKING:
+    StoredEdit: TypeAlias = Edit
+else:
+    StoredEdit = Union[_every_edit()]  # noqa: UP007  # the classes are known when the module is loaded
+"""Every edit that a journal may have: those of the files in `edits/`."""
 
 
 class _EditFile(msgspec.Struct, kw_only=True):
