@@ -6,11 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headgate.pipelines.floods.model import Flood, Partitions, Source
+from headgate.pipelines.floods.outcome import CHECKS as OF_OUTCOME
 
-CHECKS = {
-    "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "nothing_left_out", "source_unchanged",
-    "consumers_catching_up",
-}  # fmt: skip
+CHECKS = {*OF_OUTCOME, "consumers_catching_up"}
 """Names of the asset checks of a flood."""
 
 

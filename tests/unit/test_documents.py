@@ -75,3 +75,15 @@ def test_true_if_returns_a_bool() -> None:
                 if returns not in {"bool", "Steps[bool]"} and "TypeGuard" not in returns and "TypeIs" not in returns:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.name} -> {returns}")
     assert not wrong, wrong
+
+
+def test_every_field_of_a_flood_has_its_row() -> None:
+    """Each field that the parser reads of a flood stands in the table of assets/README.md, or beside another one there."""
+    parser = (ROOT / "pipelines" / "floods" / "parse.py").read_text()
+    flood = next(node for node in ast.parse(parser).body if isinstance(node, ast.FunctionDef) and node.name == "_flood")
+    read = set(
+        re.findall(r"(?:section\.(?:text|choice|words|integer|duration_ms)\(|_message\(section, )'(\w+)'", ast.unparse(flood))
+    )
+    table = (ROOT / "assets" / "README.md").read_text().split("## Fields")[1].split("\n\n## ")[0]
+    missing = sorted(read - set(re.findall(r"`(\w+)`", table)))
+    assert len(read) > 15 and not missing, missing
