@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import headgate.broker.testing.messages  # noqa: F401  (both directions of all messages)
-from tests.support import quick_java, rewritten
+from tests.support import quick_java
 from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.chromium import executable as chromium_executable
 from tests.support.examples import EXAMPLES
@@ -50,8 +50,6 @@ _no_mount: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if worker := getattr(config, "workerinput", None):
-        rewritten.write_part(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
     archive = quick_java.use()
     if archive is not None and not archive.exists() and getattr(config.option, "numprocesses", None):
         # Beside the first tests; the JVMs that start meanwhile are slower.
