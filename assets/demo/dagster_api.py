@@ -147,7 +147,7 @@ class DagsterApi:
         return self._patiently(once, launched)
 
     def backfill(self, flood: str, partitions: Sequence[str], job: bool = False) -> str:
-        """Launch a backfill of a flood's topic, or of its job: one run for each partition. As the UI does. Returns its id."""
+        """Launch a backfill of a flood's topic, or of its job, as the UI does. Returns its id."""
         of_job = {
             "partitionSetName": f"{flood}_flood_partition_set",
             "repositorySelector": {"repositoryName": REPOSITORY, "repositoryLocationName": LOCATION},
