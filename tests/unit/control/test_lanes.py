@@ -102,6 +102,7 @@ async def test_a_lane_leads_nothing_and_is_no_broker(make_world: MakeWorld) -> N
         assert [broker.broker_id for broker in one.engine.lanes()] == [LANE_ID]
     assert {load.broker_id for load in leader.term.loads()} == {1, 2} and leader.term.takers() == 2
     assert leader.capacity.live_brokers() == 2
+    await until(lambda: "t" in lane.engine.logs)
     with pytest.raises(HeadgateError, match="does not lead"):
         lane.engine.partition(lane.engine.topic("t"), 0)
     await lane.stop()

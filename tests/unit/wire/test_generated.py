@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kio.index import api_key_map, schema_name_map
+from kio.schema.index import api_key_map, schema_name_map
 
 import headgate.broker.wire.kafka
 from headgate.broker.wire.kafka import generate
