@@ -234,8 +234,9 @@ class Prefetcher:
                 continue  # no broker has newer metadata
 
     def share_bytes(self) -> int:
-        """The credit of one stream."""
-        return min(max(self.prefetch_bytes // max(len(self._feeds), 1), 1), CREDIT_BYTES_MAX)
+        """The credit of one stream. Brokers and lanes that are no longer read take none: lanes come and go."""
+        used = sum(feed.is_used for feed in self._feeds.values())
+        return min(max(self.prefetch_bytes // max(used, 1), 1), CREDIT_BYTES_MAX)
 
     def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(coroutine, name=name)
@@ -277,6 +278,11 @@ class BrokerFeed:
     def subscribed(self) -> list[Assigned]:
         """What is read here."""
         return list(self._subscribed.values())
+
+    @property
+    def is_used(self) -> bool:
+        """True while partitions are read here, or batches from here are unread."""
+        return bool(self._subscribed) or self._held_bytes > 0
 
     def is_silent(self, now_s: float) -> bool:
         """True when nothing arrived for long, since the last arrival or the last True."""

@@ -204,7 +204,7 @@ def _register_history(metrics: Metrics, engine: Engine) -> None:
     gauge(
         "headgate_history_limit_bytes_per_second",
         "history that this broker sends at most while live records need it; 0: it is not limited",
-        lambda: engine.live_first.bytes_per_s if engine.live_first.is_limited else 0,
+        lambda: engine.live_first.shown_bytes_per_s,
     )
     counter(
         "headgate_history_waited_seconds", "time that reads of history waited for live records", lambda: engine.live_first.waited_s

@@ -13,6 +13,8 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from headgate.broker.engine.read.places import Places
+
 WINDOW_S = 0.25
 """Seconds between two judgements."""
 WINDOW_S_MAX = 1.0
@@ -30,6 +32,9 @@ ANSWER_S = 0.1
 """While history is limited, one answer has at most the bytes of this many seconds."""
 WAIT_S_MAX = 5.0
 """Longest wait of a Kafka fetch for its turn. Then the answer is empty, and the client asks again: its own limit is 30 s."""
+RECENT_S = 10.0
+"""A broker says that history is limited for this many seconds after the last read of history. Kafka clients that wait ask again
+within WAIT_S_MAX."""
 FREE_BYTES_PER_S = 4 << 30
 """A limit above this number is none: no broker serves more."""
 
@@ -59,12 +64,14 @@ class LiveFirst:
         """Seconds that reads of history have waited, so far."""
         self._quiet_at_s = -math.inf
         self._began_s = now()
+        self._asked_s = -math.inf
+        """The last time that a read of history began or ended."""
         self._seen = (0, 0.0)
         self._served = 0
         """Bytes of history in this window."""
         self._free_s = -math.inf
         """The next read of history begins at this time at the earliest."""
-        self._one = asyncio.Lock()
+        self._places = Places()
 
     @property
     def is_limited(self) -> bool:
@@ -72,13 +79,19 @@ class LiveFirst:
         return self.bytes_per_s < math.inf
 
     @property
+    def shown_bytes_per_s(self) -> float:
+        """The limit that people are told of; 0: none, or no reader of history feels it."""
+        asked = self._places.is_taken or self._now() - self._asked_s < RECENT_S
+        return self.bytes_per_s if self.is_limited and asked else 0.0
+
+    @property
     def is_open(self) -> bool:
         """True if a read of history would begin at once."""
-        return not self._one.locked() and self._now() >= self._free_s
+        return not self._places.is_taken and self._now() >= self._free_s
 
     def __str__(self) -> str:
-        """One sentence for a person; empty if history is not limited."""
-        if not self.is_limited:
+        """One sentence for a person; empty if no reader of history is limited."""
+        if not self.shown_bytes_per_s:
             return ""
         return (
             f"history waits for live records: at most {self.bytes_per_s / (1 << 20):.0f} MiB/s, "
@@ -86,21 +99,26 @@ class LiveFirst:
         )
 
     @asynccontextmanager
-    async def turn(self, max_bytes: int, patience_s: float | None = None) -> AsyncIterator[int]:
+    async def turn(self, max_bytes: int, patience_s: float | None = None, reader: int | None = None) -> AsyncIterator[int]:
         """Around one read of history: waits while live records need the broker.
 
         Yields the most bytes that the read may have; 0: the wait took longer than `patience_s`. The caller tells `served` how many
         there were.
+
+        Args:
+            reader: keeps its place in the queue when its patience ends.
         """
+        self._asked_s = self._now()
         self._judge()
         if not self.is_limited and self._now() >= self._free_s:
             yield max_bytes
             return
-        began_s = self._now()
+        began_s, place = self._now(), self._places.place(reader)
         try:
             async with asyncio.timeout(patience_s):
-                await self._one.acquire()
+                await self._places.take(place)
         except TimeoutError:
+            self._places.keep(reader, place)
             yield 0
             return
         try:
@@ -110,13 +128,18 @@ class LiveFirst:
                 self._judge()
             self.waited_s += self._now() - began_s
             room = min(max_bytes, int(min(self.bytes_per_s, FREE_BYTES_PER_S) * ANSWER_S))
-            yield max(room, 1) if self._now() < until_s else 0
+            if self._now() < until_s:
+                yield max(room, 1)
+            else:
+                self._places.keep(reader, place)
+                yield 0
         finally:
-            self._one.release()
+            self._places.leave()
 
     def served(self, size: int) -> None:
         """A read of history had this many bytes."""
         self._served += size
+        self._asked_s = self._now()
         if self.is_limited:
             self._free_s = max(self._free_s, self._now()) + size / self.bytes_per_s
 

@@ -240,7 +240,7 @@ async def _read_history(
     engine: Engine, wanted: Wanted, room: int, reached: Reach | None, reader: int
 ) -> list[memoryview] | HeadgateError:
     """Read from a file at a lead, when live records leave room for it."""
-    async with engine.live_first.turn(room, WAIT_S_MAX) as share:
+    async with engine.live_first.turn(room, WAIT_S_MAX, reader) as share:
         answer = await _read_cold(engine, wanted, share, reader, reached) if share else []
         if not isinstance(answer, HeadgateError):
             engine.live_first.served(sum(map(len, answer)))

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.broker.engine.read.live_first import FREE_BYTES_PER_S, QUIET_AGE_S, WAIT_S_MAX, WINDOW_S, LiveFirst
+from headgate.broker.engine.read.live_first import FREE_BYTES_PER_S, QUIET_AGE_S, RECENT_S, WAIT_S_MAX, WINDOW_S, LiveFirst
+from headgate.broker.engine.read.places import Places
 
 MIB = 1 << 20
 FLOOR = 16 * MIB
@@ -106,6 +107,17 @@ async def test_the_time_of_quiet_acks_is_measured_again() -> None:
     assert lead.live.quiet_s == pytest.approx(5 * QUIET_S) and lead.live.bytes_per_s > FREE_BYTES_PER_S / 2, "it was not"
 
 
+async def test_a_limit_that_no_reader_feels_is_not_shown() -> None:
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    assert str(lead.live) and lead.live.shown_bytes_per_s == FLOOR
+    lead.move(RECENT_S + 1, 0)
+    assert str(lead.live) == "" and lead.live.shown_bytes_per_s == 0, "the reader went away"
+    async with lead.live.turn(ANSWER, WAIT_S_MAX):
+        assert lead.live.shown_bytes_per_s == lead.live.bytes_per_s
+
+
 async def test_limited_reads_come_one_after_another() -> None:
     lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
     lead.move(10.0, 0)
@@ -151,3 +163,41 @@ async def test_a_fetch_waits_for_a_bounded_time() -> None:
             assert other == 0, "one has the turn"
     async with lead.live.turn(ANSWER) as room:
         assert room > 0, "the debt is paid"
+
+
+async def test_a_fetch_whose_wait_ended_keeps_its_place() -> None:
+    """Otherwise readers that were served come before it each time, and it never has a record."""
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    order: list[int] = []
+
+    async def fetch(reader: int) -> None:
+        async with lead.live.turn(ANSWER, reader=reader) as room:
+            assert room > 0
+            order.append(reader)
+
+    async with asyncio.TaskGroup() as tasks, lead.live.turn(ANSWER, reader=1):
+        async with lead.live.turn(ANSWER, 0.01, reader=2) as room:
+            assert room == 0, "another reader has the turn"
+        for reader in (3, 4, 2):
+            tasks.create_task(fetch(reader))
+            await asyncio.sleep(0)
+        gone = tasks.create_task(fetch(5))
+        await asyncio.sleep(0)
+        gone.cancel()
+    assert order == [2, 3, 4]
+
+
+async def test_a_turn_that_comes_together_with_a_cancellation_is_passed_on() -> None:
+    places = Places()
+    await places.take(places.place(None))
+    first, second = (asyncio.create_task(places.take(places.place(None))) for _ in range(2))
+    await asyncio.sleep(0)
+    places.leave()
+    first.cancel()
+    async with asyncio.timeout(5):
+        await second
+    assert first.cancelled() and places.is_taken
+    places.leave()
+    assert not places.is_taken

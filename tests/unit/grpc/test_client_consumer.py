@@ -9,7 +9,8 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from headgate.broker.client import Consumer, ConsumerRecord, Producer, Timestamp, TopicPartition
-from headgate.broker.client.prefetcher import Prefetcher
+from headgate.broker.client.cluster import Link
+from headgate.broker.client.prefetcher import BrokerFeed, Prefetcher
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
@@ -223,8 +224,14 @@ async def test_prefetch_is_bounded_and_every_credit_is_paid_back(served: Served)
             worst = max(worst, sum(len(chunk.batches) for chunk in consumer._prefetcher.chunks))
             found += await consumer.poll(records_max=1)
         assert worst <= 10_000 + len(one)
-        (feed,) = consumer._prefetcher._feeds.values()
+        prefetcher = consumer._prefetcher
+        feeds = prefetcher._feeds
+        (feed,) = feeds.values()
         assert feed._held_bytes == 0
+        link = Link("127.0.0.1:1")
+        feeds[link] = BrokerFeed(prefetcher, link)
+        assert prefetcher.share_bytes() == 10_000, "a lane that is no longer read takes no credit"
+        await link.close()
     for partition in (0, 1):
         assert [record.offset for record in found if record.partition == partition] == list(range(100))
 
