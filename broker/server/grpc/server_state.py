@@ -80,7 +80,7 @@ class ServerState:
             if reached[2] is None:
                 seen = await engine.read(partition, offset, max_bytes, reader, reached)
             else:
-                async with engine.live_first.turn(max_bytes) as share:
+                async with engine.live_first.turn(max_bytes, reader=reader or None) as share:
                     seen = await engine.read(partition, offset, share, reader, reached)
                     size = sum(map(len, seen))
                     engine.live_first.served(size)

@@ -25,7 +25,7 @@ from headgate.broker.engine.partition.windows import new_reader
 from headgate.broker.engine.read import view
 from headgate.broker.log.batch import parse_header, split
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
-from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.runtime.tasks import end_tasks, looked_at
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.callers import check_topic
 from headgate.broker.server.grpc.errors import error_message
@@ -81,6 +81,10 @@ class Subscriber:
         self._starting: deque[_Subscription] = deque()
         self.runnable: deque[_Subscription] = deque()
         self.wake = asyncio.Event()
+        self._ahead: tuple[_Subscription, asyncio.Task[list[memoryview] | Incarnation]] | None = None
+        """A read of history that waits for live records, beside this stream's other partitions. One at a time bounds memory."""
+        self._behind: deque[_Subscription] = deque()
+        """Subscriptions that read history after it."""
 
     async def run(self) -> None:
         """Serve the stream until the client ends it. Raises HeadgateError if the broker ends it."""
@@ -133,6 +137,8 @@ class Subscriber:
             self._call.is_in_use = bool(self._subscriptions)
         if subscription.partition is not None:
             subscription.partition.waiters.remove(subscription.wake)
+        if self._ahead is not None and self._ahead[0] is subscription:
+            self._end_ahead().cancel()
 
     def _current(self, subscription: _Subscription) -> bool:
         return self._subscriptions.get(subscription.number) is subscription
@@ -198,10 +204,9 @@ class Subscriber:
         await self._quota.fetch_room()
         # A subscription that waits at a window hears of windows only. Records that arrive during the read must wake it, too.
         partition.waiters.add(subscription.wake)
-        offset = subscription.offset
-        slices = await self._server_state.read(
-            partition, offset, self._response_bytes, subscription.reader, follows_lanes=subscription.request.follows_lanes
-        )
+        slices = await self._records(subscription, partition)
+        if slices is None:
+            return
         if isinstance(slices, Incarnation):
             if self._current(subscription):
                 self._remove(subscription)
@@ -231,6 +236,40 @@ class Subscriber:
             raise
         self._share.give(size)
         subscription.wake()
+
+    async def _records(self, subscription: _Subscription, partition: PartitionLog) -> list[memoryview] | Incarnation | None:
+        """What `ServerState.read` gives. None: history has to wait for live records, and wakes the subscription when it is read.
+        The stream's other partitions do not wait with it."""
+        if self._ahead is not None and self._ahead[0] is subscription:
+            return self._end_ahead().result() if self._ahead[1].done() else None
+        offset, reader = subscription.offset, subscription.reader
+        reading = self._server_state.read(
+            partition, offset, self._response_bytes, reader, follows_lanes=subscription.request.follows_lanes
+        )
+        if self._engine.live_first.is_open or len(self._subscriptions) == 1:
+            return await reading
+        if self._engine.read_tail(partition, offset, 1, reader) is not None:
+            return await reading
+        if self._ahead is not None:
+            reading.close()
+            self._behind.append(subscription)
+            return None
+        task = asyncio.create_task(reading, name="subscribe-history")
+        task.add_done_callback(looked_at)
+        task.add_done_callback(lambda _: subscription.wake())
+        self._ahead = subscription, task
+        return None
+
+    def _end_ahead(self) -> asyncio.Task[list[memoryview] | Incarnation]:
+        """Take the read of history that waited, and let the next one begin."""
+        assert self._ahead is not None
+        task, self._ahead = self._ahead[1], None
+        while self._behind:
+            subscription = self._behind.popleft()
+            if self._current(subscription):
+                subscription.wake()
+                break
+        return task
 
     def _response(self, subscription: _Subscription) -> log_pb2.SubscribeResponse:
         response = log_pb2.SubscribeResponse(

@@ -311,3 +311,61 @@ async def test_a_reader_behind_many_batches_in_the_store(start: Start) -> None:
     while len(seen) < 200:
         seen += offsets(await stream.read())
     assert seen == list(range(200))
+
+
+async def test_live_records_do_not_wait_for_the_history_of_other_partitions(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two partitions of a stream read history, which has to wait for live records; a third one has such records."""
+    await served.create("a", 3)
+    for number in (0, 1):
+        await served.fill("a", number, batch(b"old"))
+    right, may_read, reading = ServerState.read, asyncio.Event(), 0
+
+    async def read(state: ServerState, partition: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal reading
+        if partition.number < 2:
+            reading += 1
+            await may_read.wait()
+        return await right(state, partition, *arguments, **named)
+
+    tail = served.engine.read_tail
+    monkeypatch.setattr(ServerState, "read", read)
+    monkeypatch.setattr(served.engine, "read_tail", lambda log, *rest: None if log.number < 2 else tail(log, *rest))
+    served.engine.live_first.bytes_per_s = 1.0
+    served.engine.live_first.served(1000)
+    stream = await subscribed(served, *[add(number, partition=number) for number in range(3)])
+    assert {(await stream.read()).subscription for _ in range(3)} == {0, 1, 2}
+    for value in (b"1", b"2"):
+        await served.fill("a", 2, batch(value))
+        response = await stream.read()
+        assert response.subscription == 2 and response.batches
+    assert reading == 1, "one read of history at a time"
+    may_read.set()
+    assert {(response.subscription, *offsets(response)) for response in [await stream.read(), await stream.read()]} == {
+        (0, 0),
+        (1, 0),
+    }
+    assert await stream.rest() == []
+
+
+async def test_a_read_of_history_that_waits_ends_with_its_subscription(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    await served.create("a", 3)
+    ended = asyncio.Event()
+
+    async def read(*_arguments: Any, **_named: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(ServerState, "read", read)
+    monkeypatch.setattr(served.engine, "read_tail", lambda *_: None)
+    served.engine.live_first.bytes_per_s = 1.0
+    served.engine.live_first.served(1000)
+    stream = await subscribed(served, add(0), add(1, partition=1))
+    for _ in range(2):
+        await stream.read()
+    await stream.write(pb.SubscribeRequest(remove=[0, 1]))
+    await asyncio.wait_for(ended.wait(), 30)
+    stream.call.cancel()
