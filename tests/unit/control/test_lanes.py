@@ -15,6 +15,7 @@ from headgate.broker.testing.messages.fetch import FetchPartition, FetchRequest,
 
 from headgate.broker.cluster.capacity import Reservation
 from headgate.broker.cluster.lanes import LANE_IDS, Guide
+from headgate.broker.control import member
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.read import lane as lane_module
 from headgate.broker.log.records import iter_records
@@ -46,10 +47,12 @@ BACK = Got(0, 1, [])
 """What a lane answers when broker 1 has what is asked for."""
 
 
-async def ask(engine: Engine, offset: int, *, partition: int = 0, guide: Guide | None = None, epoch: int = -1) -> Got:
+async def ask(
+    engine: Engine, offset: int, *, partition: int = 0, guide: Guide | None = None, epoch: int = -1, rack: str = ""
+) -> Got:
     """Fetch from one partition of the topic `t`."""
     row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=epoch)
-    asked = FetchRequest(max_bytes=1 << 20, session_epoch=-1, topics=[FetchTopic(topic="t", partitions=[row])])
+    asked = FetchRequest(max_bytes=1 << 20, session_epoch=-1, rack_id=rack, topics=[FetchTopic(topic="t", partitions=[row])])
     request, portions = fetch.parse(engine, memoryview(asked.encode(VERSION)), 0, VERSION)
     request.portions += portions
     total, _, cold = fetch.collect(engine, request, request.portions[0], 0, 1 << 20, 1)
@@ -215,6 +218,64 @@ async def test_a_lane_that_cannot_read_sends_readers_back(make_world: MakeWorld)
     await followed(world, lane)
     lane.store.kill()
     assert await ask(lane.engine, 0) == BACK
+
+
+async def test_a_lane_with_an_old_manifest_serves_what_it_knows_and_no_more(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    await flood(world, "a", [3])
+    await followed(world, lane)
+    monkeypatch.setattr(member, "decode_edits", lambda _: [])  # only the lane follows a leader here
+    await append(world, b"live")
+    await flood(world, "b", [3])
+    lead = world.leader.engine
+    await lead.delete_records(lead.partition(lead.topic("t"), 0), 2)
+    await followed(world, lane)
+    history = [value_of("a", 0, row) for row in range(3)]
+    assert await ask(lane.engine, 0) == Got(0, NO_REPLICA, history), "what the lead had a moment ago"
+    assert (await ask(lane.engine, 2)).values == (await ask(lead, 2)).values == history[2:]
+    for offset in (3, 4, 6, 7):
+        assert await ask(lane.engine, offset) == BACK
+
+
+async def test_two_lanes_during_a_change_of_plan(make_world: MakeWorld) -> None:
+    """A reader that was sent to the one lane stays there while new readers are sent to the other one; both have the same."""
+    world, first = await with_lane(make_world)
+    await create(world, "t", 2)
+    await flood(world, "g", [3, 3])
+    lead, guide = world.leader.engine, Guide()
+    assert [(await ask(lead, 0, partition=one, guide=guide)).preferred for one in range(2)] == [LANE_ID, LANE_ID]
+    second = Broker(world.objects, LANE_ID + LANE_IDS, {"history_lane_bytes": 1, "role": "lane"})
+    await second.start()
+    world.brokers.append(second)
+    await until(lambda: len(lead.lanes()) == 2)
+    for one in (first, second):
+        await followed(world, one)
+    assert {(await ask(lead, 0, partition=one, guide=Guide())).preferred for one in range(2)} == {first.number, second.number}
+    for number in range(2):
+        history = [value_of("g", number, row) for row in range(3)]
+        for offset in range(3):
+            for one in (first, second):
+                assert await ask(one.engine, offset, partition=number) == Got(0, NO_REPLICA, history[offset:])
+    assert second.engine.lane is not None
+    second.engine.lane.is_leaving = True
+    await until(lambda: second.engine.lead(lead.topic("t").id, 1) is not None)
+    assert await ask(second.engine, 1, partition=1) == BACK, "also for a client that still asks the lane"
+    guide = Guide()
+    sent = [(await ask(lead, 1, partition=1, guide=guide)).preferred for _ in range(4)]
+    assert sent == [second.number, NO_REPLICA, NO_REPLICA, NO_REPLICA], "the lead serves who comes back at once"
+
+
+@pytest.mark.parametrize("rack", ["", "west"])
+async def test_a_rack_without_a_lane_is_served_by_another_one(make_world: MakeWorld, rack: str) -> None:
+    world, lane = await with_lane(make_world, rack="east")
+    await create(world, "t", 1)
+    await flood(world, "g", [3])
+    await followed(world, lane)
+    assert (await ask(world.leader.engine, 0, guide=Guide(), rack=rack)).preferred == LANE_ID
+    assert (await ask(lane.engine, 0, rack=rack)).values
 
 
 async def test_a_lane_goes_when_no_reservation_asks_for_it(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
