@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,10 +109,13 @@ def _chosen(asked: Asked) -> tuple[Flood, list[str]]:
             "say which partitions are to be loaded: --partition KEY or FIRST..LAST (`headgate flood list` shows what is there). "
             f"flood=`{flood.name}`",
         )
-    if (place := asked.certificates) is not None and not (place.is_dir() and os.access(place, os.W_OK)):
-        raise InvalidError(
-            Reason.INVALID_REQUEST, f"expected a directory that can be written to. option=`--certificate` value=`{place}`"
-        )
+    if (place := asked.certificates) is not None:
+        with suppress(OSError):  # the next line says what is wrong
+            place.mkdir(parents=True, exist_ok=True)
+        if not (place.is_dir() and os.access(place, os.W_OK)):
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"expected a directory that can be written to. option=`--certificate` value=`{place}`"
+            )
     return flood, keys_of(flood, asked.partitions, datetime.now(UTC))
 
 

@@ -39,10 +39,18 @@ WAITING_BATCHES = 2
 
 
 def run(
-    query: str, cluster: str, *, as_of: str | None, memory_bytes: int | None, form: str, target: Path | None, stats: bool
+    query: str,
+    cluster: str,
+    *,
+    as_of: str | None,
+    memory_bytes: int | None,
+    registry: str | None,
+    form: str,
+    target: Path | None,
+    stats: bool,
 ) -> None:
     """Run a query and write its rows. Raises HeadgateError."""
-    with SqlResult(query, cluster, as_of, memory_bytes) as result:
+    with SqlResult(query, cluster, as_of, memory_bytes, registry) as result:
         _write(result, form, target)
         reads = result.reads
         for topic in sorted(reads.open_gates):

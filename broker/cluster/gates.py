@@ -36,8 +36,9 @@ OWNER_CHARS_MAX = 100
 _GATE_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}", re.ASCII)
 TTL_MS_MIN = 1000
 TTL_MS_MAX = 7 * 24 * 3600 * 1000
-OPEN_GATES_MAX = 64
-"""Open gates of one topic."""
+OPEN_GATES_MAX = 400
+"""Open gates of one topic: a run of a flood opens one for each of its days, and a year of them is a usual run. Each reader of a
+partition may take some 100 bytes at each one."""
 GATES_MAX = 10_000
 """Remembered gates of one topic; above it, the oldest ones without readable files are dropped."""
 ROWS_MAX = 1 << 48

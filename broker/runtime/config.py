@@ -92,6 +92,7 @@ class Settings:
         "separated by commas; * = any name, for a proxy that checks them itself",
     )
     http_actions: bool = _flag(True, "the page shows messages, and changes what its user may change; false = it only looks")
+    schema_registry: str = _text("", "URL of a schema registry, with which the page decodes messages; empty = it does not")
 
     # -- security
     kafka_protocol: str = _choice(
@@ -113,9 +114,7 @@ class Settings:
         "PEM file with the broker's certificate and its chain; with it gRPC and HTTP speak TLS, and brokers prove to each other "
         "by certificate that they are brokers; empty = no TLS",
     )
-    tls_key: str = _text(
-        "", "PEM file with the certificate's private key, without a passphrase; empty = it is in `tls_certificate`"
-    )
+    tls_key: str = _text("", "PEM file with its private key, without a passphrase; empty = it is in `tls_certificate`")
     tls_ca: str = _text("", "PEM file with the authorities whose client certificates are accepted; brokers check each other by it")
     tls_crl: str = _text("", "PEM file with revocation lists of these authorities; empty = no certificate is revoked")
     tls_client_auth: str = _choice(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 
+from headgate.broker.cluster.gates import OPEN_GATES_MAX
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.adopting import adoption_note
 from headgate.pipelines.floods.framing import framing_note
@@ -87,6 +88,10 @@ def make_plan(
     ]
     if there and (note := other_keys(flood, digests[there[0].key], topic)) is not None:
         notes.append(note)
+    if (text := _too_many(found.sizes)) is not None:
+        if not skip_missing:
+            raise InvalidError(Reason.POLICY_VIOLATION, text)
+        notes.append(text)
     complete, text = covered(flood, found.sizes)
     if not complete:
         notes.append(text)
@@ -99,7 +104,19 @@ def make_plan(
         *((key, "in the topic already") for key in sorted(filled)),
         *((key, "the source is not there") for key in found.missing),
     ]
-    return replace(plan, stands=tuple(stands(flood, there, topic)), notes=tuple(notes), left_out=tuple(left_out))
+    return replace(plan, stands=tuple(stands(flood, with_files, topic)), notes=tuple(notes), left_out=tuple(left_out))
+
+
+def _too_many(sizes: Sequence[PartitionSize]) -> str | None:
+    """Why these partitions do not fit into one run, or None. A run opens all its gates before it loads, so that no live record
+    comes between two of them."""
+    with_rows = [size.key for size in sizes if size.rows]
+    if len(with_rows) <= OPEN_GATES_MAX:
+        return None
+    return (
+        f"one run loads at most {OPEN_GATES_MAX} partitions that have rows: run {with_rows[0]}..{with_rows[OPEN_GATES_MAX - 1]} "
+        f"first, then the others. with_rows=`{len(with_rows)}`"
+    )
 
 
 def _late(size: PartitionSize, loaded: int) -> PartitionSize:

@@ -22,6 +22,7 @@ import pyarrow as pa  # noqa: E402
 from headgate.broker.client.types import DEFAULT_CLUSTER, Topic  # noqa: E402
 from headgate.broker.runtime.clock import Clock  # noqa: E402
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason  # noqa: E402
+from headgate.broker.schemas.decoder import Decoder  # noqa: E402
 from headgate.pipelines.connection import Connection  # noqa: E402
 from headgate.pipelines.sql.cut import AsOf, Cut, parse_as_of, take_cuts  # noqa: E402
 from headgate.pipelines.sql.scan import Reader, Reads, Scan  # noqa: E402
@@ -46,7 +47,7 @@ class SqlResult:
         cuts: for each topic of the query the offsets [start, end) of its partitions: the records that the query sees.
     """
 
-    def __init__(self, query: str, cluster: str, as_of: AsOf, memory_bytes: int | None) -> None:
+    def __init__(self, query: str, cluster: str, as_of: AsOf, memory_bytes: int | None, registry: str | None = None) -> None:
         if not query.strip(" \n\t;"):
             raise InvalidError(Reason.INVALID_REQUEST, "the query is empty")
         self._closing = threading.Lock()
@@ -62,10 +63,33 @@ class SqlResult:
             self._connection.__enter__()
             self._reader = self._connection.call(_opened(cluster))
             self.cuts: dict[str, Cut] = {}
+            if registry is not None:
+                self._add_decoded(Decoder.of(registry))
             self._prepare(query, parse_as_of(as_of, Clock().now_ms()), memory_bytes)
         except BaseException:
             self.close()
             raise
+
+    def _add_decoded(self, decoder: Decoder) -> None:
+        """Give queries the function `decoded`: a key or a value in the registry's frame as the text of its JSON, any other text as
+        it is, and NULL for other bytes."""
+
+        def text(message: bytes | None) -> str | None:
+            found = decoder.text(message)
+            try:
+                return None if found is None else found.decode()
+            except UnicodeDecodeError:
+                return None
+
+        def decoded(messages: Any) -> Any:
+            try:
+                return pa.array(map(text, messages.to_pylist()), pa.string())
+            except HeadgateError as error:
+                self._failed(error)
+                raise
+
+        duck: Any = self._duck  # its stub knows no names of types
+        duck.create_function("decoded", decoded, ["BLOB"], "VARCHAR", type="arrow")
 
     def _prepare(self, query: str, as_of: Any, memory_bytes: int | None) -> None:
         if memory_bytes is not None:
@@ -178,7 +202,9 @@ class SqlResult:
             self.close()
 
 
-def sql(query: str, *, cluster: str = DEFAULT_CLUSTER, as_of: AsOf = None, memory_bytes: int | None = None) -> SqlResult:
+def sql(
+    query: str, *, cluster: str = DEFAULT_CLUSTER, as_of: AsOf = None, memory_bytes: int | None = None, registry: str | None = None
+) -> SqlResult:
     """Run a query over topics with DuckDB. Each topic is a table under its name, with the columns `partition`, `offset`,
     `timestamp`, `timestamp_type`, `key`, `value` and `headers`.
 
@@ -191,13 +217,14 @@ def sql(query: str, *, cluster: str = DEFAULT_CLUSTER, as_of: AsOf = None, memor
         cluster: ``host:grpc_port`` of any broker; with TLS and users as ``tls://...`` (`headgate.broker.client.address`).
         as_of: end the cut earlier: at an offset, at offsets by partition, or at a time; see `headgate.pipelines.sql.cut.AsOf`.
         memory_bytes: most memory of DuckDB, which then writes to temporary files; None: 80 % of the machine's.
+        registry: URL of a schema registry. The function `decoded` then gives the JSON of a key or value in its frame.
 
     Raises:
         InvalidError: INVALID_REQUEST with DuckDB's message; UNKNOWN_TOPIC for a topic that is deleted meanwhile.
         RetryError: a broker or the store does not answer.
         ModuleNotFoundError: DuckDB is not installed; the message says how to install it.
     """
-    result = SqlResult(query, cluster, as_of, memory_bytes)
+    result = SqlResult(query, cluster, as_of, memory_bytes, registry)
     result.begin()
     return result
 

@@ -24,6 +24,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
+import headgate
 from headgate.broker.runtime.errors import InvalidError, RetryError
 from headgate.broker.schemas import registry as client
 from headgate.pipelines.backfill import Backfill, run
@@ -137,6 +138,13 @@ def test_avro_keys_and_values_are_those_of_live_producers(
     shown = {"user": "u0", "n": 7, "at": "2026-01-01T00:00:07.000000Z", "share": 1.75, "tags": ["x"], "later": "none"}
     assert [json.loads(line[5:]) for line in printed if b'"n":7,' in line] == [shown] and len(printed) == ROWS + 1
     assert printed[0][:2] == b'"u'
+    query = "SELECT decoded(key) AS k, count(*) AS c FROM avro WHERE decoded(value) ->> '$.n' = '7' GROUP BY ALL"
+    with headgate.sql(query, cluster=cluster(broker), registry=fake.url) as rows:
+        assert rows.read_all().to_pylist() == [{"k": '"u0"', "c": 1}]
+    fake.broken = 10**6
+    with pytest.raises(RetryError, match="registry"):
+        headgate.sql(query, cluster=cluster(broker), registry=fake.url).read_all()
+    fake.broken = 0
     assert flood(broker, "avro", lake, **frames).added_rows == 0
     # A newer schema does not change what is there, and the flood is still the same.
     fake.register("avro-value", json.dumps({**schema, "doc": "newer"}))

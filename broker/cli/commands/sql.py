@@ -37,6 +37,10 @@ def sql(
         str | None,
         typer.Option("--memory", metavar="SIZE", help="Most memory of DuckDB, such as 1GiB; beyond it, it uses the disk."),
     ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="A schema registry: decoded(value) is the JSON of a value in its frame."),
+    ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print what was read of files and from brokers, on stderr.")] = False,
 ) -> None:
     """Query topics with SQL: each topic is a table.
@@ -60,4 +64,4 @@ def sql(
 
     text = sys.stdin.read() if query == "-" else query
     output.check_reachable(cluster)
-    work.run(text, cluster, as_of=as_of, memory_bytes=memory_bytes, form=form, target=target, stats=stats)
+    work.run(text, cluster, as_of=as_of, memory_bytes=memory_bytes, registry=registry, form=form, target=target, stats=stats)

@@ -30,8 +30,9 @@ class OpenGate(Edit, frozen=True, tag="open_gate"):
             raise InvalidError(Reason.GATE_CONFLICT, f"the gate is there already. gate=`{gate.id}` state=`{before.state}`")
         if sum(gate.state == "open" for gate in gates.values()) >= OPEN_GATES_MAX:
             raise InvalidError(
-                Reason.GATE_CONFLICT,
-                f"too many gates are open. topic=`{topic.name}` open=`{OPEN_GATES_MAX}` max=`{OPEN_GATES_MAX}`",
+                Reason.POLICY_VIOLATION,
+                "too many gates are open: wait until some are filled or released. "
+                f"topic=`{topic.name}` open=`{OPEN_GATES_MAX}` max=`{OPEN_GATES_MAX}`",
             )
         check_paths(state, gate.extents)
         if len(gate.windows) != topic.partitions:

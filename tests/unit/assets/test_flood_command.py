@@ -272,7 +272,7 @@ FILE = """floods:
         (("f.yaml",), 2, "say which partitions are to be loaded: --partition KEY or FIRST..LAST"),
         (("f.yaml", "--partition", DAYS[0], "--flood", "other"), 2, "no such flood. option=`--flood` value=`other`"),
         (("f.yaml", "--partition", "2025-01-01"), 2, "the flood begins later."),
-        (("f.yaml", "--partition", DAYS[0], "--certificate", "nowhere"), 2, "expected a directory that can be written to."),
+        (("f.yaml", "--partition", DAYS[0], "--certificate", "f.yaml"), 2, "expected a directory that can be written to."),
         (("wrong.yaml", "--partition", DAYS[0]), 2, "wrong.yaml:2: floods[0].topik: expected no such field"),
         (("gone.yaml", "--partition", DAYS[0]), 2, "floods cannot be read: no such file or directory. file=`gone.yaml`"),
         (("f.yaml", "--partition", DAYS[0], "--cluster", "127.0.0.1:1"), 75, "no broker listens there"),

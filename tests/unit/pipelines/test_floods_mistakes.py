@@ -24,8 +24,8 @@ import pytest
 
 from headgate.broker.cli import floods as cli
 from headgate.broker.cli.app import run
-from headgate.broker.runtime.errors import InvalidError, RetryError
-from headgate.pipelines.floods import measure
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.floods import measure, planning
 from headgate.pipelines.floods import source_columns as columns_of_files
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood, Source
@@ -359,6 +359,25 @@ def test_check_looks_at_a_bounded_number_of_days(tmp_path: Path, capsys: pytest.
     assert run(["flood", "check", str(file), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert len(row["partitions"]) == cli.SAMPLE_MAX and {keys[0], keys[-1], keys[15]} <= set(row["partitions"])
+
+
+def test_days_that_do_not_fit_into_one_run_are_a_mistake(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = floods.flood(source=Source(path=f"{lake}/%Y-%m-%d.parquet", format="parquet", options={}), key="user_id")
+    monkeypatch.setattr(planning, "OPEN_GATES_MAX", 1)
+    with pytest.raises(InvalidError, match=r"at most 1 partitions that have rows: run 2026-01-01\.\.2026-01-01 first") as caught:
+        plan_of(one)
+    assert caught.value.reason is Reason.POLICY_VIOLATION
+    assert any(
+        "run 2026-01-01..2026-01-01 first" in note
+        for note in make_plan(one, DAYS, None, NOW, deadline=NOW, skip_missing=True).notes
+    )
+
+
+def test_an_empty_day_says_nothing_about_order(tmp_path: Path) -> None:
+    (tmp_path / DAYS[0]).mkdir()
+    (tmp_path / DAYS[0] / "_SUCCESS").touch()
+    one = floods.flood(source=Source(path=f"{tmp_path}/%Y-%m-%d", format="parquet", options={}), key="user_id")
+    assert plan_of(one, keys=DAYS[:1]).stands == ("nothing is added",)
 
 
 def test_a_day_that_is_empty_is_planned_with_no_rows_and_a_typo_is_found(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Entrance:
     """
 
     def __init__(self, settings: Settings, security: Security | None, sessions: Sessions, port: int, *, is_tls: bool) -> None:
-        self.is_on = settings.http_actions
+        self.is_on, self.schema_registry = settings.http_actions, settings.schema_registry
         self.security, self.sessions = security, sessions
         self._is_tls = is_tls
         self.cookie = f"__Host-headgate-{port}" if is_tls else f"headgate-{port}"

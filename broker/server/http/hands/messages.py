@@ -17,6 +17,7 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.http.guard import refusal
 from headgate.broker.server.http.hands.entrance import is_asked_here
+from headgate.broker.server.http.hands.framed import Framed
 from headgate.broker.server.http.hands.reading import Messages, Pace, Query, Reader, places_of, places_text
 from headgate.broker.server.http.hands.records import Row, Wanted, rows
 from headgate.broker.server.http.hands.room import Room, sentence
@@ -110,6 +111,7 @@ class MessagePages:
 
     def __init__(self, room: Room, pace: Pace) -> None:
         self._room, self._pace = room, pace
+        self._framed = Framed(room.entrance.schema_registry, pace.now_s)
 
     async def messages(self, request: Request) -> Response:
         """One page of messages, in HTML."""
@@ -122,8 +124,10 @@ class MessagePages:
                 page = await Reader(hand.inner, hand.visitor.client, self._pace).page(query)
                 if page.is_quiet and POLL in request.headers:
                     return Response(status_code=204)
+                records, unasked = await self._framed.decoded(page.found)
+                page.troubles += [unasked] if unasked else []
                 # Laying out JSON and hex takes milliseconds.
-                found = await asyncio.get_running_loop().run_in_executor(None, rows, page.found)
+                found = await asyncio.get_running_loop().run_in_executor(None, rows, records)
             except HeadgateError as error:
                 trouble, status = sentence(error), refusal(error).status_code
         mode = "live" if asked.start == "live" else "search" if asked.is_search else "page"
@@ -152,15 +156,20 @@ class MessagePages:
             raise InvalidError(Reason.INVALID_REQUEST, "a live view has no end: choose another beginning for the download")
         query, reader = replace(query_of(topic, asked, ""), is_dump=True), Reader(hand.inner, hand.visitor.client, self._pace)
         first = await reader.page(query)  # its errors still have a status
-        return _Lines(_lines(reader, query, first), f"{topic[:100]}.jsonl")
+        return _Lines(_lines(reader, self._framed, query, first), f"{topic[:100]}.jsonl")
 
 
-async def _lines(reader: Reader, query: Query, page: Messages) -> AsyncIterator[bytes]:
+async def _lines(reader: Reader, framed: Framed, query: Query, page: Messages) -> AsyncIterator[bytes]:
     """All messages from the first page on, within limits. The last line says that there are more."""
     count = size = 0
+    said = ""
     while True:
-        for first in range(0, len(page.found), LINES_PER_TURN):
-            part = b"".join(json_line(query.topic, number, record) for number, record in page.found[first : first + LINES_PER_TURN])
+        records, unasked = await framed.decoded(page.found)
+        if unasked and unasked != said:
+            said = unasked
+            yield json_note(unasked)
+        for first in range(0, len(records), LINES_PER_TURN):
+            part = b"".join(json_line(query.topic, number, record) for number, record in records[first : first + LINES_PER_TURN])
             size += len(part)
             yield part
             await asyncio.sleep(0)
