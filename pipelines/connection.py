@@ -32,7 +32,7 @@ class Connection:
         self.cluster = cluster
         self._timeout_ms = timeout_ms
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="headgate-client", daemon=True)
         self._repeated: list[Repeated] = []
         self.admin: Admin
         self.gates: GateAdmin
@@ -51,6 +51,11 @@ class Connection:
             self.call(self._close())
         finally:
             self._stop()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        # An interrupt may have cancelled a call that had not begun yet: it ends here.
+        self._loop.run_until_complete(_end_left())
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run one coroutine to its end. An interrupt of the caller cancels it. Raises the coroutine's error."""
@@ -74,15 +79,20 @@ class Connection:
             await repeated.end()
         await self.gates.close()
         await self.admin.close()
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        # Ctrl-C has cancelled a call, which closes its sockets: a second cancellation would break that off.
-        await asyncio.gather(*(task for task in left if task.cancelling()), return_exceptions=True)
-        await end_tasks(left)
+        await _end_left()
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_left() -> None:
+    """End all other tasks of the loop."""
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    # Ctrl-C has cancelled a call, which closes its sockets: a second cancellation would break that off.
+    await asyncio.gather(*(task for task in left if task.cancelling()), return_exceptions=True)
+    await end_tasks(left)
 
 
 class Repeated:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on two threads, in which a task that fails is tried twice."""
+    """A session on two threads, in which a task is tried four times, as on a cluster: after a kill of all Python workers Spark may
+    give it some that were idle, and are dead."""
     from headgate.pipelines.session import session
     from headgate.pipelines.source import register
 
@@ -24,7 +25,7 @@ def spark() -> Iterator[SparkSession]:
         # Tests are short: less compilation saves more time than it costs.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    started = session("local[2, 2]", app_name="headgate tests", driver_memory="2g", conf=conf)
+    started = session("local[2, 4]", app_name="headgate tests", driver_memory="2g", conf=conf)
     register(started)
     yield started
     with warnings.catch_warnings():

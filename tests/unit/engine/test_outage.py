@@ -56,7 +56,7 @@ OF_A_CALLER = {
     "commit", "judge-files", "read-ahead", "publish-read", "publish-write", "publish-stop", "gRPC starts", "subscribe-read",
     "subscribe-send", "page-gone", "page", "start", "node", "tls handshake", "wait", "_open_file", "_encode", "_fetch", "ask_peers",
     "append_parked", "answer_in_turn", "answer_alone", "answer_fetch", "one", "act", "end_transaction", "_tell_door", "_answer",
-    "_resign", "_recipe", "gRPC calls", "prove", "end of {}", "download", "download-gone",
+    "_resign", "_recipe", "gRPC calls", "prove", "end of {}", "download", "download-gone", "subscribe-history",
 }  # fmt: skip
 """Tasks with a caller that gets their error: a request, a stream, an order."""
 

@@ -9,10 +9,14 @@ import asyncio
 import gc
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
+from headgate.pipelines import calls
 from headgate.pipelines.calls import Apart, apart
 from headgate.pipelines.connection import Connection
 
@@ -71,3 +75,18 @@ def test_work_apart_gives_its_result_or_its_error() -> None:
     assert apart(lambda: threading.current_thread().daemon)
     with pytest.raises(ZeroDivisionError):
         apart(lambda: 1 // 0)
+
+
+def test_an_interrupt_at_once_leaves_no_call_that_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(SimpleQueue[Any]):
+        def get(self, *_: object, **__: object) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(calls, "SimpleQueue", Interrupted)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(50):
+            with pytest.raises(KeyboardInterrupt), Connection("127.0.0.1:1"):
+                pass
+        gc.collect()
+    assert not [one.message for one in found if "never awaited" in str(one.message)]
