@@ -125,7 +125,7 @@ class TransactionCoordinator(Driver[Shard]):
         )
         if reply.error is None:
             # Nothing was written that would prove it.
-            await self.topic.confirm()
+            await self._prove(transactional_id)
         return reply
 
     async def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, version: int) -> Reply:
@@ -150,8 +150,13 @@ class TransactionCoordinator(Driver[Shard]):
             if reply.error is not Reason.CONCURRENT_TRANSACTIONS or left_s <= 0 or not await self._rest(transactional_id, left_s):
                 if reply.error is not None:
                     # A coordinator that was replaced, and does not know it yet, would end a producer that the next one knows.
-                    await self.topic.confirm()
+                    await self._prove(transactional_id)
                 return reply
+
+    async def _prove(self, transactional_id: str) -> None:
+        """Make sure that no other broker has become the coordinator of an id. Raises RetryError(NOT_COORDINATOR)."""
+        await self.topic.confirm()
+        self._looked_at(transactional_id)  # its partition may have been handed over
 
     async def _rest(self, transactional_id: str, timeout_s: float) -> bool:
         """Wait until an id has another state. False if that took too long."""
