@@ -248,7 +248,7 @@ def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterab
 def _beside_kafka(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
     """One consumer of history, and another group after it; and one consumer of the same records in Apache Kafka. Server and client
     have a core each. The CPU is that of the server with its encoders."""
-    rows = bench.pick(200, 2000) * 1_000_000 // value_bytes
+    rows = bench.pick(200, 1000) * 1_000_000 // value_bytes
     gigabytes = rows * value_bytes / 1e9
     speeds: dict[str, list[float]] = {"a first group": [], "a second group": [], "Kafka": []}
     costs: dict[str, list[float]] = {who: [] for who in speeds}
@@ -262,7 +262,7 @@ def _beside_kafka(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
 
     with server(bench, 1, pinned=True) as kafka:
         client("rdkafka", "fill", kafka.kafka_port, "history", value_bytes, 1 << 20, rows, 1)
-        for number in range(bench.pick(2, 4)):
+        for number in range(bench.pick(2, 3)):
             cache = bench.fresh_directory("cache")
             with bench.broker(LOCAL_ALWAYS, pinned=True, settings={"history.cache_dir": str(cache)}) as broker:
                 broker.create_topic("history")
