@@ -16,6 +16,7 @@ import base64
 import os
 import random
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -45,13 +46,11 @@ class ProgramPlaced(PlacedReader):
 
     def run(self) -> None:
         command = [*self._program.command, self.bootstrap, self.topic, str(len(self.seen))]
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **self._program.env},
-        ) as process:
+        environment = {**os.environ, **self._program.env}
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=environment) as process,
+        ):
             assert process.stdin is not None and process.stdout is not None
             ended = process.stdin
             self.end = ended.close
@@ -61,7 +60,9 @@ class ProgramPlaced(PlacedReader):
                     self.seen[int(number)].append((int(offset), base64.b64decode(value)))
             finally:
                 process.kill()
-        assert self._stopping.is_set(), f"{self.name} ended by itself. exit_code=`{process.returncode}`"
+            said.seek(0)
+            text = said.read()[-2000:].decode(errors="replace")
+        assert self._stopping.is_set(), f"{self.name} ended by itself. exit_code=`{process.returncode}`\n{text}"
 
     def stop(self) -> None:
         super().stop()
