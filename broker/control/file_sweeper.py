@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.edits.edit import Edit
@@ -47,6 +47,8 @@ class FileSweeper:
         self._journal = journal
         self._is_table_behind = is_table_behind
         self._grace_ms = engine.settings.gate_file_grace_ms
+        self._seen: dict[str, float] = {}
+        """Files of live makers that looked old in the last sweep, and the monotonic time in seconds at which they did so first."""
 
     async def sweep(self, grace_ms: int) -> None:
         """Delete unused files: with rows below the logs' starts, of deleted topics, and of failed uploads.
@@ -66,13 +68,14 @@ class FileSweeper:
                 await self._delete([path for path in gone if not is_url(path)])
         await self._delete([])
         last = ""
+        seen, self._seen = self._seen, {}
         named = manifest.named_files()
         while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
             last = objects[-1].key
             if self._engine.clock.doubt is not None:
                 return  # without a certain clock, the age of a file is unknown
             oldest_ms = self._engine.clock.now_ms() - grace_ms
-            old = [found.key for found in objects if found.modified_ms <= oldest_ms and not self._is_being_folded(found)]
+            old = [found.key for found in objects if found.modified_ms <= oldest_ms and not self._is_being_folded(found, seen)]
             await self._delete([key for key in old if self._is_nobodys(key, named)])
 
     async def _trim(self, topic_id: uuid.UUID) -> None:
@@ -90,13 +93,19 @@ class FileSweeper:
         gates = manifest.gates.of(topic_id)
         return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
 
-    def _is_being_folded(self, found: ObjectInfo) -> bool:
-        """True if a broker may still commit this file. What nobody remembers as deleted must not be named any more."""
+    def _is_being_folded(self, found: ObjectInfo, seen: Mapping[str, float]) -> bool:
+        """True if a broker may still commit this file. What nobody remembers as deleted must not be named any more.
+
+        A clock that was wrong when its broker started makes new files look old. Makers measure the time of their work, so this
+        does so too.
+        """
         manifest = self._journal.manifest
         maker = manifest.incarnations.get(folded_by(found.key) or "")
         if maker is None or maker.sealed or found.key in manifest.superseded:
             return False
-        return found.modified_ms > self._engine.clock.now_ms() - FOLD_MS_MAX
+        now_s = self._engine.clock.monotonic()
+        since_s = self._seen[found.key] = seen.get(found.key, now_s)
+        return (now_s - since_s) * 1000 < FOLD_MS_MAX or found.modified_ms > self._engine.clock.now_ms() - FOLD_MS_MAX
 
     def _is_read(self, topic_id: uuid.UUID, key: str) -> bool:
         """True if other files have taken the place of this one a short time ago, or the topic's table does not know it yet: readers

@@ -196,9 +196,36 @@ async def test_files_of_a_fold_under_way_are_not_swept(
             await machine.crash(broker)
             broker = await machine.start()
         clock.advance(gone_by + 1)
+        if not number:
+            await broker.leader.gates.files.sweep(gone_by)  # they look old from now on
+            clock.advance(HOUR_MS)
         await broker.leader.tables.write_due()
         await broker.leader.gates.files.sweep(gone_by)
         assert await objects(broker) == left | {one.path for gate in broker.leader.gates.list_all("t") for one in gate.extents}
+
+
+async def test_files_of_a_fold_under_way_stay_with_a_clock_that_was_wrong_at_the_start(
+    make_machine: MakeMachine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that knows no other clock has no doubt, and takes each new file for an old one."""
+    machine = make_machine("memory")
+    broker = await start(machine, 1)
+    await flood(broker, "flood", [50], per_file=10)
+    before = await seen(broker)
+    commit = RoutedCatalog.commit
+
+    async def late_commit(catalog: RoutedCatalog, *edits: Edit) -> None:
+        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+        clock.jump_wall(720 * HOUR_MS)
+        broker.engine.clock.adopt(clock.now_ms())
+        assert broker.engine.clock.doubt is None
+        for _ in range(2):
+            await broker.leader.gates.files.sweep(1)
+        await commit(catalog, *edits)
+
+    monkeypatch.setattr(RoutedCatalog, "commit", late_commit)
+    assert await folded(broker) == 1
+    assert await seen(broker) == before
 
 
 async def nothing(*_: object) -> int:
