@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from headgate.broker.cluster.gates import OPEN_GATES_MAX as OPEN_GATES_MAX
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.log.records import Headers
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 
-from headgate.broker.cluster.gates import OPEN_GATES_MAX
+from headgate.broker.client.types import OPEN_GATES_MAX
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.floods.adopting import adoption_note
 from headgate.pipelines.floods.framing import framing_note
