@@ -27,6 +27,7 @@ from headgate.broker.runtime.setting_kinds import (
     SECOND_MS,
     TRUE,
     Value,
+    check_registry,
     check_removed,
     checked,
     expected,
@@ -62,9 +63,7 @@ class Settings:
 
     # -- identity and addresses
     store: str = _text("./headgate-data", "place of all durable data: a directory, or s3://bucket/prefix")
-    cluster_name: str = _text(
-        "", "cluster name written into a new store; the broker refuses a store with another name; empty = any"
-    )
+    cluster_name: str = _text("", "cluster name, written into a new store; a store with another name is refused; empty = any")
     cluster_id: str = _text(
         "", "id of the cluster that the store must already hold; the broker refuses any other store, and an empty one; empty = any"
     )
@@ -498,6 +497,7 @@ def _check_together(settings: Settings) -> None:
             f"the {'four' if settings.tls_certificate else 'three'} ports must differ. "
             + " ".join(f"{name}=`{getattr(settings, name)}`" for name in names)
         )
+    check_registry(settings.schema_registry)
     _check_security(settings)
 
 

@@ -170,6 +170,18 @@ def checked(item: Field[Any], value: object) -> Value:
     return value
 
 
+def check_registry(url: str) -> None:
+    """Raise InvalidError for a URL that names no registry, or has a login: settings are shown and passed on as arguments."""
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    if url and (scheme not in ("http", "https") or not host or "@" in host):
+        where = f"{scheme}://{host.rpartition('@')[2]}" if host else url
+        raise invalid(
+            "expected a URL without a login, such as http://host:8081; HEADGATE_REGISTRY_LOGIN has the login. "
+            f"setting=`schema_registry` value=`{where}`"
+        )
+
+
 def invalid(message: str) -> InvalidError:
     return InvalidError(Reason.INVALID_CONFIG, message)
 

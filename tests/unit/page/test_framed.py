@@ -14,6 +14,8 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.schemas import registry as client
 from headgate.broker.server.http.hands import framed
 from tests.support import registry as support
@@ -76,3 +78,11 @@ async def test_a_registry_that_is_slow_holds_no_page(world: World, fake: FakeReg
     monkeypatch.setattr(framed, "WAIT_S", 0.0)
     answer = await world.browser().get("/topics/t/messages", **{"from": "oldest"})
     assert answer.status == 200 and "did not answer within 0 s" in html.unescape(answer.text)
+
+
+@pytest.mark.parametrize("url", ["registry:8081", "ftp://registry", "http://", "http://alice:secret@registry:8081/path"])
+def test_a_setting_that_names_no_registry_or_shows_a_login_is_refused(url: str) -> None:
+    """Settings are shown, and are arguments of the processes that a broker starts."""
+    with pytest.raises(InvalidError, match="HEADGATE_REGISTRY_LOGIN") as refused:
+        Settings.from_values({"schema_registry": url})
+    assert "secret" not in str(refused.value) and "alice" not in str(refused.value)
