@@ -10,13 +10,12 @@ from collections.abc import Sequence
 
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.listeners import WILDCARDS
 
 TIMEOUT_S = 4.0
 """Longest wait for the broker's answer; health checks of containers usually wait 5 s."""
 EXIT_UNHEALTHY = 1
 """Also for a wrong setting: Docker reserves 2."""
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
-"""By listening address: the address at which this machine reaches it."""
 USAGE = """\
 usage: headgate health [--live] [--config FILE] [--SETTING VALUE]...
 

@@ -6,6 +6,7 @@ As in Kafka, each client is told the addresses of the other brokers' listeners o
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from headgate.broker.runtime.setting_kinds import invalid
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 LISTENERS_MAX = 16
 """Most Kafka listeners of one broker; each has a socket and a row in the manifest."""
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+"""Addresses of every interface, and where this machine reaches who listens there."""
 
 
 class Settings(Protocol):
@@ -174,6 +177,11 @@ def unprotected(settings: Settings) -> list[str]:
         who = "user who logs in to" if asks else "client of"
         found.append(f"every {who} gRPC and HTTP at {settings.host} may do everything: set authorization=acl")
     return found
+
+
+def reachable(host: str) -> str:
+    """The host at which other machines reach a listener: this machine's name, if it listens on every interface."""
+    return socket.gethostname() if host in WILDCARDS else host
 
 
 def is_local(settings: Settings) -> bool:

@@ -23,7 +23,7 @@ from headgate.broker.runtime.clock import Clock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.ending import Ending
 from headgate.broker.runtime.errors import HeadgateError, Reason
-from headgate.broker.runtime.listeners import knows_clients, listeners, unprotected
+from headgate.broker.runtime.listeners import knows_clients, listeners, reachable, unprotected
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import OutOfMemory
 from headgate.broker.runtime.tasks import finished, known, load
@@ -55,7 +55,6 @@ HTTP_WAIT_S = 2.0
 """Time from the import of the node's modules during which the node starts alone. After it the health port is opened beside the
 node, because a long recovery must be visible. The time of the imports does not count: on a starved machine they alone take
 seconds, and importing the health port's modules beside them would make that half as long again."""
-WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class Process:
@@ -249,12 +248,12 @@ class Process:
     def _advertised(self) -> tuple[str, int]:
         settings = self.settings
         host = settings.advertised_host or settings.host
-        return _reachable(host), settings.advertised_kafka_port or self._kafka_address[1]
+        return reachable(host), settings.advertised_kafka_port or self._kafka_address[1]
 
     def _entrances(self) -> list[tuple[AdvertisedListener, socket.socket]]:
         found = []
         for listener, listening in zip(listeners(self.settings)[1:], self._kafka_sockets[1:], strict=True):
-            host = _reachable(listener.advertised_host or self.settings.advertised_host or listener.host)
+            host = reachable(listener.advertised_host or self.settings.advertised_host or listener.host)
             port = listener.advertised_port or ports.address(listening)[1]
             found.append((AdvertisedListener(name=listener.name, protocol=listener.protocol, host=host, port=port), listening))
         return found
@@ -347,10 +346,6 @@ class Process:
     async def _close_grpc(self, ending: Ending) -> None:
         if self._grpc is not None:
             await ending.close("grpc", self._grpc.close(ending.grace_s))
-
-
-def _reachable(host: str) -> str:
-    return socket.gethostname() if host in WILDCARDS else host
 
 
 def _protection(settings: Settings, clock: SteadyClock, audit: Audit) -> tuple[Certificates | None, Security | None]:

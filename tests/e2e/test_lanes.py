@@ -71,6 +71,18 @@ async def fill(brokers: Brokers) -> Log:
     return {number: rows + [(ROWS + at, b"live-%d" % at) for at in range(LIVE)] for number, rows in expected(gate).items()}
 
 
+async def with_lane(make_broker: BrokerFactory, store: Path) -> tuple[Brokers, BrokerProcess, Log]:
+    """Two brokers with the topic, and a lane that both know."""
+    brokers = Brokers(make_broker, store, env=SETTINGS, count=2)
+    await asyncio.to_thread(brokers.start)
+    log = await fill(brokers)
+    lane = make_broker(store, env=SETTINGS, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
+    lane.spawn()
+    lane.wait_serving(60)
+    eventually(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
+    return brokers, lane, log
+
+
 def serve(one: BrokerProcess) -> None:
     """Wait until a process serves. One that was replaced while it was stopped, or ended, is started again."""
     while True:
@@ -112,12 +124,7 @@ def judge(readers: list[PlacedReader], log: Log) -> list[str]:
 async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]) -> None:
     draw = random.Random(SEED)
     report(f"replays through kills: HEADGATE_LANES_SEED={SEED}")
-    brokers = Brokers(make_broker, tmp_path / "store", env=SETTINGS, count=2)
-    await asyncio.to_thread(brokers.start)
-    log = await fill(brokers)
-    lane = make_broker(tmp_path / "store", env=SETTINGS, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
-    lane.spawn()
-    lane.wait_serving(60)
+    brokers, lane, log = await with_lane(make_broker, tmp_path / "store")
 
     def read(*kinds: type[PlacedReader]) -> list[PlacedReader]:
         ours = ",".join(f"{HOST}:{one.grpc_port}" for one in brokers.all)
@@ -127,7 +134,6 @@ async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path,
             one.start()
         return readers
 
-    eventually(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
     # Without faults history comes from the lane, and each partition is sent there once. A lane that gets no processor time for
     # seconds sends its readers back for a while.
     least = sum(len(value) for rows in log.values() for _, value in rows[:ROWS]) / 2

@@ -27,8 +27,8 @@ import pytest
 from tests.compat.matrix import artifacts
 from tests.compat.matrix.artifacts import Program
 from tests.conftest import BrokerFactory
-from tests.e2e.test_lanes import LANE_ID, PARTITIONS, SEED, SETTINGS, fill, hurt, judge, metric
-from tests.support.cluster import Brokers, eventually
+from tests.e2e.test_lanes import PARTITIONS, SEED, hurt, judge, metric, with_lane
+from tests.support.cluster import Brokers
 from tests.support.places import AiokafkaPlaced, ConfluentPlaced, PlacedReader, PythonPlaced
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -96,13 +96,7 @@ async def test_replays_by_all_clients_through_kills(
     draw = random.Random(SEED)
     report(f"replays by all clients: HEADGATE_LANES_SEED={SEED}")
     kinds = await asyncio.to_thread(readers)
-    brokers = Brokers(make_broker, tmp_path / "store", env=SETTINGS, count=2)
-    await asyncio.to_thread(brokers.start)
-    log = await fill(brokers)
-    lane = make_broker(tmp_path / "store", env=SETTINGS, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
-    lane.spawn()
-    lane.wait_serving(60)
-    eventually(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")
+    brokers, lane, log = await with_lane(make_broker, tmp_path / "store")
     wrong: list[str] = []
 
     def read(names: list[str], during: Callable[[], str]) -> None:

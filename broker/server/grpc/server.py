@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from headgate.broker.node import Node
 from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.listeners import reachable
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.runtime.tasks import end_tasks, outlast
 from headgate.broker.server.grpc.access_service import AccessService
@@ -54,7 +54,6 @@ KEEPALIVE_MS = 30_000
 """Silence after which the server pings a connection: half-open connections must not keep streams for ever."""
 KEEPALIVE_TIMEOUT_MS = 20_000
 METADATA_BYTES_MAX = 16 << 10
-WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class GrpcServer:
@@ -199,5 +198,4 @@ class GrpcServer:
 
 
 def _advertised_host(settings: Settings) -> str:
-    host = settings.advertised_host or settings.host
-    return socket.gethostname() if host in WILDCARDS else host
+    return reachable(settings.advertised_host or settings.host)
