@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Coroutine
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AiokafkaPartition
@@ -37,6 +38,26 @@ END_S = 10.0
 BLOCKED_S = 70.0
 """Longest time that a library may block a client without a way to wake it: kafka-python does so for a minute when no broker
 answers."""
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Knows the connections that were made on it. A client whose close was cancelled leaves them open, and their end would be a
+    warning in whichever test runs when they are collected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transports: WeakSet[asyncio.Transport] = WeakSet()
+
+    @staticmethod
+    def running() -> _Loop:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _Loop)
+        return loop
+
+    async def create_connection(self, *arguments: Any, **named: Any) -> Any:
+        made = await super().create_connection(*arguments, **named)
+        self.transports.add(made[0])
+        return made
 
 
 class Running(ABC):
@@ -99,7 +120,8 @@ class Running(ABC):
 
     def _run_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in a new event loop; `give_up` cancels it."""
-        asyncio.run(self._until_given_up(work))
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(self._until_given_up(work))
 
     async def _until_given_up(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -109,6 +131,9 @@ class Running(ABC):
             task.cancel()
             # The client's close may wait for a broker that has ended: then the close is cancelled too.
             await asyncio.wait((task,), timeout=END_S / 2)
+        for transport in _Loop.running().transports:
+            transport.abort()
+        await asyncio.sleep(0)
         await task
 
     @abstractmethod
