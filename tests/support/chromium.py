@@ -30,6 +30,10 @@ def executable() -> str | None:
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
+class LeftPageError(Exception):
+    """The page was left for another one before it answered."""
+
+
 class Page:
     """One tab."""
 
@@ -47,7 +51,10 @@ class Page:
         while True:
             message = json.loads(self._socket.recv(PATIENCE_S))
             if message.get("id") == number:
-                assert "error" not in message, f"{method}: {message['error']}"
+                error = message.get("error", {}).get("message", "")
+                if "navigated" in error or "context was destroyed" in error or "Cannot find context" in error:
+                    raise LeftPageError(f"{method}: {error}")
+                assert not error, f"{method}: {message['error']}"
                 result: dict[str, Any] = message["result"]
                 return result
 
@@ -64,12 +71,14 @@ class Page:
         return str(self.run("document.body ? document.body.innerText : ''"))
 
     def until(self, what: str, script: str, patience_s: float = PATIENCE_S) -> Any:
-        """Wait until an expression is true. Returns its value."""
+        """Wait until an expression is true, also in the page that a click leads to. Returns its value."""
         deadline = time.monotonic() + patience_s
-        while not (found := self.run(f"(() => {{ try {{ return {script} }} catch (error) {{ return null }} }})()")):
-            assert time.monotonic() < deadline, f"{what}: not in {patience_s:g} s. The page says:\n{self.text()[:3000]}"
+        while True:
+            with contextlib.suppress(LeftPageError):
+                if found := self.run(f"(() => {{ try {{ return {script} }} catch (error) {{ return null }} }})()"):
+                    return found
+                assert time.monotonic() < deadline, f"{what}: not in {patience_s:g} s. The page says:\n{self.text()[:3000]}"
             time.sleep(0.3)
-        return found
 
     def until_text(self, text: str, patience_s: float = PATIENCE_S) -> None:
         self.until(f"text {text!r}", f"document.body.innerText.includes({json.dumps(text)})", patience_s)
