@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from headgate.broker.client import DEFAULT_CLUSTER
 from headgate.broker.client.gate_admin import Gate, GateState, Place
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.pipelines.columns.adoption import BY_TIME, REWRITE, check_order, check_way
 from headgate.pipelines.columns.stand_ins import has_no_rows
 from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.identity import Identity, identity, parts_of
@@ -20,6 +19,7 @@ from headgate.pipelines.late import Loaded
 from headgate.pipelines.part import Part
 from headgate.pipelines.rows import rows_of
 from headgate.pipelines.spark_rows import EmptySourceError, Rows, records
+from headgate.pipelines.ways import BY_TIME, REWRITE, check_order, check_way
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

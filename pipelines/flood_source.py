@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headgate.pipelines.columns.adoption import must_adopt
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.jobs import Jobs
 from headgate.pipelines.late import missing
 from headgate.pipelines.progress import Listener, Phase, Progress
 from headgate.pipelines.session import LazySession
 from headgate.pipelines.spark_rows import ARROW, Counts, Job
+from headgate.pipelines.ways import must_adopt
 from headgate.pipelines.work import PlainWork, RowWork, Work, only_columns, plain_work, work_and_counts
 
 if TYPE_CHECKING:

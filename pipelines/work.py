@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.client.gate_admin import Place
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.pipelines.columns.adoption import REWRITE
 from headgate.pipelines.columns.engine import SparkEngine
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.framed import framed
@@ -25,6 +24,7 @@ from headgate.pipelines.extents import Written
 from headgate.pipelines.session import LazySession, has_jvm
 from headgate.pipelines.spark_errors import spark_errors
 from headgate.pipelines.spark_rows import ARROW, SPARK, Counts, Job, Rows, count_rows, placed
+from headgate.pipelines.ways import REWRITE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -40,14 +40,12 @@ from headgate.broker.log.recipe import (
     encode_recipe,
     pin_key,
 )
-from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns.decoded import given_of, names_of
 from headgate.pipelines.columns.files import S3, state_of
 from headgate.pipelines.columns.kinds import INTEGERS
 from headgate.pipelines.columns.layout import changed
 from headgate.pipelines.extents import Written
-from headgate.pipelines.floods.model import Files, Order
 
 if TYPE_CHECKING:
     from headgate.pipelines.columns.expressions import Node, Query
@@ -56,13 +54,6 @@ if TYPE_CHECKING:
     from headgate.pipelines.columns.tasks import Counted
     from headgate.pipelines.spark_rows import Job
 
-REWRITE = "rewrite"
-"""The files of the topic are written anew."""
-WAYS = get_args(Files)
-"""How the topic gets the files of a source: `auto` takes the first one of link, copy and rewrite that can be."""
-ORDERS = get_args(Order)
-BY_TIME, BY_SOURCE = ORDERS
-"""The orders of a partition's records."""
 UNIT_BYTES = 32 << 20
 """Decoded bytes up to which neighbouring row groups are decoded together."""
 RECIPE_BYTES = 1 << 30
@@ -417,35 +408,3 @@ def _refer(written: dict[int, Written], job: Job, key: str, data: bytes, recipe:
             )
         )
         done.tally += Tally(rows=rows, data_bytes=None, checksum=None)
-
-
-def must_adopt(way: str, order: str, why: str) -> None:
-    """Raise InvalidError if a flood must not write its files anew. `why`: the files are not adopted."""
-    if way in ("link", "copy"):
-        raise InvalidError(
-            Reason.INVALID_REQUEST, f"the source's files cannot be adopted: {why}. Use --files auto or rewrite. files=`{way}`"
-        )
-    if order == BY_SOURCE:
-        raise InvalidError(
-            Reason.INVALID_REQUEST,
-            f"the records can be in the order of the source only if its files are adopted, and they cannot be: {why}. "
-            f"Use --order event_time. order=`{order}`",
-        )
-
-
-def check_way(way: str) -> None:
-    """Raise InvalidError for an unknown way."""
-    if way not in WAYS:
-        raise InvalidError(Reason.INVALID_REQUEST, f"files is {', '.join(WAYS)}. files=`{way}`")
-
-
-def check_order(order: str, way: str) -> None:
-    """Raise InvalidError for an unknown order, and for one that the way does not give."""
-    if order not in ORDERS:
-        raise InvalidError(Reason.INVALID_REQUEST, f"order is {', '.join(ORDERS)}. order=`{order}`")
-    if order == BY_SOURCE and way == REWRITE:
-        raise InvalidError(
-            Reason.INVALID_REQUEST,
-            "files that are written anew are in the order of event time: use --files link, copy or auto for --order source. "
-            f"order=`{order}` files=`{way}`",
-        )

@@ -15,16 +15,7 @@ import pyarrow as pa
 from headgate.broker.log.recipe import Shape
 from headgate.pipelines.certificate import Tally
 from headgate.pipelines.columns import tasks, writing
-from headgate.pipelines.columns.adoption import (
-    BY_SOURCE,
-    BY_TIME,
-    REWRITE,
-    Adoption,
-    NotAdoptedError,
-    adoptable,
-    must_adopt,
-    units_of,
-)
+from headgate.pipelines.columns.adoption import Adoption, NotAdoptedError, adoptable, units_of
 from headgate.pipelines.columns.engine import Direct, Engine, Exchanged, Writing
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.expressions import PAIRS, ROW, UTC, Query, read_query
@@ -51,6 +42,7 @@ from headgate.pipelines.extents import Written
 from headgate.pipelines.spark_errors import spark_errors
 from headgate.pipelines.spark_paths import S3_SCHEMES
 from headgate.pipelines.spark_rows import ARROW, Counts, Job, Rows, check_nulls
+from headgate.pipelines.ways import BY_SOURCE, BY_TIME, REWRITE, must_adopt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -223,7 +215,7 @@ class ColumnWork:
         *,
         proves: bool = False,
     ) -> None:
-        """`files`, `order`: see `adoption.WAYS`, `ORDERS`. `proves`: adopted rows are read once more, for the certificate."""
+        """`files`, `order`: see `ways.WAYS`, `ORDERS`. `proves`: adopted rows are read once more, for the certificate."""
         self._engine = engine
         self._files = files
         self._order = order

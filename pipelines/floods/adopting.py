@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.pipelines.columns.adoption import BY_SOURCE, REWRITE, NotAdoptedError, adoptable, must_adopt
+from headgate.pipelines.columns.adoption import NotAdoptedError, adoptable
 from headgate.pipelines.columns.errors import UnlikeError
 from headgate.pipelines.columns.plain import plain_source
 from headgate.pipelines.columns.task_division import Limits
 from headgate.pipelines.floods.job import job_of
 from headgate.pipelines.floods.model import Flood
 from headgate.pipelines.floods.spans import TimeSpan
+from headgate.pipelines.ways import BY_SOURCE, REWRITE, must_adopt
 
 
 def adoption_note(flood: Flood, spans: Sequence[TimeSpan]) -> list[str]:

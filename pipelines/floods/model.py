@@ -13,14 +13,13 @@ from typing import Any, Literal
 
 from headgate.pipelines.floods.cron import Cron
 from headgate.pipelines.framing.declared import Framing
+from headgate.pipelines.ways import Files, Order
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
 By = Literal["day", "hour"]
 Place = Literal["now", "front"]
-Files = Literal["rewrite", "auto", "link", "copy"]
-Order = Literal["event_time", "source"]
 PartitionBy = Literal["event_time", "path"]
 
 

@@ -21,10 +21,8 @@ from headgate.pipelines.floods.model import (
     Asset,
     Brokers,
     By,
-    Files,
     Flood,
     Occurrences,
-    Order,
     PartitionBy,
     Partitions,
     Place,
@@ -33,6 +31,7 @@ from headgate.pipelines.floods.model import (
 from headgate.pipelines.floods.spans import has_whole_hours, names_partition
 from headgate.pipelines.framing.declared import FORMATS, Framing
 from headgate.pipelines.identity import identity
+from headgate.pipelines.ways import Files, Order
 
 FLOODS_MAX = 1000
 LATE_NAME_CHARS_MAX = 49

@@ -15,13 +15,13 @@ from starlette.types import Receive, Scope, Send
 from headgate.broker.log.record_json import json_line
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.server.http.connection import wait_gone
 from headgate.broker.server.http.guard import refusal
 from headgate.broker.server.http.hands.entrance import is_asked_here
 from headgate.broker.server.http.hands.framed import Framed
 from headgate.broker.server.http.hands.reading import Messages, Pace, Query, Reader, places_of, places_text
 from headgate.broker.server.http.hands.records import Row, Wanted, rows
 from headgate.broker.server.http.hands.room import Room, sentence
-from headgate.broker.server.http.page.hub import wait_gone
 
 STARTS = (
     ("newest", "at the newest"),

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import end_tasks, known
+from headgate.broker.server.http.connection import wait_gone
 
 logger = get_logger(__name__)
 
@@ -179,9 +180,3 @@ async def _send(send: Send, data: bytes) -> None:
     """Raises TimeoutError if the page does not read."""
     async with asyncio.timeout(SLOW_S):
         await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-async def wait_gone(receive: Receive) -> None:
-    """Wait until the browser has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
