@@ -31,6 +31,7 @@ from headgate.broker.log.parquet import footer_size, read_footer, write_extent_f
 from headgate.broker.runtime import children
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.scheduling import Turns
+from tests.support.signals import python
 
 PATIENCE_S = 60.0
 NICENESS_MAX = 19
@@ -289,7 +290,7 @@ time.sleep(600)
 def owner(doing: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has an encoding process. Killed at the end, if it is still there."""
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, doing], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        python("-c", OWNER, doing), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as process:
         try:
             yield process
