@@ -129,14 +129,13 @@ class ClusterCalls:
         async def work() -> dict[str, GroupLag]:
             async with headgate.GroupAdmin(self.address, timeout_ms=CALL_MS) as admin:
                 found = {}
-                for group in await admin.list_groups():
-                    positions = (await admin.describe_group(group.id)).positions
-                    own = [position for position in positions if position.topic == topic]
+                for one in await admin.describe_groups([group.id for group in await admin.list_groups()]):
+                    own = [position for position in one.positions if position.topic == topic]
                     if own:
-                        found[group.id] = GroupLag(
+                        found[one.group.id] = GroupLag(
                             lag=sum(position.lag_records or 0 for position in own),
                             position=sum(position.offset or 0 for position in own),
-                            members=group.members,
+                            members=one.group.members,
                         )
                 return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,8 @@ ROWS_MAX = 5000
 """Positions of one request, of about 20 bytes each."""
 TOPICS_MAX = 1000
 """Topics of one question."""
+DESCRIBED_MAX = 100
+"""Groups of one question. The answer has all their positions."""
 GROUP = 0
 """Kafka's number for the coordinators of groups."""
 
@@ -105,29 +107,28 @@ class GroupAdmin(ClusterClient):
         """One group. Raises InvalidError(GROUP_ID_NOT_FOUND)."""
         return await self._cluster.retry_until_timeout(lambda: self._describe_group(group_id))
 
+    async def describe_groups(self, group_ids: Sequence[str]) -> list[GroupDescription]:
+        """Many groups with few requests, in the order of `group_ids`. Groups that do not exist are left out."""
+        found: list[GroupDescription] = []
+        for at in range(0, len(group_ids), DESCRIBED_MAX):
+            ids = group_ids[at : at + DESCRIBED_MAX]
+            rows = await self._cluster.retry_until_timeout(partial(self._describe, ids, Reason.GROUP_ID_NOT_FOUND))
+            found += [_description(row) for row in rows if not row.HasField("error")]
+        return found
+
     async def _describe_group(self, group_id: str) -> GroupDescription:
+        (row,) = await self._describe([group_id])
+        return _description(row)
+
+    async def _describe(self, group_ids: Sequence[str], no_error: Reason | None = None) -> Sequence[groups_pb2.GroupDescription]:
+        """One row for each group. Raises the error of the first row that has another one than `no_error`."""
         response: groups_pb2.DescribeGroupsResponse = await self._cluster.call(
-            GROUPS["DescribeGroups"], groups_pb2.DescribeGroupsRequest(ids=[group_id]), retry=True
+            GROUPS["DescribeGroups"], groups_pb2.DescribeGroupsRequest(ids=group_ids), retry=True
         )
-        row = response.groups[0]
-        if row.HasField("error"):
-            raise from_message(row.error)
-        return GroupDescription(
-            group=_summary(row.group),
-            protocol=row.protocol,
-            generation=row.generation,
-            members=tuple(
-                GroupMember(
-                    id=member.id,
-                    instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    partitions=member.partitions,
-                )
-                for member in row.members
-            ),
-            positions=tuple(_position(position) for position in row.positions),
-        )
+        for row in response.groups:
+            if row.HasField("error") and (error := from_message(row.error)).reason is not no_error:
+                raise error
+        return response.groups
 
     async def alter_positions(
         self, group_id: str, offsets: Mapping[TopicPartition, int], *, validate_only: bool = False
@@ -260,6 +261,25 @@ def _summary(row: groups_pb2.Group) -> GroupSummary:
         members=row.members,
         positions=row.positions,
         lag_records=row.lag_records,
+    )
+
+
+def _description(row: groups_pb2.GroupDescription) -> GroupDescription:
+    return GroupDescription(
+        group=_summary(row.group),
+        protocol=row.protocol,
+        generation=row.generation,
+        members=tuple(
+            GroupMember(
+                id=member.id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                partitions=member.partitions,
+            )
+            for member in row.members
+        ),
+        positions=tuple(_position(position) for position in row.positions),
     )
 
 

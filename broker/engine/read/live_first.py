@@ -30,6 +30,8 @@ SHRINK, GROW = 0.6, 1.25
 """Factors of the rate after a window with slow acks, and after one with quick ones."""
 ANSWER_S = 0.1
 """While history is limited, one answer has at most the bytes of this many seconds."""
+TURN_S_MAX = 1.0
+"""A read that takes longer, because the store does not answer, keeps its turn no longer: other history may lie elsewhere."""
 WAIT_S_MAX = 5.0
 """Longest wait of a Kafka fetch for its turn. Then the answer is empty, and the client asks again: its own limit is 30 s."""
 RECENT_S = 10.0
@@ -129,12 +131,16 @@ class LiveFirst:
             self.waited_s += self._now() - began_s
             room = min(max_bytes, int(min(self.bytes_per_s, FREE_BYTES_PER_S) * ANSWER_S))
             if self._now() < until_s:
-                yield max(room, 1)
+                slow = asyncio.get_running_loop().call_later(TURN_S_MAX, self._places.leave, place)
+                try:
+                    yield max(room, 1)
+                finally:
+                    slow.cancel()
             else:
                 self._places.keep(reader, place)
                 yield 0
         finally:
-            self._places.leave()
+            self._places.leave(place)
 
     def served(self, size: int) -> None:
         """A read of history had this many bytes."""

@@ -17,13 +17,18 @@ class Places:
     """
 
     def __init__(self) -> None:
-        self.is_taken = False
-        """True while a reader has the turn."""
+        self._holder: int | None = None
+        """The place that has the turn."""
         self._numbers = count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         """The readers that wait, by place."""
         self._kept: dict[int, int] = {}
         """Places of readers that went away, the oldest first."""
+
+    @property
+    def is_taken(self) -> bool:
+        """True while a reader has the turn."""
+        return self._holder is not None
 
     def place(self, reader: int | None) -> int:
         """The kept place of a reader, or a new one behind all others. For `take`, and for `keep` if the reader goes away."""
@@ -32,22 +37,24 @@ class Places:
 
     async def take(self, place: int) -> None:
         """Wait for the turn. The caller ends it with `leave`; after a cancellation it does not have it."""
-        if not self.is_taken:
-            self.is_taken = True
+        if self._holder is None:
+            self._holder = place
             return
         coming = self._waiting[place] = asyncio.get_running_loop().create_future()
         try:
             await coming
         except asyncio.CancelledError:
             if self._waiting.pop(place, None) is None:
-                self.leave()  # the turn came together with the cancellation
+                self.leave(place)  # the turn came together with the cancellation
             raise
 
-    def leave(self) -> None:
-        """End the turn: the waiting reader with the first place has it now."""
-        self.is_taken = bool(self._waiting)
-        if self._waiting:
-            self._waiting.pop(min(self._waiting)).set_result(None)
+    def leave(self, place: int) -> None:
+        """End the turn of a place, unless it has ended: the waiting reader with the first place has it now."""
+        if self._holder == place:
+            # A reader that was just cancelled is still in the queue.
+            self._holder = min((place for place, coming in self._waiting.items() if not coming.done()), default=None)
+            if self._holder is not None:
+                self._waiting.pop(self._holder).set_result(None)
 
     def keep(self, reader: int | None, place: int) -> None:
         """Keep the place of a reader that goes away without an answer. Without a number it has none to return to."""

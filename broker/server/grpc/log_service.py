@@ -56,26 +56,20 @@ class LogService:
         await quota.fetch_room()
         await share.room()
         self._server_state.open(partition)
-        # Reserved before the read, which may take time. Given back when the answer has been sent.
-        reserved = max_bytes
-        share.take(reserved)
-        try:
-            batches = await self._server_state.read(partition, request.offset, max_bytes, follows_lanes=request.follows_lanes)
-            end, start = self._server_state.ends(partition)
-            head = log_pb2.FetchResponse(high_watermark=end, log_start=start)
-            if isinstance(batches, Incarnation):
-                head.lane.CopyFrom(lane_message(batches))
-                return head.SerializeToString()
-            if not batches:
-                await self._server_state.confirm(partition)
-            size = sum(map(len, batches))
-            partition.traffic.fetched(size, requests=0)
-            quota.fetched(size)
-            share.take(size)
-            context.add_done_callback(lambda _: share.give(size))  # type: ignore[arg-type]  # the stub asks for a class
-            return payload.join(head, batches)
-        finally:
-            share.give(reserved)
+        batches = await self._server_state.read(partition, request.offset, max_bytes, share, follows_lanes=request.follows_lanes)
+        end, start = self._server_state.ends(partition)
+        head = log_pb2.FetchResponse(high_watermark=end, log_start=start)
+        if isinstance(batches, Incarnation):
+            head.lane.CopyFrom(lane_message(batches))
+            return head.SerializeToString()
+        if not batches:
+            await self._server_state.confirm(partition)
+        size = sum(map(len, batches))
+        partition.traffic.fetched(size, requests=0)
+        quota.fetched(size)
+        share.take(size)  # until the answer has been sent
+        context.add_done_callback(lambda _: share.give(size))  # type: ignore[arg-type]  # the stub asks for a class
+        return payload.join(head, batches)
 
     async def _wait(self, partition: PartitionLog, offset: int, min_bytes: int, wait_ms: int) -> None:
         """Wait until `min_bytes` can be read from `offset`, the time is over, or the broker stops."""

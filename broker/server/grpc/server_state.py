@@ -11,6 +11,7 @@ from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.partition.windows import NOBODY
 from headgate.broker.engine.read import view
 from headgate.broker.engine.read.committed import visible
+from headgate.broker.engine.read.view import Reach
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.server.grpc.callers import budget_of_call
@@ -49,11 +50,12 @@ class ServerState:
         return log or self.partition(topic, number)
 
     async def read(
-        self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY, *, follows_lanes: bool
+        self, partition: PartitionLog, offset: int, max_bytes: int, share: Share, reader: int = NOBODY, *, follows_lanes: bool
     ) -> list[memoryview] | Incarnation:
         """Committed records as `Engine.read` gives them, or the lane that has them.
 
         Args:
+            share: has the bytes of the read while the read lasts, and none while it waits for its turn.
             follows_lanes: the client goes to the lane. Otherwise this broker reads.
 
         Raises:
@@ -66,7 +68,8 @@ class ServerState:
             if reached is None:
                 raise self._at_lead(partition)
             try:
-                slices = await engine.read(partition, offset, max_bytes, reader, reached)
+                with share.holding(max_bytes):
+                    slices = await engine.read(partition, offset, max_bytes, reader, reached)
             except HeadgateError as error:
                 raise self._at_lead(partition) from error  # the lead may reach the store, or else tells the error
             engine.history_out_bytes += sum(map(len, slices))
@@ -78,14 +81,28 @@ class ServerState:
                 engine.sent_to_lanes += 1
                 return lane
             if reached[2] is None:
-                seen = await engine.read(partition, offset, max_bytes, reader, reached)
+                with share.holding(max_bytes):
+                    seen = await engine.read(partition, offset, max_bytes, reader, reached)
             else:
-                async with engine.live_first.turn(max_bytes, reader=reader or None) as share:
-                    seen = await engine.read(partition, offset, share, reader, reached)
-                    size = sum(map(len, seen))
-                    engine.live_first.served(size)
-                engine.history_out_bytes += size
+                seen = await self._history(partition, offset, max_bytes, share, reader, reached)
         return visible(partition, offset, seen)
+
+    async def _history(
+        self, partition: PartitionLog, offset: int, max_bytes: int, share: Share, reader: int, reached: Reach
+    ) -> list[memoryview]:
+        """Records from a file at a lead, when live records and the client's other calls leave room for them."""
+        live_first = self.engine.live_first
+        while True:
+            await share.room()
+            async with live_first.turn(max_bytes, reader=reader or None) as room:
+                if share.is_full:
+                    continue  # the client's other calls took it meanwhile; their answers may wait for the client
+                with share.holding(room):
+                    slices = await self.engine.read(partition, offset, room, reader, reached)
+                size = sum(map(len, slices))
+                live_first.served(size)
+                self.engine.history_out_bytes += size
+                return slices
 
     def ends(self, partition: PartitionLog) -> tuple[int, int]:
         """(end of the records that can be read, first offset) for an answer."""

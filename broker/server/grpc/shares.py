@@ -8,7 +8,8 @@ send batches and want no acks, cannot use up the budget of all. Brokers have no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 
 GUARANTEED_PART = 16
 """A client is guaranteed one part in so many of the budget."""
@@ -79,8 +80,22 @@ class Share:
         """Wait until the client may take more."""
         await self._budget.room(self._client)
 
+    @property
+    def is_full(self) -> bool:
+        """True if the client may not take more now."""
+        return self._budget.must_wait(self._client)
+
     def take(self, size_bytes: int) -> None:
         self._budget.take(self._client, size_bytes)
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """Take bytes for as long as the context lasts."""
+        self.take(size_bytes)
+        try:
+            yield
+        finally:
+            self.give(size_bytes)
 
     def give(self, size_bytes: int) -> None:
         self._budget.give(self._client, size_bytes)

@@ -244,7 +244,7 @@ class Subscriber:
             return self._end_ahead().result() if self._ahead[1].done() else None
         offset, reader = subscription.offset, subscription.reader
         reading = self._server_state.read(
-            partition, offset, self._response_bytes, reader, follows_lanes=subscription.request.follows_lanes
+            partition, offset, self._response_bytes, self._share, reader, follows_lanes=subscription.request.follows_lanes
         )
         if self._engine.live_first.is_open or len(self._subscriptions) == 1:
             return await reading

@@ -189,15 +189,27 @@ async def test_a_fetch_whose_wait_ended_keeps_its_place() -> None:
     assert order == [2, 3, 4]
 
 
-async def test_a_turn_that_comes_together_with_a_cancellation_is_passed_on() -> None:
+@pytest.mark.parametrize("cancelled_first", [False, True])
+async def test_a_turn_that_comes_together_with_a_cancellation_is_passed_on(cancelled_first: bool) -> None:
     places = Places()
-    await places.take(places.place(None))
-    first, second = (asyncio.create_task(places.take(places.place(None))) for _ in range(2))
+    held = places.place(None)
+    await places.take(held)
+    numbers = [places.place(None) for _ in range(2)]
+    first, second = (asyncio.create_task(places.take(number)) for number in numbers)
     await asyncio.sleep(0)
-    places.leave()
-    first.cancel()
+    for act in (first.cancel, lambda: places.leave(held)) if cancelled_first else (lambda: places.leave(held), first.cancel):
+        act()
     async with asyncio.timeout(5):
         await second
     assert first.cancelled() and places.is_taken
-    places.leave()
+    places.leave(numbers[1])
     assert not places.is_taken
+
+
+async def test_a_read_that_hangs_keeps_its_turn_for_a_bounded_time() -> None:
+    """The store does not answer one reader; what others read lies elsewhere."""
+    lead = Lead(lambda rate: QUIET_S if rate == 0.0 else 1.0)
+    lead.move(10.0, 0)
+    await lead.read(5.0)
+    async with asyncio.timeout(30), lead.live.turn(ANSWER), lead.live.turn(ANSWER) as room:
+        assert room > 0 and not lead.live.is_open

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.client import GroupAdmin, TopicPartition
+from headgate.broker.client.group_admin import DESCRIBED_MAX
 from headgate.broker.groups.consumer_events import ConsumerHeartbeat
 from headgate.broker.groups.events import Join, Leave, Leaving, Sync
 from headgate.broker.groups.positions import Position
@@ -239,6 +240,9 @@ async def test_the_client_shows_the_same(broker: Served) -> None:
         one = await admin.describe_group("g")
         assert [row.id for row in one.members] == [owner] and one.protocol == "range"
         assert [(row.offset, row.lag_records, row.member_id) for row in one.positions] == [(None, None, owner)]
+        many = [*[f"none-{number}" for number in range(DESCRIBED_MAX)], "other", "g"]
+        assert [described.group.id for described in await admin.describe_groups(many)] == ["other", "g"]
+        assert (await admin.describe_groups(["g", "none"]))[0] == one and await admin.describe_groups([]) == []
         place = TopicPartition("t", 0)
         assert await admin.partitions("t") == [place, TopicPartition("t", 1)]
         assert await admin.alter_positions("other", {place: 3}, validate_only=True) == {place: 1}
