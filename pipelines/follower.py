@@ -29,10 +29,12 @@ class Follower:
 
     Args:
         say: receives the lines, from that thread.
+        move: receives the lines about the current piece of work every `every_s` seconds. Default: `say`.
     """
 
-    def __init__(self, say: Callable[[str], None], every_s: float = SAY_S) -> None:
+    def __init__(self, say: Callable[[str], None], every_s: float = SAY_S, move: Callable[[str], None] | None = None) -> None:
         self._out = say
+        self._move = say if move is None else move
         self._every_s = every_s
         self._lock = threading.Lock()
         self._doing = ""
@@ -63,19 +65,22 @@ class Follower:
         """Say a line, without waiting for it. From any thread."""
         self._lines.put(text)
 
-    def at(self, doing: str, text: Callable[[float], str] | None = None) -> None:
+    def at(self, doing: str, text: Callable[[float], str] | None = None, *, at_once: bool = True) -> None:
         """Name the current piece of work.
 
         Args:
             text: the line about it, from the seconds since it began. Default: its name and these seconds.
+            at_once: say a new piece of work now, not only with the next line that is due.
         """
         with self._lock:
             now = time.monotonic()
             changed = doing != self._doing
             self._text = text
             if changed:
-                self._doing, self._began, self._said = doing, now, now
-        if changed:
+                self._doing, self._began = doing, now
+            if at_once and changed:
+                self._said = now
+        if at_once and changed:
             self.say(doing if text is None else text(0.0))
 
     @contextmanager
@@ -102,7 +107,7 @@ class Follower:
                     continue
                 self._said = now
                 seconds = now - self._began
-            self._out(self.line(seconds))
+            self._move(self.line(seconds))
 
 
 @dataclass

@@ -7,11 +7,12 @@ leaves nothing behind: brokers and gates are released at any end of the process 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMAND = "headgate flood run"
+CLEAR = "\r\x1b[K"
+"""Takes a terminal's cursor to the begin of its line, and clears the line."""
+MOVE_S = 0.5
+"""Pause between two states of the progress on a terminal, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,7 @@ class FailedRunError(Exception):
 def _run(asked: Asked, flood: Flood, keys: Sequence[str], fleet: FleetSettings) -> Report:
     with Ending() as ending:
         try:
-            with quiet() as log, Follower(lambda text: _line(flood, text)) as follow:
+            with quiet() as log, _follower(flood) as follow:
                 run = _run_of(flood, Cluster(asked.cluster), keys, follow)
                 spark = CommandSpark(asked.master, dict(asked.conf), ending)
                 try:
@@ -187,10 +192,28 @@ def _keep(run: Run, directory: Path | None) -> None:
             (directory / f"{run.flood.name}-{key.replace(':', '.')}.json").write_text(certificate.to_json() + "\n")
 
 
-def _line(flood: Flood, text: str) -> None:
-    """One line about the work, on stderr."""
-    sys.stderr.write(output.escaped(f"{flood.name}: {' '.join(text.split())}") + "\n")
-    sys.stderr.flush()
+@contextmanager
+def _follower(flood: Flood) -> Iterator[Follower]:
+    """Lines about the work on stderr. On a terminal the newest one about progress stands below the others, and is replaced."""
+
+    def text_of(text: str) -> str:
+        return output.escaped(f"{flood.name}: {' '.join(text.split())}")
+
+    def write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    if not sys.stderr.isatty():
+        with Follower(lambda text: write(text_of(text) + "\n")) as follow:
+            yield follow
+        return
+
+    def move(text: str) -> None:
+        write(f"{CLEAR}{text_of(text)[: shutil.get_terminal_size().columns - 1]}")
+
+    with Follower(lambda text: write(f"{CLEAR}{text_of(text)}\n"), MOVE_S, move) as follow:
+        yield follow
+    write(CLEAR)
 
 
 def _show(report: Report, as_json: bool) -> int:

@@ -290,8 +290,16 @@ def _partition(row: admin_pb2.Partition) -> Partition:
         log_start=row.log_start,
         high_watermark=row.high_watermark,
         size_bytes=row.size_bytes,
+        records=_records(row),
         skipped=tuple((span.base_offset, span.end_offset) for span in row.skipped),
     )
+
+
+def _records(row: admin_pb2.Partition) -> int:
+    if row.HasField("records"):
+        return row.records
+    # A broker of an earlier release does not tell it.
+    return -1 if row.high_watermark < 0 else row.high_watermark - row.log_start
 
 
 def _config_entry(row: admin_pb2.ConfigEntry) -> ConfigEntry:

@@ -87,6 +87,8 @@ class Partition:
     log_start: int
     high_watermark: int
     size_bytes: int
+    records: int = -1
+    """Readable records: fewer than offsets where gates were not filled."""
     skipped: tuple[tuple[int, int], ...] = ()
     """Offsets that readers skip, as ranges [first, end), by offset."""
 

@@ -48,6 +48,10 @@ class Extent(msgspec.Struct, frozen=True, array_like=True):
     position: int
     length_bytes: int
 
+    @property
+    def rows(self) -> int:
+        return self.end_offset - self.base_offset
+
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """One sealed WAL object. `number` counts from 0 within the incarnation. `appended_ms`: the wall-clock time of its last

@@ -56,7 +56,7 @@ def topic_of(found: TopicDescription | None, gates: Iterable[Gate]) -> Topic | N
     room = next((entry.value for entry in found.config if entry.name == ROOM), "0")
     return Topic(
         partitions=len(found.partitions),
-        live=_live(found.partitions, [window for gate in held for window in gate.windows]),
+        live=_live(found.partitions, [window for gate in held if str(gate.state) == "filled" for window in gate.windows]),
         room=int(room) if room and room.isdigit() else 0,
         gates=tuple(Held(id=gate.id, state=str(gate.state), rows=gate.rows, definition=parts_of(gate.definition)) for gate in held),
         rules=rules_of(found.config),
@@ -64,13 +64,13 @@ def topic_of(found: TopicDescription | None, gates: Iterable[Gate]) -> Topic | N
 
 
 def _live(partitions: Iterable[Partition], windows: Iterable[GateWindow]) -> int:
-    """The readable records outside the windows of gates."""
+    """The readable records that did not come with gates."""
     spans = {partition.number: (max(partition.log_start, 0), partition.high_watermark) for partition in partitions}
-    found = sum(max(end - start, 0) for start, end in spans.values())
+    found = sum(max(partition.records, 0) for partition in partitions)
     for window in windows:
         start, end = spans.get(window.partition, (0, 0))
         found -= max(min(window.end_offset, end) - max(window.base_offset, start), 0)
-    return found
+    return max(found, 0)
 
 
 def check_topic(flood: Flood, topic: Topic | None) -> None:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from headgate.pipelines.progress import Progress
 
 POLL_S = 0.5
+FEW = 10
+"""Partitions of a load up to which each change of its work gets a line of its own. With more of them, small ones, the log would be
+nothing else."""
 LEAVE_WAIT_S = 90.0
 """Longest time that a run watches the brokers leave, in seconds. They leave without it too."""
 RESHARDS_MAX = 64
@@ -271,13 +274,14 @@ def _load(run: Run, spark: SparkCalls, pending: Sequence[TimeSpan], planned: Map
     """Load each partition in turn. Their certificates are kept with the run."""
     partitions = ensure_topic(run)
     rows = Load({span.key: planned.get(span.key, 0) for span in pending})
+    few = len(pending) <= FEW
 
     def listen(span: TimeSpan, seen: Progress) -> None:
         rows.see(span.key, seen, time.monotonic())
         run.moved(rows.written())
-        if seen.message:
+        if seen.message and (few or not seen.rows_done):
             follow.say(f"{span.key}: {seen.message}")
-        follow.at(rows.doing(), lambda seconds: rows.text(time.monotonic(), seconds))
+        follow.at(rows.doing(), lambda seconds: rows.text(time.monotonic(), seconds), at_once=few)
 
     run.watch()
     follow.at("beginning the load")

@@ -138,7 +138,7 @@ class StandInCluster(ClusterResource):
         if partitions is None:
             return None
         config = tuple(SimpleNamespace(name=key, value=value) for key, value in self._book.configs.get(name, {}).items())
-        empty = [SimpleNamespace(number=number, log_start=0, high_watermark=0) for number in range(partitions)]
+        empty = [SimpleNamespace(number=number, log_start=0, high_watermark=0, records=0) for number in range(partitions)]
         return SimpleNamespace(partitions=tuple(empty), config=config)
 
     def check_readable(self, topic: str) -> None:

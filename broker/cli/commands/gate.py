@@ -103,14 +103,15 @@ def gate_release(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLUS
 @app.command("list")
 def gate_list(
     cluster: Cluster = DEFAULT_CLUSTER,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only entries of this topic.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only gates of this topic.", show_default=False)] = None,
     json: Json = False,
+    topic_option: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The same, as an option.")] = None,
 ) -> None:
     """List gates, including those that are no longer open."""
     from headgate.broker.cli import gate as commands
 
     output.check_reachable(cluster)
-    output.run(commands.list_all(cluster, topic, json))
+    output.run(commands.list_all(cluster, topic or topic_option, json))
 
 
 @app.command("describe")

@@ -45,13 +45,14 @@ class SealedExtents:
     There may be gaps between them, but they never overlap. `changes` counts the changes.
     """
 
-    __slots__ = ("_bases", "changes", "extents", "refs")
+    __slots__ = ("_bases", "_counted", "changes", "extents", "refs")
 
     def __init__(self) -> None:
         self._bases = array("q")
         self.extents: list[AnyExtent] = []
         self.refs: list[AnyRef] = []
         self.changes = 0
+        self._counted = (0, 0)
 
     def __len__(self) -> int:
         return len(self.extents)
@@ -77,6 +78,13 @@ class SealedExtents:
         while row < len(self.extents) and self.extents[row].end_offset <= offset:
             row += 1
         return row
+
+    def records(self, log_start: int) -> int:
+        """The number of records from `log_start` on. The first extent may begin below it."""
+        if self._counted[0] != self.changes:
+            self._counted = self.changes, sum(extent.rows for extent in self.extents)
+        below = min(max(log_start - self.extents[0].base_offset, 0), self.extents[0].rows) if self.extents else 0
+        return self._counted[1] - below
 
     def in_file(self, row: int) -> tuple[ParquetExtent, ParquetExtent | None] | None:
         """The extent of a row and the following one, or None for the latter if that is not in a Parquet file. None: the row itself

@@ -241,6 +241,15 @@ class PartitionLog:
         self.windows.note_files(self.sealed.extents)
 
     @property
+    def records(self) -> int:
+        """The readable records: offsets that gates did not fill are none. Counts the end marks of transactions."""
+        first_open = self.open.first_offset
+        start = self.high_watermark if first_open is None else max(first_open, self.log_start)
+        return self.sealed.records(self.log_start) + sum(
+            end - base for base, end in self.windows.without(start, self.high_watermark)
+        )
+
+    @property
     def stable_end(self) -> int:
         """The last stable offset: readers of committed records read up to it."""
         transactions = self.producers_state.transactions

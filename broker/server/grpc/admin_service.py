@@ -24,7 +24,7 @@ from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 
 RATE_WINDOW_MS_MAX = 10_000
-UNKNOWN_BOUND = Bound(-1, -1, -1, -1)
+UNKNOWN_BOUND = Bound(-1, -1, -1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class AdminService:
                 row.records_in_per_second = row.bytes_in_per_second = 0.0
             async for partition in each(self._partitions(topic)):
                 row.size_bytes += partition.size_bytes
-                row.records += partition.high_watermark - partition.log_start
+                row.records += partition.records
                 if seconds:
                     # A segment that was opened within the window has no earlier numbers.
                     records, size = before.get(partition, (partition.high_watermark, partition.traffic.bytes_in))
@@ -175,6 +175,7 @@ class AdminService:
                 high_watermark=bound.high_watermark,
                 size_bytes=bound.size_bytes,
                 stable_end=bound.stable_end,
+                records=None if bound is UNKNOWN_BOUND else bound.records,
                 skipped=[
                     admin_pb2.Partition.Range(base_offset=low, end_offset=high)
                     for low, high in self._engine.manifest.readable.cuts_of(topic.id, number)

@@ -23,6 +23,7 @@ class Bound(NamedTuple):
     size_bytes: int
     stable_end: int
     """Readers of committed records read up to it."""
+    records: int
 
     def lag(self, offset: int) -> int:
         """Records from `offset` to the end."""
@@ -44,7 +45,7 @@ async def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
         return {}
     logs = (log for name in topics for log in list(engine.logs.get(name, ())) if log is not None)
     return {
-        (log.topic.name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes, log.stable_end)
+        (log.topic.name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes, log.stable_end, log.records)
         async for log in engine.turns.begin().each(logs)
         if log.refusal is None
     }
@@ -76,5 +77,6 @@ async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bo
     async for name, part in engine.turns.begin().each(parts):
         # A broker says nothing of partitions that it does not lead (any more).
         if part.high_watermark >= 0:
-            found[name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes, part.stable_end)
+            records = part.records if part.HasField("records") else part.high_watermark - part.log_start
+            found[name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes, part.stable_end, records)
     return found

@@ -342,6 +342,6 @@ def _sized(row: model.Topic, topic: Topic, bounds: Bounds) -> model.Topic:
         bound = bounds.get((topic.name, number))
         if bound is None:
             return row
-        records += bound.high_watermark - bound.log_start
+        records += bound.records
         size += bound.size_bytes
     return replace(row, records=records, size_bytes=size)

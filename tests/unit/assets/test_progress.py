@@ -49,6 +49,18 @@ def test_a_follower_says_each_new_piece_of_work_at_once() -> None:
     assert said == ["planning", "waiting: 0 s", "starting Spark", "still waiting: 0 s"]
 
 
+def test_many_small_pieces_of_work_are_no_lines_of_their_own() -> None:
+    said: list[str] = []
+    moved = threading.Event()
+    with Follower(said.append, 0.001, lambda text: moved.set()) as follow:
+        follow.at("beginning the load")
+        for number in range(1000):
+            follow.at(f"writing {number}", at_once=False)
+        assert follow.doing == "writing 999"
+        assert moved.wait(60), "where progress is shown, it moves"
+    assert said == ["beginning the load"]
+
+
 def test_a_log_that_stays_locked_holds_neither_work_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt of a thread that writes into a log can leave its lock taken."""
     monkeypatch.setattr(follower, "END_S", 0.01)

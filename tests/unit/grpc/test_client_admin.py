@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from headgate.broker.client import Admin, OffsetAndTimestamp, Timestamp, TopicPartition
+from headgate.broker.client import Admin, GateAdmin, OffsetAndTimestamp, Timestamp, TopicPartition
 from headgate.broker.client.cluster import Link
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.wire.grpc.methods import Method
+from headgate.pipelines.floods.standing import topic_of
 from tests.unit.grpc.conftest import Served, batch
 
 
@@ -70,6 +71,32 @@ async def test_status(served: Served) -> None:
         assert [broker.grpc_port for broker in status.brokers] == [served.port]
         assert [(topic.name, topic.records, topic.bytes_in_per_second) for topic in status.topics] == [("a", 1, None)]
         assert (await admin.status(rate_window_ms=1)).topics[0].records_in_per_second == 0.0
+
+
+async def test_records_are_counted_without_the_offsets_of_released_gates(served: Served) -> None:
+    await served.create("a")
+    async with Admin(served.address) as admin, GateAdmin(served.address) as gates:
+
+        async def counted() -> tuple[int, ...]:
+            (row,) = (await admin.status()).topics
+            about = await admin.describe_topic("a")
+            standing = topic_of(about, await gates.list("a"))
+            assert standing is not None
+            return row.records, sum(part.records for part in about.partitions), standing.live, about.partitions[0].high_watermark
+
+        await served.fill("a", 0, batch(b"x"))
+        await gates.open("a", [10, 0], gate_id="g")
+        await served.fill("a", 0, batch(b"y", b"z"))
+        assert await counted() == (3, 3, 3, 13), "an open gate has no records yet"
+        await gates.release("a", "g")
+        assert await counted() == (3, 3, 3, 13)
+        log = served.engine.partition(served.engine.topic("a"), 0)
+        log.hold("refused", 7, term=0)
+        log.drop_holds("refused")
+        await served.fill("a", 0, batch(b"w"))
+        assert await counted() == (4, 4, 4, 21), "offsets that were held for a gate that was refused"
+        await admin.delete_records("a", {0: 12})
+        assert await counted() == (2, 2, 2, 21)
 
 
 async def test_wrong_requests(served: Served) -> None:

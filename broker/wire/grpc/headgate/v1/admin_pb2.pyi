@@ -126,7 +126,7 @@ class TopicDescription(_message.Message):
     def __init__(self, topic: _Optional[Topic] = ..., error: _Optional[_common_pb2.Error] = ..., partitions: _Optional[_Iterable[Partition]] = ..., config: _Optional[_Iterable[ConfigEntry]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("partition", "leader", "leader_epoch", "log_start", "high_watermark", "size_bytes", "skipped", "stable_end")
+    __slots__ = ("partition", "leader", "leader_epoch", "log_start", "high_watermark", "size_bytes", "skipped", "stable_end", "records")
     class Range(_message.Message):
         __slots__ = ("base_offset", "end_offset")
         BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class Partition(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     STABLE_END_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader: int
     leader_epoch: int
@@ -150,7 +151,8 @@ class Partition(_message.Message):
     size_bytes: int
     skipped: _containers.RepeatedCompositeFieldContainer[Partition.Range]
     stable_end: int
-    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., skipped: _Optional[_Iterable[Partition.Range]] = ..., stable_end: _Optional[int] = ...) -> None: ...
+    records: int
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., skipped: _Optional[_Iterable[Partition.Range]] = ..., stable_end: _Optional[int] = ..., records: _Optional[int] = ...) -> None: ...
 
 class ConfigEntry(_message.Message):
     __slots__ = ("name", "value", "is_default", "documentation")
