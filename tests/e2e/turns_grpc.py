@@ -46,7 +46,7 @@ from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
 
 TURN_RATIO_MAX = 15.0
 """The longest turn of the largest request, as a multiple of the longest turn of a small one: see `turns_kafka.py`."""
-RUNS = 3
+RUNS = 5
 HISTORY_PARTITIONS = 8
 TOPICS = 40
 """Topics with KNOWN_PARTITIONS partitions each. `MeasuredBroker` allows 10,000 partitions."""
@@ -257,55 +257,54 @@ def calls() -> Iterator[Calls]:
         gc.enable()
 
 
-@pytest.fixture(scope="module")
 def small_turn_s(calls: Calls) -> float:
     """The longest turn of a small request of any method, once its code was imported."""
-    longest_s = SLICE_S / 8
-    for method in METHODS:
-        calls.longest_turn_s(method, 1)
-        longest_s = max(longest_s, min(calls.longest_turn_s(method, 1) for _ in range(RUNS)))
-    return longest_s
+    return max(min(calls.longest_turn_s(method, 1) for _ in range(RUNS)) for method in METHODS)
 
 
-def check(turn_s: Callable[[], float], small_turn_s: float, what: str = "") -> None:
+def check(calls: Calls, turn_s: Callable[[], float], what: str = "") -> None:
     """Compare the longest turn of a large request with that of small ones; the best of several runs counts."""
     turns_s: list[float] = []
-    while not turns_s or turns_s[-1] > TURN_RATIO_MAX * small_turn_s:
-        assert len(turns_s) < RUNS, f"the method held the loop for long. list=`{what}` turns_s=`{turns_s}` small_s=`{small_turn_s}`"
+    limit_s = TURN_RATIO_MAX * SLICE_S / 8
+    while not turns_s or turns_s[-1] > limit_s:
+        assert len(turns_s) < RUNS, f"the method held the loop for long. list=`{what}` turns_s=`{turns_s}` limit_s=`{limit_s}`"
+        if turns_s:
+            # Beside other processes every turn takes longer, on some machines twice as long: compare neighbours.
+            limit_s = max(limit_s, TURN_RATIO_MAX * small_turn_s(calls))
         turns_s.append(turn_s())
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda one: one.name)
-def test_the_largest_request(calls: Calls, small_turn_s: float, method: Method) -> None:
-    check(lambda: calls.longest_turn_s(method, method.most), small_turn_s)
+def test_the_largest_request(calls: Calls, method: Method) -> None:
+    check(calls, lambda: calls.longest_turn_s(method, method.most))
     with pytest.raises(InvalidError) as caught:
         calls.longest_turn_s(method, method.most + 1)
     assert caught.value.reason is Reason.INVALID_REQUEST and f"max=`{method.most}`" in caught.value.message
 
 
 @pytest.mark.parametrize("name", sorted(costly_grpc.METHODS))
-def test_decoding_the_most_elements(calls: Calls, small_turn_s: float, name: str) -> None:
+def test_decoding_the_most_elements(calls: Calls, name: str) -> None:
     """Of each list of each method. One element more is refused, before protobuf has made any."""
     method = costly_grpc.METHODS[name]
     for what, data in costly_grpc.costly(method):
-        check(lambda data=data: calls.longest_turn_of_decoding_s(method, data), small_turn_s, what)
+        check(calls, lambda data=data: calls.longest_turn_of_decoding_s(method, data), what)
     for _, data in costly_grpc.costly(method, more=1):
         if len(data) > costly_grpc.elements_max(method):
             with pytest.raises(InvalidError, match="too many elements"):
                 calls.longest_turn_of_decoding_s(method, data)
 
 
-def test_the_most_subscriptions(calls: Calls, small_turn_s: float) -> None:
-    check(lambda: calls.longest_turn_of_subscribing_s(ELEMENTS_MAX), small_turn_s)
+def test_the_most_subscriptions(calls: Calls) -> None:
+    check(calls, lambda: calls.longest_turn_of_subscribing_s(ELEMENTS_MAX))
 
 
-def test_the_largest_report(calls: Calls, small_turn_s: float) -> None:
-    check(lambda: calls.longest_turn_of_report_s(20_000, 0), small_turn_s, "partitions")
-    check(lambda: calls.longest_turn_of_report_s(0, 20_000), small_turn_s, "quotas")
+def test_the_largest_report(calls: Calls) -> None:
+    check(calls, lambda: calls.longest_turn_of_report_s(20_000, 0), "partitions")
+    check(calls, lambda: calls.longest_turn_of_report_s(0, 20_000), "quotas")
 
 
-def test_the_most_copies_of_one_message(calls: Calls, small_turn_s: float) -> None:
-    check(lambda: calls.longest_turn_of_replicating_s(10_000), small_turn_s)
+def test_the_most_copies_of_one_message(calls: Calls) -> None:
+    check(calls, lambda: calls.longest_turn_of_replicating_s(10_000))
 
 
 LOOKS = [
@@ -330,7 +329,7 @@ def history(calls: Calls) -> Calls:
 
 
 @pytest.mark.parametrize(("look", "files"), LOOKS, ids=["whole", "offsets", "times", "gate"])
-def test_a_look_at_a_long_history(history: Calls, small_turn_s: float, look: Message, files: int) -> None:
+def test_a_look_at_a_long_history(history: Calls, look: Message, files: int) -> None:
     """Serializing the answer is not measured: it grows with the files that were asked for."""
 
     def measured() -> float:
@@ -338,10 +337,10 @@ def test_a_look_at_a_long_history(history: Calls, small_turn_s: float, look: Mes
         assert found == files
         return turn_s
 
-    check(measured, small_turn_s)
+    check(history, measured)
 
 
-def test_the_files_of_a_gate(calls: Calls, small_turn_s: float) -> None:
+def test_the_files_of_a_gate(calls: Calls) -> None:
     """A gate with as many files as it may have: everything until the first of them is refused."""
     places = (divmod(one, KNOWN_PARTITIONS) for one in reversed(range(FILES_MAX)))
     files = [
@@ -355,6 +354,6 @@ def test_the_files_of_a_gate(calls: Calls, small_turn_s: float) -> None:
         assert error.reason is Reason.INVALID_REFERENCE and "not under the topic's prefix" in error.message
         return turn_s
 
-    check(measured, small_turn_s)
+    check(calls, measured)
     request.files.append(files[0])
     assert calls.open_gate(request)[1].reason is Reason.INVALID_REQUEST
