@@ -7,7 +7,7 @@ import asyncio
 from headgate.broker.client import Admin
 from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.upkeep.inspection import read_manifest
+from headgate.broker.engine.base.catalog import read_manifest
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.store.open import PRIVATE_URLS, open_store

@@ -327,6 +327,11 @@ class LocalCatalog:
             return
 
 
+async def read_manifest(store: Store) -> Manifest:
+    """The manifest as it stands in the store. Raises CorruptError, RetryError."""
+    return manifest_of(await Journal(store, keys.MANIFEST).load())
+
+
 def manifest_of(loaded: Loaded) -> Manifest:
     """The manifest at a version of its journal. Raises CorruptError."""
     manifest = Manifest() if loaded.snapshot is None else decode_snapshot(loaded.snapshot)

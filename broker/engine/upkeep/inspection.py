@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from headgate.broker.cluster.gates import ParquetExtent, is_url
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.base import keys
-from headgate.broker.engine.base.catalog import manifest_of
+from headgate.broker.engine.base.catalog import read_manifest
 from headgate.broker.engine.read.encoding import check_unchanged, encode_unit
 from headgate.broker.engine.read.references import References, as_extent
 from headgate.broker.engine.read.units import unit_bytes
@@ -27,7 +27,6 @@ from headgate.broker.log.recipe import Wanted, piece_of
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.store.footers import footer_of
 from headgate.broker.store.interface import Files, ObjectInfo, Store
-from headgate.broker.store.journal import Journal
 
 LIST_KEYS = 1000
 """Objects of one listing request: S3 gives no more."""
@@ -59,11 +58,6 @@ class Inspection:
     def is_whole(self) -> bool:
         """True if every object that the cluster or a table refers to is there and intact."""
         return not self.damages and not any(table.fault for table in self.tables)
-
-
-async def read_manifest(store: Store) -> Manifest:
-    """The manifest as it stands in the store. Raises CorruptError, RetryError."""
-    return manifest_of(await Journal(store, keys.MANIFEST).load())
 
 
 async def take_stock(store: Store, oldest_ms: int) -> Inspection:
