@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.schemas.registry import Registry
 
 _SPARK_OPTIONS = ("path", "queryName", "checkpointLocation")
 """Options that Spark's own calls add to those of a source or sink."""
@@ -61,6 +62,14 @@ def cluster_of(options: Mapping[str, str]) -> str:
             Reason.INVALID_REQUEST, "kafka.bootstrap.servers is a Kafka port: give the option cluster, HOST:GRPC_PORT of any broker"
         )
     return cluster or DEFAULT_CLUSTER
+
+
+def registry_of(options: Mapping[str, str]) -> str | None:
+    """The URL of the schema registry, if one is given. Raises InvalidError for another text."""
+    url = option(options, "registry")
+    if url is not None:
+        Registry(url)
+    return url
 
 
 def json_value(name: str, text: str) -> Any:

@@ -31,9 +31,10 @@ from headgate.broker.client.types import Start, TopicPartition
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.pipelines import offsets as places
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.decoded import MESSAGES, read_decoded
 from headgate.pipelines.offsets import Narrowed, Offsets, Place, Topics
-from headgate.pipelines.options import check_options, cluster_of, flag_option, number_option, option, words_option
-from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, Work, pieces, read, tasks
+from headgate.pipelines.options import check_options, cluster_of, flag_option, number_option, option, registry_of, words_option
+from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, Work, pieces, tasks
 from headgate.pipelines.session import activate
 from headgate.pipelines.worker_errors import sentences
 
@@ -59,7 +60,7 @@ TYPES = {
 _STREAM_OPTIONS = (
     "cluster", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "includeHeaders", "columns",
-    "pieceBytes",
+    "pieceBytes", "registry",
 )  # fmt: skip
 _BATCH_OPTIONS = (
     *_STREAM_OPTIONS, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsetsByTimestampStrategy",
@@ -88,6 +89,8 @@ class HeadgateDataSource(DataSource):
       ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``, ``startingOffsetsByTimestampStrategy``,
       ``failOnDataLoss``, ``maxOffsetsPerTrigger``, ``minPartitions``, ``includeHeaders``: as of Spark's Kafka source.
     - ``columns``: the wanted columns, with commas between. Default: all.
+    - ``registry``: URL of a schema registry. Key and value are then text: JSON if they have its frame, else text that they are, and
+      null for other bytes.
     - ``openGates``: a batch's action at an open gate: error (default), stop, skip. A stream waits there.
     - writing: ``topic``; ``fileBytes``.
 
@@ -99,7 +102,7 @@ class HeadgateDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return schema_of(columns_of(self.options))
+        return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(dict(self.options))
@@ -136,9 +139,15 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     return (*COLUMNS, "headers") if flag_option(options, "includeHeaders", False) else COLUMNS
 
 
-def schema_of(columns: Iterable[str]) -> str:
-    """The schema of these columns, in Spark's DDL."""
-    return ", ".join(f"{name} {TYPES[name]}" for name in columns)
+def types_of(options: Mapping[str, str]) -> dict[str, str]:
+    """The columns of the result and their types, in order. Raises InvalidError for an unknown column."""
+    texts = () if option(options, "registry") is None else MESSAGES
+    return {name: "string" if name in texts else TYPES[name] for name in columns_of(options)}
+
+
+def schema_of(options: Mapping[str, str]) -> str:
+    """The schema of the result, in Spark's DDL. Raises InvalidError for an unknown column."""
+    return ", ".join(f"{name} {kind}" for name, kind in types_of(options).items())
 
 
 @dataclass
@@ -156,6 +165,7 @@ class _Reading:
         check_options(options, known, what)
         self._topics = Topics.of(options)
         self._columns = columns_of(options)
+        self._registry = registry_of(options)
         self._piece_bytes = number_option(options, "pieceBytes", PIECE_BYTES) or PIECE_BYTES
         self._tasks_min = number_option(options, "minPartitions", 1) or 1
         self._fail_on_loss = flag_option(options, "failOnDataLoss", True)
@@ -242,7 +252,7 @@ class _Reading:
     def _read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, Task):
             return  # Spark runs one task even without partitions to read
-        yield from read(partition.work, Wanted(self._columns, self._narrowed, self._cluster))
+        yield from read_decoded(partition.work, Wanted(self._columns, self._narrowed, self._cluster), self._registry)
 
 
 @sentences

@@ -26,11 +26,12 @@ from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.store.open import open_readable
 from headgate.pipelines.connection import Connection
+from headgate.pipelines.decoded import read_decoded
 from headgate.pipelines.native import STORED, NativeFile, NotShared, candidates, readable_url, store_of, unit_of, url_of
 from headgate.pipelines.offsets import Narrowed
-from headgate.pipelines.options import number_option, option
-from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, committed_footer, narrowed_pieces, read, tasks
-from headgate.pipelines.source import TYPES, BatchReader, Task, columns_of, register, schema_of
+from headgate.pipelines.options import number_option, option, registry_of
+from headgate.pipelines.reads import PIECE_BYTES, Piece, Wanted, committed_footer, narrowed_pieces, tasks
+from headgate.pipelines.source import TYPES, BatchReader, Task, columns_of, register, schema_of, types_of
 from headgate.pipelines.spark_parquet import Unit
 from headgate.pipelines.worker_errors import sentences
 
@@ -68,7 +69,8 @@ def read_topic(spark: SparkSession, topic: str | None = None, *, cluster: str = 
         topic: the topic, or several with commas between them. None: the option `assign` or `subscribePattern` says what to read.
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
         options: those of a batch read through the data source, such as ``startingTimestamp=1_750_000_000_000``,
-            ``endingOffsets={"clicks": {"0": 23}}``, ``columns="key,value"``. `pieceBytes` and `minPartitions` divide only the part
+            ``endingOffsets={"clicks": {"0": 23}}``, ``columns="key,value"``. With `registry` the data source reads everything.
+            `pieceBytes` and `minPartitions` divide only the part
             that the data source reads.
 
     Raises:
@@ -81,14 +83,15 @@ def read_topic(spark: SparkSession, topic: str | None = None, *, cluster: str = 
     if topic is not None:
         given["subscribe"] = topic
     reader = BatchReader(given)
-    columns = columns_of(given)
+    columns, registry = columns_of(given), registry_of(given)
     # A column of the data source may be null; of a scan, some may not. This frame has no rows, and Spark drops it from the plan.
-    frames = [spark.sql(f"SELECT {', '.join(f'CAST(NULL AS {TYPES[name]}) AS `{name}`' for name in columns)} WHERE false")]
+    nulls = ", ".join(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in types_of(given).items())
+    frames = [spark.sql(f"SELECT {nulls} WHERE false")]
     rest: list[Piece] = []
     store_url = ""
     with Connection(cluster) as connection:
         for store_url, pieces in reader.cut(connection):
-            files, reasons = _native_files(spark, connection, store_url, pieces, columns)
+            files, reasons = ([], []) if registry else _native_files(spark, connection, store_url, pieces, columns)
             scanned: set[Piece] = set()
             for _, group in groupby(sorted(files, key=_scan_of), _scan_of):
                 one_scan = list(group)
@@ -100,7 +103,7 @@ def read_topic(spark: SparkSession, topic: str | None = None, *, cluster: str = 
             rest.extend(piece for piece in pieces if piece not in scanned)
     if rest:
         chosen = {"cluster": cluster, "columns": ",".join(columns), "pieces": to_json(store_url, rest)}
-        chosen |= {name: text for name in ("pieceBytes", "minPartitions") if (text := option(given, name)) is not None}
+        chosen |= {name: text for name in ("pieceBytes", "minPartitions", "registry") if (text := option(given, name)) is not None}
         frames.append(spark.read.format(FORMAT).options(**chosen).load())
     result = frames[0]
     for frame in frames[1:]:
@@ -180,7 +183,7 @@ def _scan_of(file: NativeFile) -> tuple[str, Unit, bool]:
 def _scan(spark: SparkSession, files: Sequence[NativeFile], columns: Sequence[str], reasons: list[str]) -> DataFrame | None:
     """The rows of files of one topic, with times of one unit. None, and a reason, when Spark does not find exactly these files."""
     stored = [name for name in columns if name in STORED] or ["timestamp"]
-    reader = spark.read.schema(schema_of(stored)).options(**SCAN_OPTIONS)
+    reader = spark.read.schema(", ".join(f"{name} {TYPES[name]}" for name in stored)).options(**SCAN_OPTIONS)
     try:
         frame = reader.parquet(*(file.url for file in files))
         # Hadoop writes file:/x and file:///x for the same file.
@@ -278,7 +281,7 @@ class PiecesSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return schema_of(columns_of(self.options))
+        return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return PiecesReader(dict(self.options))
@@ -290,7 +293,7 @@ class PiecesReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._store_url, self._pieces = from_json(options["pieces"])
-        self._columns = columns_of(options)
+        self._columns, self._registry = columns_of(options), registry_of(options)
         self._cluster = options["cluster"]
         self._piece_bytes = number_option(options, "pieceBytes", PIECE_BYTES) or PIECE_BYTES
         self._tasks_min = number_option(options, "minPartitions", 1) or 1
@@ -308,4 +311,4 @@ class PiecesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, Task):  # Spark runs one task even without partitions to read
-            yield from read(partition.work, Wanted(self._columns, self._narrowed, self._cluster))
+            yield from read_decoded(partition.work, Wanted(self._columns, self._narrowed, self._cluster), self._registry)

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from headgate.assets import ui
 from headgate.assets.demo import flights, live
 from headgate.assets.demo.dagster_api import DagsterApi
 from headgate.assets.demo.processes import Processes, free_port, machine_is_busy, wait_for
 from headgate.assets.recorder import Sample, broker_seconds, peak
 from headgate.assets.resources import ClusterResource
-from headgate.assets.ui import INSTANCE, WORKSPACE
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 from headgate.pipelines.room import ROOM, ROOM_OFFSETS
 
@@ -200,16 +199,10 @@ class Demo:
         self._sampler.start()
 
     def _start_dagster(self) -> None:
-        home = self._directory / "dagster"
-        home.mkdir()
-        shutil.copy(INSTANCE, home / "dagster.yaml")
         (self._directory / "floods.yaml").write_text(_FLOODS.format(
             path=self._directory / "history.parquet", partitions=PARTITIONS, brokers=BROKERS_MAX
         ))  # fmt: skip
-        self._processes.start(
-            "dagster", "dagster", "dev", "--workspace", str(WORKSPACE),
-            "--host", "127.0.0.1", "--port", str(self._ports["dagster"]),
-        )  # fmt: skip
+        start_dagster(self._processes, self._directory, self._ports)
 
     def _make_data(self) -> None:
         self._say(f"flights of June 2013, each {self.options.grown} times, become a Parquet file")
@@ -431,6 +424,12 @@ def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:
         "DAGSTER_GRPC_TIMEOUT_SECONDS": str(DAGSTER_S),
         "DAGSTER_PROXY_SERVER_HEARTBEAT_TIMEOUT": str(DAGSTER_S),
     }
+
+
+def start_dagster(processes: Processes, directory: Path, ports: Mapping[str, int]) -> None:
+    """Start what `headgate ui` runs, as the process `dagster`."""
+    planned = ui.plan(["--port", str(ports["dagster"])], environment(directory, dict(ports)), directory)
+    processes.launch("dagster", planned.command[1:])
 
 
 def choose_ports() -> dict[str, int]:

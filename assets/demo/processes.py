@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -75,9 +75,13 @@ class Processes:
         Args:
             talk: its standard input and output are pipes; otherwise its output is in its file.
         """
+        return self.launch(name, ("-m", module, *arguments), talk=talk)
+
+    def launch(self, name: str, arguments: Sequence[str], *, talk: bool = False) -> subprocess.Popen[str]:
+        """Start Python with these arguments. The rest is as for `start`."""
         log = self.log(name).open("w")
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, *arguments],
             stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
             stdout=subprocess.PIPE if talk else log,
             stderr=log,

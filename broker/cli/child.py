@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from typing import TextIO
 
 from headgate.broker.runtime.children import KAFKA_SOCKETS, SUPERVISED
-from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
+from headgate.broker.runtime.config import ADMIN_PASSWORD, ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.listeners import shifted
 from headgate.broker.runtime.modules import found_by
@@ -206,6 +206,8 @@ class Child:
             kafka: the listening socket of its Kafka port.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+        if ADMIN_PASSWORD in os.environ:  # a secret, so it is no setting
+            environment[ADMIN_PASSWORD] = os.environ[ADMIN_PASSWORD]
         environment[SUPERVISED] = "1"
         environment[KAFKA_SOCKETS] = str(kafka.fileno())
         process = await asyncio.create_subprocess_exec(

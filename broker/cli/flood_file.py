@@ -164,7 +164,10 @@ def work(run: Run, spark: CommandSpark, fleet: FleetSettings, follow: Follower, 
         return ended(run.flood, error, interrupted(follow.doing, left), left.added)
     except HeadgateError as error:
         left = leave(run, held=holds)
-        raise FailedRunError(ended(run.flood, error, failed(with_log(error, log), left), left.added)) from error
+        told = with_log(error, log)
+        if told.reason in (Reason.NOT_AUTHENTICATED, Reason.NOT_AUTHORIZED):
+            told = type(told)(told.reason, output.error_line(told, COMMAND))
+        raise FailedRunError(ended(run.flood, error, failed(told, left), left.added)) from error
     except BaseException:
         leave(run, held=holds)
         raise

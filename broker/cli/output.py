@@ -46,6 +46,8 @@ _HINTS = {
     Reason.OFFSET_OUT_OF_RANGE: "`headgate topic describe` shows the offsets that can be read",
     Reason.INVALID_CONFIG: "`headgate topic describe --all` lists the settings",
     Reason.MESSAGE_TOO_LARGE: "`headgate topic alter NAME --set max.message.bytes=...` allows larger records",
+    Reason.NOT_AUTHENTICATED: "log in with an address such as 'tls://HOST:9095?ca=ca.pem&user=NAME&password_file=FILE'",
+    Reason.NOT_AUTHORIZED: "`headgate acl allow PRINCIPAL OPERATION RESOURCE NAME`, by an administrator, allows it",
     Reason.STORE_FULL: "free some space in the store",
     Reason.STORE_UNAVAILABLE: "the broker's log says why the store does not answer",
 }
@@ -135,7 +137,8 @@ def check_reachable(cluster: str) -> None:
                 raise InvalidError(
                     Reason.INVALID_REQUEST,
                     "what listens there closes the connection without an answer: a broker that starts, ends or has too many "
-                    f"connections, or no gRPC port, which is 9095 unless you chose another. cluster=`{cluster}`",
+                    "connections, one that speaks TLS (tls://), or no gRPC port, which is 9095 unless you chose another. "
+                    f"cluster=`{cluster}`",
                 )
             if answer[3:4] != HTTP2_SETTINGS:
                 raise InvalidError(

@@ -67,6 +67,14 @@ class Decoder:
         except _MISFITS:
             return message
 
+    def shown(self, message: bytes | None) -> str | None:
+        """The message as the text of its JSON, any other text as it is, and None for other bytes. Raises as `text`."""
+        found = self.text(message)
+        try:
+            return None if found is None else found.decode()
+        except UnicodeDecodeError:
+            return None
+
     def _new_reader(self, number: int) -> Reader | None:
         """None without such a schema."""
         try:

@@ -16,7 +16,8 @@ _GONE = "the source has fewer rows than were loaded. The topic keeps them."
 def declared_otherwise(differs: Mapping[str, Sequence[str]]) -> list[str]:
     """Messages about partitions that were loaded under another definition of the flood, by the names of its parts that differ."""
     return [
-        "in the topic under another definition of the flood, and left as they are. "
+        "these partitions were loaded when the flood was declared differently, and stay as they are: take the change back, or "
+        "declare a flood of another name into another topic. "
         f"partitions=`{', '.join(short_keys(keys))}` count=`{len(keys)}` differs=`{parts}`"
         for parts, keys in differs.items()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from headgate.pipelines.floods.source_columns import nearest
 from headgate.pipelines.iceberg import read_table
 from headgate.pipelines.iceberg_columns import Reading
 from headgate.pipelines.listing import FILES_MAX, DataFile, Listing, list_files
+from headgate.pipelines.spark_paths import scheme_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,10 @@ def find_files(flood: Flood, path: str) -> SourceFiles:
         files, base, shown = _place(path)
         found: Listing = list_files(files, base, options)
         if not found.is_there:
-            hint = _nearest(files, base)
-            raise InvalidError(Reason.NOT_FOUND, f"the source is not there{hint or '.'} flood=`{flood.name}` path=`{shown}`")
+            text = f"the source is not there{_beside(files, base) or '.'} flood=`{flood.name}` path=`{shown}`"
+            if not scheme_of(path) and not os.path.isabs(path):
+                text += f" source=`{path}` (a relative path begins in the directory where the command or Dagster was started)"
+            raise InvalidError(Reason.NOT_FOUND, text)
     except ValueError as error:
         raise InvalidError(Reason.INVALID_CONFIG, f"the source's path is not one: {short(error)}. path=`{path}`") from error
     except OSError as error:
@@ -126,12 +130,23 @@ def _stated(files: Any, paths: tuple[str, ...]) -> tuple[DataFile, ...]:
     )
 
 
-def _nearest(files: Any, base: str) -> str:
-    """A hint at what stands beside a path that does not exist."""
-    parent = os.path.dirname(base)
+def _beside(files: Any, base: str) -> str:
+    """A hint at what stands beside a path that does not exist: files of other days, or a name like its own."""
+    parent, name = os.path.split(base)
     if not parent or files.get_file_info([parent])[0].type != pafs.FileType.Directory:
         return ""
-    return nearest(base, (info.base_name for info in files.get_file_info(pafs.FileSelector(parent))[:FILES_MAX]))
+    names = [info.base_name for info in files.get_file_info(pafs.FileSelector(parent))[:FILES_MAX]]
+    if any(char.isdigit() for char in name) and any(_shape(other) == _shape(name) for other in names):
+        return (
+            ", but files of other times are beside it: leave this one out if it has no rows, or make an empty directory of its "
+            "name; load it later if its files are still to come."
+        )
+    return nearest(base, names)
+
+
+def _shape(name: str) -> str:
+    """A name with each digit as 0."""
+    return re.sub(r"\d", "0", name)
 
 
 _DAMAGED = ("deserializ", "decompress", "corrupt", "unexpected end of stream")

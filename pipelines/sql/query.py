@@ -74,16 +74,9 @@ class SqlResult:
         """Give queries the function `decoded`: a key or a value in the registry's frame as the text of its JSON, any other text as
         it is, and NULL for other bytes."""
 
-        def text(message: bytes | None) -> str | None:
-            found = decoder.text(message)
-            try:
-                return None if found is None else found.decode()
-            except UnicodeDecodeError:
-                return None
-
         def decoded(messages: Any) -> Any:
             try:
-                return pa.array(map(text, messages.to_pylist()), pa.string())
+                return pa.array(map(decoder.shown, messages.to_pylist()), pa.string())
             except HeadgateError as error:
                 self._failed(error)
                 raise
@@ -123,7 +116,11 @@ class SqlResult:
 
     def _told(self, error: Exception) -> HeadgateError:
         """The error of a scan, or DuckDB's message on one line."""
-        return self._error or InvalidError(Reason.INVALID_REQUEST, one_line(str(error)))
+        text = one_line(str(error))
+        if isinstance(error, duckdb.CatalogException) and text.startswith("Catalog Error: Table with name"):
+            # DuckDB proposes a table of its own.
+            text = f"{text.partition(' Did you mean')[0]} Tables are topics: `headgate topic list` shows them"
+        return self._error or InvalidError(Reason.INVALID_REQUEST, text)
 
     # -- for callers
 

@@ -238,8 +238,8 @@ def test_the_blocks_of_the_page_run(
         os.link(directory / f"{like}.parquet", lake / f"{day}.parquet")
     file = tmp_path / "page.yaml"
     texts = {kind: [text for one, text in blocks if one == kind] for kind, _ in blocks}
-    assert sorted(texts) == ["console", "python", "sh", "yaml"] and [len(texts[kind]) for kind in sorted(texts)] == [2, 1, 1, 3]
-    file.write_text(texts["yaml"][0].replace("lake/", f"{lake}/"))
+    assert sorted(texts) == ["console", "python", "sh", "yaml"] and [len(texts[kind]) for kind in sorted(texts)] == [3, 1, 1, 3]
+    file.write_text(texts["yaml"][0].replace("/data/lake/", f"{lake}/"))
     assert all(yaml.safe_load(text) for text in texts["yaml"])
 
     def run(line: str) -> None:

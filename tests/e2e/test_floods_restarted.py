@@ -23,7 +23,7 @@ FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 DAYS = 40
 ROWS = 2000
 STEPS = ("plan", "capacity", "load", "release")
-SERVERS = ("dagster dev", "dagster_webserver", "dagster._daemon", "code-server start", "api grpc")
+SERVERS = ("dagster_dg_cli", "dagster_webserver", "dagster._daemon", "code-server start", "api grpc")
 """Words of the command lines of Dagster's own processes; a run has others."""
 FLOODS = """floods:
   - name: flights

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import BrokerFactory
@@ -418,6 +419,17 @@ def test_up_serves_restarts_and_ends(spawn: Spawn, tmp_path: Path) -> None:
     assert running.wait() == 0
     assert not alive(broker) and not knock(running.ports[0])
     assert running.out.count("\n") == 1
+
+
+def test_up_makes_the_first_administrator_from_the_environment(spawn: Spawn, tmp_path: Path) -> None:
+    login = ("--kafka-protocol", "sasl_plaintext", "--authorization", "acl")
+    running = spawn("up", "--store", str(tmp_path / "store"), *login, environment={"HEADGATE_ADMIN_PASSWORD": "right"})
+    running.wait_for(r"headgate serves kafka=\S+ grpc=\S+ http=\S+ store=\S+")
+    user = {"sasl.username": "admin", "sasl.password": "right", "sasl.mechanism": "SCRAM-SHA-512"}
+    address = {"bootstrap.servers": f"127.0.0.1:{running.ports[0]}", "security.protocol": "sasl_plaintext"}
+    assert AdminClient({**address, **user}).list_topics(timeout=60).brokers
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
 
 
 @pytest.mark.timeout(120)

@@ -14,16 +14,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.duration_pb2 import Duration
 from pyspark.sql.types import StructType
 
 from headgate.broker.client import Admin
 from headgate.broker.client.gate_admin import GateAdmin
 from headgate.broker.runtime.errors import HeadgateError, InvalidError
+from headgate.broker.schemas import registry as client
 from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.framing.declared import Framing
 from headgate.pipelines.room import ROOM_OFFSETS
 from headgate.pipelines.session import LazySession
 from headgate.pipelines.source import HeadgateDataSource
+from headgate.pipelines.topic import read_topic
+from tests.support import registry as support
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write
@@ -103,6 +115,51 @@ def everything(rows: list[Event]) -> dict[int, list[tuple[int, bytes | None, byt
         live = [(record.timestamp_ms or 0, record.key, record.value) for record in LIVE if record.partition == number]
         found[number] = [*history, *live]
     return found
+
+
+def test_a_registry_decodes_history_and_live_records(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judged by confluent-kafka's serializers: Spark shows what they were given, in records of producers and of a flood."""
+    monkeypatch.setattr(client, "PAUSE_S", 0.01)
+    arrow: Any = pa
+    given = [{"user": f"u{number}", "n": number} for number in range(20)]
+    times = arrow.array([1_700_000_000_000 + number for number in range(20)], pa.timestamp("ms", "UTC"))
+    pq.write_table(arrow.Table.from_pylist(given).append_column("at", times), tmp_path / "a.parquet")
+    columns = {"user": "string", "n": "long"}
+    avro_schema = {"type": "record", "name": "Clicks", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]}
+    text_schema = {"title": "Clicks", "type": "object"}
+    with support.registry() as fake, SchemaRegistryClient({"url": fake.url}) as theirs:
+        avro: Any = AvroSerializer(theirs, json.dumps(avro_schema))
+        texts: Any = JSONSerializer(json.dumps(text_schema), theirs)
+        messages: Any = ProtobufSerializer(Duration, theirs, {"use.deprecated.format": False})
+        value = MessageField.VALUE
+        live = [
+            avro(given[0], SerializationContext("framed", value)), texts(given[1], SerializationContext("texts", value)),
+            messages(Duration(seconds=7), SerializationContext("messages", value)), b"plain", b"\xff", None,
+        ]  # fmt: skip
+        create(broker, "framed", 1)
+        framing = Framing(format="avro", registry=fake.url, subject="framed-value")
+        flood = Backfill(
+            cluster=cluster(broker), topic="framed", source=str(tmp_path), key="user", value_frame=framing, event_time="at",
+            partitions=1,
+        )  # fmt: skip
+        assert run(flood, spark).complete
+        records = [Record(partition=0, key=b"k", value=one, timestamp_ms=LIVE_MS, headers=()) for one in live]
+        JUDGE.produce(broker.bootstrap, "framed", records)
+        shown = [*given, given[0], given[1], "7s", "plain", None, None]
+        for frame in (
+            load(spark, broker, subscribe="framed", registry=fake.url, columns="offset,value"),
+            read_topic(spark, "framed", cluster=cluster(broker), registry=fake.url, columns="offset,value"),
+        ):
+            assert dict(frame.dtypes) == {"offset": "bigint", "value": "string"}
+            found = [row.value for row in sorted(frame.collect(), key=lambda row: int(row.offset))]
+            assert [json.loads(text) if text and text[0] in '{"' else text for text in found] == shown
+        fake.broken = 10**6
+        with refused("registry"):  # a new URL: the schemas of the other one are known
+            load(spark, broker, subscribe="framed", registry=f"{fake.url}/").collect()
+    with refused("a registry is named by its URL"):
+        load(spark, broker, subscribe="framed", registry="nowhere").collect()
 
 
 def test_a_batch_reads_history_and_what_is_live(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:

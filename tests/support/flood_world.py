@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -12,10 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headgate.assets import ui
 from headgate.assets.demo import flights
 from headgate.assets.demo.dagster_api import DagsterApi
-from headgate.assets.demo.play import choose_ports, environment
+from headgate.assets.demo.play import choose_ports, environment, start_dagster
 from headgate.assets.demo.processes import Processes
 from headgate.assets.resources import ClusterResource
 
@@ -70,13 +68,7 @@ class FloodWorld:
         (self.directory / "floods.yaml").write_text(FLOODS.format(path=path, brokers=brokers))
 
     def start_dagster(self) -> None:
-        home = self.directory / "dagster"
-        home.mkdir(exist_ok=True)
-        shutil.copy(ui.INSTANCE, home / "dagster.yaml")
-        self.processes.start(
-            "dagster", "dagster", "dev", "--workspace", str(ui.WORKSPACE), "--host", "127.0.0.1",
-            "--port", str(self.ports["dagster"]),
-        )  # fmt: skip
+        start_dagster(self.processes, self.directory, self.ports)
         self.until("Dagster is ready", self.dagster.ready)
 
     def until(self, what: str, ready: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:

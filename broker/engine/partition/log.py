@@ -241,15 +241,6 @@ class PartitionLog:
         self.windows.note_files(self.sealed.extents)
 
     @property
-    def records(self) -> int:
-        """The readable records: offsets that gates did not fill are none. Counts the end marks of transactions."""
-        first_open = self.open.first_offset
-        start = self.high_watermark if first_open is None else max(first_open, self.log_start)
-        return self.sealed.records(self.log_start) + sum(
-            end - base for base, end in self.windows.without(start, self.high_watermark)
-        )
-
-    @property
     def stable_end(self) -> int:
         """The last stable offset: readers of committed records read up to it."""
         transactions = self.producers_state.transactions
@@ -397,3 +388,10 @@ class PartitionLog:
         if self.open:
             chunks = [extent for extent in self.sealed.extents if isinstance(extent, Extent)]
             assert not chunks or chunks[-1].end_offset <= self.open.rows.offsets[0]
+
+
+def records_in(log: PartitionLog) -> int:
+    """The readable records: offsets that gates did not fill are none. Counts the end marks of transactions."""
+    first_open = log.open.first_offset
+    start = log.high_watermark if first_open is None else max(first_open, log.log_start)
+    return log.sealed.records(log.log_start) + sum(end - base for base, end in log.windows.without(start, log.high_watermark))

@@ -12,7 +12,7 @@ from headgate.broker import __version__
 from headgate.broker.cluster.objects import Incarnation, Topic
 from headgate.broker.cluster.topic_config import KEYS
 from headgate.broker.engine.base.live_settings import topic_defaults
-from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.partition.log import PartitionLog, records_in
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import ADMIN, NAMES_MAX, Bound, Bounds, find_bounds, own_bounds
@@ -91,7 +91,7 @@ class AdminService:
                 row.records_in_per_second = row.bytes_in_per_second = 0.0
             async for partition in each(self._partitions(topic)):
                 row.size_bytes += partition.size_bytes
-                row.records += partition.records
+                row.records += records_in(partition)
                 if seconds:
                     # A segment that was opened within the window has no earlier numbers.
                     records, size = before.get(partition, (partition.high_watermark, partition.traffic.bytes_in))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.partition.log import records_in
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.server.grpc.peers import Peers
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
@@ -45,7 +46,7 @@ async def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
         return {}
     logs = (log for name in topics for log in list(engine.logs.get(name, ())) if log is not None)
     return {
-        (log.topic.name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes, log.stable_end, log.records)
+        (log.topic.name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes, log.stable_end, records_in(log))
         async for log in engine.turns.begin().each(logs)
         if log.refusal is None
     }

@@ -186,7 +186,7 @@ def test_a_mistake_in_the_file_stops_the_loading(tmp_path: Path) -> None:
 
 
 def test_the_files_beside_it_are_what_dagster_takes() -> None:
-    for place in (ROOT, ROOT / "assets"):  # the first one for `dagster dev` in a checkout, the other one for `headgate ui`
+    for place in (ROOT, ROOT / "assets"):  # the first one for `dg dev` in a checkout, the other one for `headgate ui`
         workspace = yaml.safe_load((place / "workspace.yaml").read_text())
         assert workspace == {
             "load_from": [{"python_module": {"module_name": "headgate.assets.definitions", "location_name": "headgate"}}]

@@ -121,7 +121,8 @@ def test_days_that_were_loaded_under_another_definition_are_told_of(world: World
     report = world.run(DAYS[0], flood=World(source, world.directory, value="user", key=None).flood)
     assert (report.state, report.code) == (State.INCOMPLETE, 1) and report.text.endswith("; NOT COMPLETE")
     assert report.problems == [
-        "in the topic under another definition of the flood, and left as they are. "
+        "these partitions were loaded when the flood was declared differently, and stay as they are: take the change back, or "
+        "declare a flood of another name into another topic. "
         f"partitions=`{DAYS[0]}` count=`1` differs=`key, value`"
     ], "the words of Dagster's check"
 
@@ -131,11 +132,11 @@ def test_days_that_were_loaded_under_another_definition_are_told_of(world: World
     [
         (
             RetryError(Reason.STORE_UNAVAILABLE, "the store does not answer"), State.UNAVAILABLE,
-            "the store does not answer Brokers and gates are released, and nothing was added: run the same days again.",
+            "the store does not answer. Brokers and gates are released, and nothing was added: run the same days again.",
         ),
         (
             InvalidError(Reason.INVALID_REQUEST, "key is no expression"), State.WRONG,
-            "key is no expression Brokers and gates are released, and nothing was added: correct it and run the same days again.",
+            "key is no expression. Brokers and gates are released, and nothing was added: correct it and run the same days again.",
         ),
         (
             KeyboardInterrupt(), State.INTERRUPTED,

@@ -213,7 +213,8 @@ def test_days_that_were_loaded_under_another_definition_are_told_of(
     assert result.success and added(result) == ROWS[DAYS[2]], "what is missing is added"
     found = next(one for one in result.get_asset_check_evaluations() if one.check_name == "certificate_complete")
     assert not found.passed and found.description == (
-        "in the topic under another definition of the flood, and left as they are. "
+        "these partitions were loaded when the flood was declared differently, and stay as they are: take the change back, or "
+        "declare a flood of another name into another topic. "
         f"partitions=`{DAYS[0]}, {DAYS[1]}` count=`2` differs=`key, value`"
     )
     assert not checks(changed.run(DAYS[0], DAYS[0]))["certificate_complete"], "whatever else there is to add"
@@ -481,7 +482,10 @@ def test_a_source_that_is_not_there(world: World, instance: dg.DagsterInstance) 
     gone = World("/nowhere/at/all.parquet", instance)
     assert failure(gone.run()) == "the source is not there. flood=`clicks` path=`/nowhere/at/all.parquet`"
     gone = World("./nowhere", instance)
-    assert failure(gone.run()) == f"the source is not there. flood=`clicks` path=`{Path.cwd()}/nowhere`"
+    assert failure(gone.run()) == (
+        f"the source is not there. flood=`clicks` path=`{Path.cwd()}/nowhere` source=`./nowhere` "
+        "(a relative path begins in the directory where the command or Dagster was started)"
+    )
 
 
 class _Forbidden(BaseHTTPRequestHandler):

@@ -400,6 +400,9 @@ def test_a_day_that_is_empty_is_planned_with_no_rows_and_a_typo_is_found(tmp_pat
         plan_of(one)
     with pytest.raises(InvalidError, match=rf"the source is not there: did you mean `{tmp_path}/{DAYS[0]}`\? flood="):
         plan_of(replace(one, source=replace(one.source, path=f"{tmp_path}/%Y_%m-%d")))
+    (tmp_path / DAYS[0]).rename(tmp_path / "elsewhere")
+    with pytest.raises(InvalidError, match=r"the source is not there, but files of other times are beside it: .* empty directory"):
+        plan_of(one)
 
 
 def test_a_cluster_that_falls_silent_ends_the_command_with_one_line(

@@ -51,7 +51,7 @@ def test_a_plan_of_a_loaded_day_says_what_changed_since(tmp_path: Path) -> None:
     there = topic(one, 10)
     assert notes(one, there) == ""
     changed = notes(replace(one, key=None, value="user"), there)
-    assert changed.startswith("in the topic under another definition of the flood, and left as they are.")
+    assert changed.startswith("these partitions were loaded when the flood was declared differently, and stay as they are:")
     assert f"partitions=`{DAY}` count=`1` differs=`key, value`" in changed
     write(tmp_path / "b.parquet", 3)
     assert f"rows=`{DAY}: 3` partitions=`1`" in notes(one, there) and "declare `late`" in notes(one, there)

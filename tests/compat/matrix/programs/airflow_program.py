@@ -53,7 +53,7 @@ def make_world(home: Path, broker: BrokerProcess) -> None:
     page = PAGE.read_text()
     (floods, *_) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
     (dag,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
-    (home / "floods.yaml").write_text(floods.replace("lake/", f"{home}/lake/"))
+    (home / "floods.yaml").write_text(floods.replace("/data/lake/", f"{home}/lake/"))
     ours = {
         "127.0.0.1:9095": f"{HOST}:{broker.grpc_port}",
         "127.0.0.1:9090": f"{HOST}:{broker.http_port}",
