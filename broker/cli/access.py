@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from headgate.broker.cli import output
 from headgate.broker.client.access_admin import AccessAdmin, Acl
+from headgate.broker.cluster.acl import spelled
 from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.errors import InvalidError, Reason
 
@@ -67,12 +68,12 @@ def _day(ms: int) -> str:
 
 async def add_acls(cluster: str, permission: str, principal: str, operations: str, resource: str, name: str, host: str) -> None:
     """Add a rule for each operation. A name that ends with `*` is a prefix."""
-    is_prefix = name.endswith("*") and len(name) > 1
+    name, pattern = spelled(resource, name)
     acls = [
         Acl(
             resource=resource,
-            name=_named(resource, name.removesuffix("*") if is_prefix else name),
-            pattern="prefixed" if is_prefix else "literal",
+            name=name,
+            pattern=pattern,
             principal=principal,
             host=host,
             operation=operation.strip(),
@@ -84,11 +85,6 @@ async def add_acls(cluster: str, permission: str, principal: str, operations: st
     async with AccessAdmin(cluster) as admin:
         await admin.add_acls(acls)
     _print(acls, False)
-
-
-def _named(resource: str, name: str) -> str:
-    """The cluster has one name in Kafka, `kafka-cluster`."""
-    return "kafka-cluster" if resource.lower() == "cluster" and name == "cluster" else name
 
 
 def chosen(resource: str, name: str, principal: str) -> Acl:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from headgate.broker.client import kafka
 from headgate.broker.client.cluster import ClusterClient
@@ -37,8 +37,6 @@ from headgate.broker.wire.kafka.messages.describe_client_quotas import DescribeC
 ACCESS = methods(access_pb2.DESCRIPTOR.services_by_name["Access"])
 ADMINISTRATOR = "resource=`cluster`"
 """What these requests are about."""
-
-_Word = TypeVar("_Word", Resource, Pattern, Operation, Permission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +99,7 @@ class AccessAdmin(ClusterClient):
 
     async def add_acls(self, acls: list[Acl]) -> None:
         """Add rules, all or none; a rule that is there already is no error. Raises InvalidError for the first one that is wrong."""
-        rules = [
-            acl_codes.Acl(
-                resource=_word(Resource, acl.resource),
-                name=acl.name,
-                pattern=_word(Pattern, acl.pattern or "literal"),
-                principal=acl.principal,
-                host=acl.host or "*",
-                operation=_word(Operation, acl.operation),
-                permission=_word(Permission, acl.permission or "allow"),
-            )
-            for acl in acls
-        ]
-        for rule in rules:
-            if wrong := acl_codes.fault(rule):
-                raise InvalidError(Reason.INVALID_REQUEST, wrong)
+        rules = [acl_codes.from_words(**asdict(acl)) for acl in acls]
         rows = [
             AclCreation(
                 resource_type=rule.resource,
@@ -208,13 +192,13 @@ async def _verifiers(password: str) -> list[access_pb2.Verifier]:
 def _filter(acl: Acl) -> dict[str, Any]:
     """The fields of a filter."""
     return {
-        "resource_type_filter": _word(Resource, acl.resource or "any"),
+        "resource_type_filter": acl_codes.word(Resource, acl.resource or "any"),
         "resource_name_filter": acl.name or None,
-        "pattern_type_filter": _word(Pattern, acl.pattern or "any"),
+        "pattern_type_filter": acl_codes.word(Pattern, acl.pattern or "any"),
         "principal_filter": acl.principal or None,
         "host_filter": acl.host or None,
-        "operation": _word(Operation, acl.operation or "any"),
-        "permission_type": _word(Permission, acl.permission or "any"),
+        "operation": acl_codes.word(Operation, acl.operation or "any"),
+        "permission_type": acl_codes.word(Permission, acl.permission or "any"),
     }
 
 
@@ -243,11 +227,3 @@ def _sorted(acls: list[acl_codes.Acl]) -> list[Acl]:
         )
         for acl in sorted(acls)
     ]
-
-
-def _word(kind: type[_Word], text: str) -> _Word:
-    try:
-        return kind[text.upper().replace("-", "_")]
-    except KeyError as error:
-        known = ", ".join(member.name.lower() for member in kind)
-        raise InvalidError(Reason.INVALID_REQUEST, f"unknown word for a rule. word=`{text[:50]}` known=`{known}`") from error

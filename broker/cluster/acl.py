@@ -24,10 +24,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import TypeVar
 
 import msgspec
 
 from headgate.broker.runtime.addresses import decoded, is_in
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 ANYONE = "User:*"
 ANONYMOUS = "User:ANONYMOUS"
@@ -88,6 +90,8 @@ class Permission(IntEnum):
     DENY = 2
     ALLOW = 3
 
+
+_Word = TypeVar("_Word", Resource, Pattern, Operation, Permission)
 
 VALID: dict[Resource, frozenset[Operation]] = {
     Resource.TOPIC: frozenset(
@@ -182,6 +186,38 @@ def fault(acl: Acl) -> str | None:
         except ValueError:
             return f"a host is *, an address, or a network such as 10.0.0.0/8. host=`{acl.host[:100]}`"
     return None
+
+
+def word(kind: type[_Word], text: str) -> _Word:
+    """The code of a word for a rule. Raises InvalidError(INVALID_REQUEST)."""
+    try:
+        return kind[text.strip().upper().replace("-", "_")]
+    except KeyError as error:
+        known = ", ".join(member.name.lower() for member in kind)
+        raise InvalidError(Reason.INVALID_REQUEST, f"unknown word for a rule. word=`{text[:50]}` known=`{known}`") from error
+
+
+def spelled(resource: str, name: str) -> tuple[str, str]:
+    """The name and the pattern that a person means: ``clicks*`` is a prefix, and the cluster has one name in Kafka."""
+    if name.endswith(WILDCARD) and len(name) > 1:
+        return name.removesuffix(WILDCARD), "prefixed"
+    return CLUSTER_NAME if resource.lower() == "cluster" and name == "cluster" else name, "literal"
+
+
+def from_words(*, resource: str, name: str, pattern: str, principal: str, host: str, operation: str, permission: str) -> Acl:
+    """A rule from words. Raises InvalidError(INVALID_REQUEST) for one that is wrong."""
+    acl = Acl(
+        resource=word(Resource, resource),
+        name=name,
+        pattern=word(Pattern, pattern or "literal"),
+        principal=principal,
+        host=host or WILDCARD,
+        operation=word(Operation, operation),
+        permission=word(Permission, permission or "allow"),
+    )
+    if wrong := fault(acl):
+        raise InvalidError(Reason.INVALID_REQUEST, wrong)
+    return acl
 
 
 class Acls:

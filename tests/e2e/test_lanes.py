@@ -13,11 +13,13 @@ HEADGATE_LANES_ROUNDS sets the number of rounds, HEADGATE_LANES_SEED replays a r
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
 import socket
 import time
+from base64 import b64decode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -265,3 +267,20 @@ async def test_a_lane_asks_for_the_same_login_and_rights(tmp_path: Path) -> None
         assert told.topics["t"].error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
         assert await asyncio.to_thread(read, "alice", f"localhost:{kafka}", "wrong") == (0, KafkaError._AUTHENTICATION)
         broker.check_output()
+
+
+async def test_the_page_reads_history_at_the_lane(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    brokers, lane, log = await with_lane(make_broker, tmp_path)
+
+    def downloaded(broker: BrokerProcess) -> list[tuple[int, bytes]]:
+        address = f"http://{HOST}:{broker.http_port}/topics/t/messages.jsonl?from=oldest&partition=0"
+        with urlopen(address, timeout=60) as answer:
+            rows = [json.loads(line) for line in answer]
+        return [(row["offset"], row["value"].encode() if "value" in row else b64decode(row["value_base64"])) for row in rows]
+
+    for broker in brokers.all:
+        assert await asyncio.to_thread(downloaded, broker) == log[0]
+    at_leads = sum(metric(broker, "headgate_history_out_bytes_total") for broker in brokers.all)
+    assert metric(lane, "headgate_history_out_bytes_total") > at_leads, "leads serve the little that is left for the last page"
+    lane.kill()
+    assert await asyncio.to_thread(downloaded, brokers.all[0]) == log[0], "the leads serve what a lane that is gone does not"

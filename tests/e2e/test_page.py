@@ -6,7 +6,8 @@ With HEADGATE_PICTURES=DIR the first two tests save the READMEs' pictures there.
 wrong, or that a stranger's name runs as a script in their browser.
 
 The second test uses the page's hands by clicking, as an administrator and as a user with few rights: it finds a message by key,
-sets a group back by time and reads again with a real consumer, and makes a topic.
+sets a group back by time and reads again with a real consumer, and makes a topic and a user. The third one drains a broker, opens a
+reservation and releases a gate, while other people change what the page shows and the leader is killed.
 """
 
 from __future__ import annotations
@@ -27,18 +28,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headgate.broker.client.control import Control
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
@@ -250,6 +240,7 @@ def test_a_person_looks_for_a_message_and_sets_a_group_back(make_broker: BrokerF
         find_a_message(page)
         set_back(page, broker, began_ms)
         make_a_topic(page, broker)
+        let_alice_in(page, broker)
         assert page.run("window.complaints") == [] and page.run("document.title") != "owned"
         page.click("Log out")
         page.until_text("Log in")
@@ -259,21 +250,10 @@ def test_a_person_looks_for_a_message_and_sets_a_group_back(make_broker: BrokerF
 
 
 def fill(broker: BrokerProcess) -> int:
-    """Messages, a group that has read all of them, and a user who may only read. Returns the time of the first message, in ms."""
+    """Messages, and a group that has read all of them. Returns the time of the first message, in ms."""
     client = {"bootstrap.servers": broker.bootstrap}
     admin = AdminClient(client)
     admin.create_topics([NewTopic("clicks", 4)])["clicks"].result(60)
-    alice = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-    created = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("alice", alice, ALICE_PASSWORD.encode())])
-    created["alice"].result(60)
-    rules = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW)
-        for kind, name, operation in (
-            (ResourceType.TOPIC, "clicks", AclOperation.READ), (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE)
-        )
-    ]  # fmt: skip
-    for made in admin.create_acls(rules).values():
-        made.result(60)
     began_ms = round(time.time() * 1000) - MESSAGES * STEP_MS
     producer = Producer({**client, "linger.ms": 50})
     for number in range(MESSAGES):
@@ -318,8 +298,7 @@ def find_a_message(page: Page) -> None:
     page.until("four messages", "document.querySelectorAll('#rows > li').length === 4")
     page.until_text("All was searched")
     page.run("document.querySelector('#rows summary').focus()")
-    for kind in ("keyDown", "keyUp"):
-        page.ask("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+    press_enter(page)
     page.until("it is laid out", "document.querySelector('#rows pre.json').innerText.includes('\\n  \"number\": 15077')")
     page.until_text(HOSTILE)
     if "HEADGATE_PICTURES" in os.environ:
@@ -353,6 +332,35 @@ def make_a_topic(page: Page, broker: BrokerProcess) -> None:
     assert [one["partitions"] for one in api_as_admin(broker, "/api/topics")["topics"] if one["name"] == "visits"] == [3]
 
 
+def let_alice_in(page: Page, broker: BrokerProcess) -> None:
+    """A user who may look at the cluster and read one topic. A rule too many is taken back."""
+    page.click("Access", "a")
+    page.write("input[name=name]", "alice")
+    page.write("input[name=password]", ALICE_PASSWORD)
+    page.click("Create the user", "button")
+    page.until_text("The user is created.")
+    for operation, resource, name in (("describe", "cluster", "cluster"), ("read,write", "topic", "clicks")):
+        page.write("#rules .ask input[name=operation]", operation)
+        page.run(f"document.querySelector('select[name=resource]').value = '{resource}'")
+        page.write("#rules .ask input[name=name]", name)
+        page.click("Add", "button")
+        page.until_text("The rules are in force.")
+        page.click("alice", "table.users a")
+        page.until("her page", "document.querySelector('input[name=principal]').value === 'User:alice'")
+    if "HEADGATE_PICTURES" in os.environ:
+        page.picture(Path(os.environ["HEADGATE_PICTURES"]) / "access.png")
+    page.run("document.querySelector('button[aria-label*=write]').focus()")
+    press_enter(page)
+    page.until_text("The rule is removed.")
+    page.until("two rules", "document.querySelectorAll('table.rules tbody tr').length === 2")
+    assert ALICE_PASSWORD not in broker.output()
+
+
+def press_enter(page: Page) -> None:
+    for kind in ("keyDown", "keyUp"):
+        page.ask("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+
+
 def api_as_admin(broker: BrokerProcess, path: str) -> Any:
     login = base64.b64encode(f"admin:{ADMIN_PASSWORD}".encode()).decode()
     request = urllib.request.Request(f"http://{HOST}:{broker.http_port}{path}", headers={"Authorization": f"Basic {login}"})
@@ -361,7 +369,7 @@ def api_as_admin(broker: BrokerProcess, path: str) -> Any:
 
 
 def try_as_alice(page: Page, broker: BrokerProcess) -> None:
-    """She reads messages, and neither makes a topic nor sees the group."""
+    """She reads messages, and neither makes a topic or a user nor sees the group."""
     page.until("updates", "document.querySelector('#live').dataset.state === 'live'")
     page.click("clicks", "table.topics a")
     page.click("Messages", "a")
@@ -373,9 +381,103 @@ def try_as_alice(page: Page, broker: BrokerProcess) -> None:
     page.until_text("Not allowed")
     page.open(f"http://{HOST}:{broker.http_port}/group?id=billing")
     page.until_text("Not allowed")
+    page.click("Access", "a")
+    page.write("input[name=name]", "bob")
+    page.write("input[name=password]", ALICE_PASSWORD)
+    page.click("Create the user", "button")
+    page.until_text("Not allowed")
     assert "hers" not in [one["name"] for one in api_as_admin(broker, "/api/topics")["topics"]]
     noted = [line for line in broker.output().splitlines() if "refused" in line and "CreateTopics" in line]
     assert len(noted) == 1 and "User:alice" in noted[0] and "http" in noted[0]
+
+
+@pytest.mark.chromium
+@pytest.mark.timeout(600)
+def test_people_act_while_others_do(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """A topic goes, consumers join, a broker is drained and the leader is killed, while a person has the page of it open."""
+    brokers = Brokers(make_broker, tmp_path / "store")
+    brokers.start()
+    busy.make_topics(brokers.bootstrap, {"orders": 6, "doomed": 2})
+    producer, admin = (kind({"bootstrap.servers": brokers.bootstrap}) for kind in (Producer, AdminClient))
+    for number in range(600):
+        producer.produce("orders", b"v", b"%d" % number)
+    assert producer.flush(60) == 0
+    drained, kept = (one for one in brokers.all if one is not brokers.leader())
+    with chromium(tmp_path) as page:
+        page.open(f"http://{HOST}:{kept.http_port}/topics/doomed/settings")
+        page.until_text("Delete the topic")
+        admin.delete_topics(["doomed"])["doomed"].result(60)
+        page.click("Add partitions", "button")
+        page.until_text("Topic does not exist")
+        set_back_while_members_join(page, brokers, kept)
+        drain(page, brokers, drained)
+        reserve_by_hand(page)
+        release_a_gate(page, brokers, drained)
+        outlive_the_leader(page, brokers, kept)
+
+
+def set_back_while_members_join(page: Page, brokers: Brokers, broker: BrokerProcess) -> None:
+    busy.read_some(brokers.bootstrap, "billing", "orders", 600).close()
+    page.open(f"http://{HOST}:{broker.http_port}/group?id=billing")
+    page.click("Preview", "button")
+    page.until_text("600 offsets will be read again.")
+    member = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "billing"})
+    member.subscribe(["orders"])
+    eventually(lambda: bool(member.poll(0.1) or member.assignment()), "the consumer is a member", PATIENCE_S)
+    page.click("Set these positions", "button")
+    page.until_text("The group has active members: stop its consumers first")
+    member.close()
+
+
+def drain(page: Page, brokers: Brokers, broker: BrokerProcess) -> None:
+    """The broker leads nothing afterwards. Its own page says what it is, and works."""
+    number = str(brokers.number(broker))
+    page.click("Headgate", "a")
+    page.click(f"Broker {number}", "#brokers a")
+    page.write("input[name=confirm]", "9")
+    page.click("Drain the broker", "button")
+    page.until_text("write its number into the field")
+    page.open(f"http://{HOST}:{broker.http_port}/broker?id={number}")
+    page.write("input[name=confirm]", number)
+    page.click("Drain the broker", "button")
+    page.until_text("The broker is drained. It leads nothing")
+    assert {one.broker_id for one in brokers.segments("orders")}.isdisjoint({int(number)})
+    assert not page.run("!!document.querySelector('button.danger')")
+
+
+def reserve_by_hand(page: Page) -> None:
+    page.click("Headgate", "a")
+    page.click("Reservations", "a")
+    page.click("Reserve", "button")
+    page.until_text("The reservation is open.")
+    page.click("Give back", "button")
+    page.until_text("The reservation is given back.")
+
+
+def release_a_gate(page: Page, brokers: Brokers, broker: BrokerProcess) -> None:
+    asyncio.run(busy.PlayedFlood(cluster_of(brokers), "orders", FLOOD, [5] * 6).open())
+    page.open(f"http://{HOST}:{broker.http_port}/")
+    page.click(FLOOD, "#floods a")
+    page.until_text("30 offsets in 6 windows")
+    page.write("input[name=confirm]", FLOOD)
+    page.click("Release the gate", "button")
+    page.until_text("The gate is released")
+
+
+def outlive_the_leader(page: Page, brokers: Brokers, broker: BrokerProcess) -> None:
+    """A page that stays open shows the next leader, and people go on there."""
+    page.open(f"http://{HOST}:{broker.http_port}/")
+    page.until("updates", "document.querySelector('#live').dataset.state === 'live'")
+    gone = brokers.number(brokers.leader())
+    brokers.leader().kill()
+    leads = "/number (\\d+) leads/.exec(document.querySelector('#head').innerText)"
+    page.until("another leader", f"{leads} && {leads}[1] !== '{gone}'")
+    page.click("New topic", "a")
+    page.write("input[name=name]", "afterwards")
+    page.click("Create", "button")
+    page.until_text("The topic is created.")
+    page.click("Messages", "a")
+    page.until_text("The topic has no messages")
 
 
 @pytest.mark.timeout(300)

@@ -20,6 +20,7 @@ from headgate.broker.server.grpc.callers import Callers
 from headgate.broker.server.grpc.errors import REASON_KEY
 from headgate.broker.server.grpc.handlers import snake
 from headgate.broker.server.grpc.open_calls import Client, Context
+from headgate.broker.server.grpc.peers import TIMEOUT_S
 from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc import payload
@@ -30,6 +31,8 @@ from headgate.broker.wire.kafka.message import Message as KafkaMessage
 
 LOG = methods(log_pb2.DESCRIPTOR.services_by_name["Log"])
 ASK = methods(kafka_pb2.DESCRIPTOR.services_by_name["Kafka"])["Ask"]
+ORDER_S = 300.0
+"""Longest wait, in seconds, for an order that the leader has under way, as on the command line."""
 
 _A = TypeVar("_A", bound=KafkaMessage)
 _T = TypeVar("_T")
@@ -96,6 +99,12 @@ class InnerCalls:
         answer = await self._answer(method, request, client)
         return method.response.FromString(answer) if isinstance(answer, bytes) else answer
 
+    async def order(self, method: Method, request: Message, client: Client) -> Any:
+        """The answer to a call that only the cluster's leader takes, and that may take `ORDER_S`. Raises HeadgateError."""
+        leader = self.engine.manifest.incarnations.get(self.engine.manifest.leader)
+        elsewhere = None if leader is None or leader.id == self.engine.incarnation_id else leader
+        return await self._answer(method, request, client, elsewhere, ORDER_S)
+
     async def ask(
         self,
         request: KafkaMessage,
@@ -114,18 +123,26 @@ class InnerCalls:
         answer: kafka_pb2.KafkaAnswer = await self.call(ASK, asked, client)
         return read(carried.answer_of(kind, answer.answer))
 
-    async def fetch(self, request: log_pb2.FetchRequest, client: Client) -> tuple[log_pb2.FetchResponse, memoryview]:
-        """The records of a partition, from its lead: the answer without its batches, and these."""
-        method, lead = LOG["Fetch"], self._elsewhere(request.topic, request.partition)
-        if lead is None:
+    async def fetch(
+        self, request: log_pb2.FetchRequest, client: Client, lane: Incarnation | None = None
+    ) -> tuple[log_pb2.FetchResponse, memoryview]:
+        """The records of a partition, from its lead or from a lane: the answer without its batches, and these. To a request that
+        follows lanes, a lead may answer with the name of one (`lane_of`)."""
+        method, elsewhere = LOG["Fetch"], lane or self._elsewhere(request.topic, request.partition)
+        if elsewhere is None:
             data = await self._answer(method, request, client)
             head, batches = payload.split(data if isinstance(data, bytes) else data.SerializeToString())
             return log_pb2.FetchResponse.FromString(head), batches
         quota = CallQuota(self.engine.meters, client)
         await quota.fetch_room()
-        found: log_pb2.FetchResponse = await self._at(lead, method, request, client)
+        found: log_pb2.FetchResponse = await self._answer(method, request, client, elsewhere)
         quota.fetched(len(found.batches))
         return found, memoryview(found.batches)
+
+    def lane_of(self, named: log_pb2.Lane) -> Incarnation | None:
+        """The lane that a lead has named; None: this broker does not know it."""
+        at = named.host, named.grpc_port
+        return next((lane for lane in self.engine.lanes() if (lane.host, lane.grpc_port) == at), None)
 
     async def offsets(
         self, topic: str, positions: Mapping[int, log_pb2.Position], client: Client
@@ -140,7 +157,7 @@ class InnerCalls:
         for lead, asked in leads.values():
             method = LOG["ListOffsets"]
             answer: log_pb2.ListOffsetsResponse = await (
-                self.call(method, asked, client) if lead is None else self._at(lead, method, asked, client)
+                self.call(method, asked, client) if lead is None else self._answer(method, asked, client, lead)
             )
             rows.update((row.partition, row) for row in answer.results)
         return rows
@@ -151,14 +168,10 @@ class InnerCalls:
         lead = None if known is None or not 0 <= partition < known.partitions else self.engine.lead(known.id, partition)
         return None if lead is None or lead[0].id == self.engine.incarnation_id else lead[0]
 
-    async def _at(self, broker: Incarnation, method: Method, request: Message, client: Client) -> Any:
-        """Another broker's answer. It believes this one, which asks the rule."""
-        call = _Call(method, METHODS[method.short], client)
-        self._callers.check_first(call)
-        self._callers.check(call, request)
-        return await self._state.peers.call(broker, method, request)
-
-    async def _answer(self, method: Method, request: Message, client: Client) -> Message | bytes:
+    async def _answer(
+        self, method: Method, request: Message, client: Client, elsewhere: Incarnation | None = None, timeout_s: float = TIMEOUT_S
+    ) -> Any:
+        """The answer of this broker, or of another one: that believes this one, which asks the rules and notes the act."""
         service, _, name = method.short.partition("/")
         act = getattr(self._services[service], snake(name))
         call = _Call(method, METHODS[method.short], client)
@@ -166,7 +179,11 @@ class InnerCalls:
             try:
                 self._callers.check_first(call)
                 self._callers.check(call, request)
-                answer: Message | bytes = await act(request, call.context)
+                answer: Message | bytes = await (
+                    act(request, call.context)
+                    if elsewhere is None
+                    else self._state.peers.call(elsewhere, method, request, timeout_s)
+                )
             except Exception as error:
                 if not (isinstance(error, HeadgateError) and error.reason is Reason.NOT_AUTHORIZED):  # a refusal has its own line
                     self._callers.note(call, request, error)

@@ -145,6 +145,8 @@ def _hands_doors(hands: Hands) -> list[Door]:
         Door("/group", "hands", hands.groups.group, "a consumer group, `id`: members, positions, lag; previews of new positions"),
         Door("/gate", "hands", hands.capacity.gate, "a gate, `topic` and `id`: its windows; to release it"),
         Door("/reservations", "hands", hands.capacity.reservations, "reservations of brokers; to open one and to give it back"),
+        Door("/broker", "hands", hands.capacity.broker, "a broker, `id`: its segments; to drain it"),
+        Door("/access", "hands", hands.access.access, "users and rules, `search` or `user`; to create, change and delete them"),
         Door("/acts/{act}", "hands", hands.act, "the forms of these pages", "POST"),
         Door("/login", "open", hands.login, "the form to log in"),
         Door("/login", "open", hands.log_in, "its answer: a session", "POST"),

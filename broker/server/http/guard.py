@@ -35,7 +35,9 @@ BODY_S = 10.0
 LOG_IN = "log in with a user and a password, a token or a client certificate"
 Answer = Callable[[Request], Awaitable[Response]]
 
-_NOT_FOUND = frozenset((Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_GATE, Reason.NOT_FOUND, Reason.GROUP_ID_NOT_FOUND))
+_NOT_FOUND = frozenset(
+    (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_GATE, Reason.UNKNOWN_USER, Reason.NOT_FOUND, Reason.GROUP_ID_NOT_FOUND)
+)
 
 
 class KnownHosts:

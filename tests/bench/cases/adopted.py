@@ -106,7 +106,7 @@ SHAPES = {
 }
 
 
-def _source(path: Path, shape: Shape, rows: int) -> None:
+def make_source(path: Path, shape: Shape, rows: int) -> None:
     """Files one behind the other in time."""
     import numpy as np
     import pyarrow as pa
@@ -135,7 +135,7 @@ def _sink(kafka: Server, source: Path, topic: str, value: str) -> tuple[float, f
     return time.monotonic() - began, job_s
 
 
-def _flood(broker: Broker, source: Path, topic: str, files: str, value: str) -> tuple[float, float]:
+def run_flood(broker: Broker, source: Path, topic: str, files: str, value: str) -> tuple[float, float]:
     """Seconds of a whole command, and of its job."""
     command = [
         sys.executable, "-m", "headgate.broker.cli.main", "flood", "run", "--cluster", f"127.0.0.1:{broker.grpc_port}",
@@ -160,11 +160,11 @@ def _run(bench: Bench, name: str) -> Iterable[Row]:
     place = bench.fresh_directory("adopted")
     try:
         source = place / "source"
-        _source(source, shape, rows)
+        make_source(source, shape, rows)
         with bench.broker(LOCAL_ALWAYS) as broker, server(bench, PARTITIONS) as kafka:
             rounds: list[dict[str, tuple[float, float]]] = []
             for number in range(bench.pick(1, 3)):
-                found = {way: _flood(broker, source, f"{way}-{number}", way, shape.value) for way in WAYS[:2]}
+                found = {way: run_flood(broker, source, f"{way}-{number}", way, shape.value) for way in WAYS[:2]}
                 rounds.append({**found, "sink": _sink(kafka, source, f"sink-{number}", shape.value)})
             spent: dict[str, float] = {}
             for files in WAYS[:2]:

@@ -268,12 +268,77 @@ async def test_gates_are_released_and_brokers_reserved(make: Make) -> None:
     ]  # fmt: skip
 
 
+async def test_users_and_rules_are_made_changed_and_removed(make: Make) -> None:
+    world = await make(**LOGINS)
+    access = world.engine.manifest.access
+    hostile = HOSTILE[:-1]  # a name can be printed
+    admin, alice = world.browser(), world.browser()
+    await admin.log_in("admin")
+    await admin.get("/access")
+    made = await admin.post("/acts/create-user", name=hostile, password="secret-1")
+    assert made.status == 303 and (await admin.post("/acts/create-user", name=hostile, password="x")).status == 400
+    await admin.post("/acts/create-user", name="alice", password="secret-2", superuser="yes")
+    assert access.users["alice"].superuser and not access.users[hostile].superuser
+    shown = await admin.get("/access", user=hostile, done="created")
+    assert "<img src=x" not in shown.text and "The user is created." in shown.text and "secret-1" not in shown.text
+    assert (await alice.log_in("alice", "secret-2")).status == 303
+    await admin.post("/acts/set-password", user="alice", password="secret-3")
+    assert (await alice.get("/access")).status == 303, "a login ends with the password that it was made with"
+    assert (await alice.log_in("alice", "secret-3")).status == 303
+    rule = {"permission": "allow", "principal": "User:bob", "operation": "read, describe", "resource": "topic", "name": "t*"}
+    assert (await admin.post("/acts/add-rules", **rule)).status == 303
+    assert {(acl.operation, acl.name, acl.pattern.name, acl.host) for acl in access.acls.all} == {
+        (operation, "t", "PREFIXED", "*") for operation in (Operation.READ, Operation.DESCRIBE)
+    }
+    listed = await admin.get("/access", search="bob")
+    assert listed.text.count('class="name long" title="User:bob"') == 2 and 'title="alice"' not in listed.text
+    for wrong in (
+        {"operation": ""}, {"operation": "fly"}, {"principal": "bob"}, {"resource": "sky"}, {"name": ""}, {"host": "nowhere"},
+        {"resource": "group", "operation": "write"},
+    ):  # fmt: skip
+        assert (await admin.post("/acts/add-rules", **{**rule, **wrong})).status == 400, wrong
+    exactly = {**rule, "operation": "read", "name": "t", "pattern": "prefixed", "host": "*"}
+    assert (await admin.post("/acts/remove-rule", **exactly)).status == 303
+    assert [acl.operation for acl in access.acls.all] == [Operation.DESCRIBE]
+    gone = await admin.post("/acts/remove-rule", **exactly)
+    assert gone.status == 404 and "not there any more" in gone.text
+    assert (await admin.post("/acts/create-user", name="carol", password="")).status == 400
+    assert (await admin.post("/acts/delete-user", user="alice", confirm="alic")).status == 400
+    assert (await admin.post("/acts/delete-user", user="alice", confirm="alice")).status == 303
+    assert (await alice.get("/access")).status == 303 and "alice" not in access.users
+    for act, fields in (("delete-user", {"confirm": "alice"}), ("set-password", {"password": "x"})):
+        assert (await admin.post(f"/acts/{act}", user="alice", **fields)).status == 404, "another person deleted the user"
+    assert (await admin.get("/access", user="alice")).status == 404
+    assert [line["act"] for line in world.lines if line["outcome"] == "done" and line["door"] == "http"] == [
+        "Access/CreateUser", "Access/CreateUser", "Access/SetPassword", "CreateAcls", "DeleteAcls", "DeleteAcls",
+        "Access/DeleteUser",
+    ]  # fmt: skip
+    assert "secret-" not in json.dumps(world.lines)
+
+
+async def test_a_lonely_broker_is_not_drained(make: Make) -> None:
+    browser = (await make()).browser()
+    shown = await browser.get("/broker", id=1)
+    assert shown.status == 200 and "No other broker could take its segments." in shown.text
+    await browser.get("/new-topic")
+    for fields, text in (
+        ({"id": "1", "confirm": "1"}, "no other broker"), ({"id": "7", "confirm": "7"}, "no live broker"),
+        ({"id": "1", "confirm": "2"}, "write its number"), ({"id": "x", "confirm": "x"}, "not a number"),
+    ):  # fmt: skip
+        refused = await browser.post("/acts/drain", **fields)
+        assert refused.status == 400 and text in refused.text.lower(), fields
+    assert (await browser.get("/broker", id="x")).status == 404
+
+
+RULE = {"permission": "allow", "principal": "User:reader", "operation": "read", "resource": "topic", "name": "t", "host": ""}
 READS = (
     ("/topics/t/messages", {}),
     ("/topics/t/messages.jsonl", {}),
     ("/topics/t/settings", {}),
     ("/new-topic", {}),
     ("/group", {"id": "g"}),
+    ("/access", {}),
+    ("/broker", {"id": 1}),
 )
 ACTS = (
     ("create-topic", {"name": "made", "partitions": "1"}), ("setting", {"topic": "t", "setting": "retention.ms", "value": "1"}),
@@ -281,6 +346,9 @@ ACTS = (
     ("delete-topic", {"topic": "t", "confirm": "t"}), ("positions", {"id": "g", "to": "earliest", "topic": "t"}),
     ("forget-topic", {"id": "g", "topic": "t"}), ("release-gate", {"topic": "t", "id": "g", "confirm": "g"}),
     ("reserve", {"brokers": "2", "time": "30m"}), ("give-back", {"id": "g"}), ("delete-group", {"id": "g", "confirm": "g"}),
+    ("drain", {"id": "1", "confirm": "1"}), ("create-user", {"name": "made", "password": "x"}),
+    ("set-password", {"user": "reader", "password": "x"}), ("delete-user", {"user": "reader", "confirm": "reader"}),
+    ("add-rules", {**RULE, "operation": "all", "principal": "User:reader"}), ("remove-rule", {**RULE, "pattern": "literal"}),
 )  # fmt: skip
 
 
@@ -291,6 +359,7 @@ def unchanged(world: World) -> bool:
         and topics[0].partitions == 2
         and not topics[0].config
         and positions(world, "g") == {0: 5}
+        and "made" not in world.engine.manifest.access.users
     )
 
 

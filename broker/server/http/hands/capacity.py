@@ -1,7 +1,8 @@
-"""Gates and reservations in a person's hands: release a gate; open a reservation, and give it back."""
+"""Gates and capacity in a person's hands: release a gate; open a reservation, and give it back; drain a broker."""
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -9,26 +10,33 @@ from starlette.responses import RedirectResponse, Response
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.setting_kinds import parse_duration_ms
+from headgate.broker.runtime.tasks import looked_at
 from headgate.broker.server.http.hands.room import Hand, Room
-from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, gates_pb2
+from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2, gates_pb2
 from headgate.broker.wire.grpc.methods import methods
 
 GATES = methods(gates_pb2.DESCRIPTOR.services_by_name["Gates"])
 CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
+CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 WINDOWS_MAX = 500
-"""Windows of one gate that are listed."""
+"""Windows of one gate, and segments of one broker, that are listed."""
+DRAIN_S = 10.0
+"""Longest time, in seconds, for which a browser waits for a drain. Then the broker's page tells how far it is."""
 SENTENCES = {
     "released": "The gate is released: its windows are gaps now, and readers step over them.",
     "opened": "The reservation is open.",
     "given": "The reservation is given back.",
+    "drained": "The broker is drained.",
 }
 
 
 class CapacityPages:
-    """The answers of ``/gate`` and ``/reservations``, and the acts on gates and reservations."""
+    """The answers of ``/gate``, ``/reservations`` and ``/broker``, and the acts on these."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
+        self._drains: set[asyncio.Task[control_pb2.ReshardResponse]] = set()
+        """Drains under way."""
 
     async def gate(self, request: Request) -> Response:
         """One gate with its windows."""
@@ -63,6 +71,28 @@ class CapacityPages:
             done=SENTENCES.get(request.query_params.get("done", ""), ""),
         )
 
+    async def broker(self, request: Request) -> Response:
+        """One broker with its segments."""
+        hand, number = await self._room.hand(request), request.query_params.get("id", "")
+        seen: control_pb2.DescribeResponse = await hand.inner.order(
+            CONTROL["Describe"], control_pb2.DescribeRequest(), hand.visitor.client
+        )
+        found = next((row for row in seen.members if str(row.member.broker_id) == number and not row.member.role), None)
+        if found is None:
+            raise InvalidError(Reason.NOT_FOUND, f"there is no live broker of this number. broker=`{number[:50]}`")
+        segments = [row for row in seen.segments if row.broker_id == found.member.broker_id]
+        return await self._room.page(
+            "broker",
+            self._room.entrance.known(hand.visitor),
+            number=number,
+            address=f"{found.member.host}:{found.member.kafka_port}",
+            is_draining=found.draining,
+            segments=segments[:WINDOWS_MAX],
+            segments_total=len(segments),
+            others=sum(not row.draining and not row.member.role and row is not found for row in seen.members),
+            done=SENTENCES.get(request.query_params.get("done", ""), ""),
+        )
+
     # -- acts
 
     async def release_gate(self, hand: Hand, fields: dict[str, str]) -> Response:
@@ -89,3 +119,20 @@ class CapacityPages:
         request = capacity_pb2.ReleaseReservationRequest(id=fields.get("id", ""))
         await hand.inner.call(CAPACITY["ReleaseReservation"], request, hand.visitor.client)
         return RedirectResponse("/reservations?done=given", 303)
+
+    async def drain(self, hand: Hand, fields: dict[str, str]) -> Response:
+        """Take all segments from a broker. The drain goes on when the browser waits no longer."""
+        number = fields.get("id", "")
+        if not (number.isascii() and number.isdigit() and len(number) < 10):
+            raise InvalidError(Reason.INVALID_REQUEST, f"not a number of a broker. value=`{number[:50]}`")
+        if fields.get("confirm", "").strip() != number:
+            raise InvalidError(Reason.INVALID_REQUEST, "to drain the broker, write its number into the field")
+        request = control_pb2.ReshardRequest(drain=control_pb2.ReshardRequest.Drain(broker_id=int(number)))
+        drain = asyncio.create_task(hand.inner.order(CONTROL["Reshard"], request, hand.visitor.client), name="drain")
+        self._drains.add(drain)
+        drain.add_done_callback(self._drains.discard)
+        drain.add_done_callback(looked_at)
+        await asyncio.wait((drain,), timeout=DRAIN_S)
+        if drain.done():
+            drain.result()
+        return RedirectResponse("/broker?" + urlencode({"id": number, **({"done": "drained"} if drain.done() else {})}), 303)

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.http.guard import refusal
+from headgate.broker.server.http.hands.access import AccessPages
 from headgate.broker.server.http.hands.capacity import CapacityPages
 from headgate.broker.server.http.hands.entrance import Who, local_path
 from headgate.broker.server.http.hands.groups import GroupPages
@@ -30,7 +31,7 @@ class Hands:
     def __init__(self, room: Room, pace: Pace) -> None:
         self._room = room
         self.messages, self.groups, self.topics = MessagePages(room, pace), GroupPages(room), TopicPages(room)
-        self.capacity = CapacityPages(room)
+        self.capacity, self.access = CapacityPages(room), AccessPages(room)
         self._acts: dict[str, Act] = {
             "positions": self.groups.set_positions,
             "forget-topic": self.groups.forget_topic,
@@ -43,6 +44,12 @@ class Hands:
             "release-gate": self.capacity.release_gate,
             "reserve": self.capacity.reserve,
             "give-back": self.capacity.give_back,
+            "drain": self.capacity.drain,
+            "create-user": self.access.create_user,
+            "set-password": self.access.set_password,
+            "delete-user": self.access.delete_user,
+            "add-rules": self.access.add_rules,
+            "remove-rule": self.access.remove_rule,
         }
 
     async def login(self, request: Request) -> Response:

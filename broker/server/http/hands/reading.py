@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 
+from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.log.records import Record
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.setting_kinds import parse_time_ms
@@ -72,6 +73,11 @@ class Query:
     @property
     def is_back(self) -> bool:
         return self.start == "newest"
+
+    @property
+    def is_deep(self) -> bool:
+        """It reads many records for few, or for a file."""
+        return self.is_dump or not self.wanted.is_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +156,11 @@ class _Page:
     def __init__(self, inner: InnerCalls, client: Client, pace: Pace, query: Query) -> None:
         self._inner, self._client, self._pace, self._query = inner, client, pace, query
         self._until_s = pace.now_s() + PAGE_S
-        self._bytes_left = PAGE_BYTES if query.wanted.is_all and not query.is_dump else SEARCH_BYTES
+        self._bytes_left = SEARCH_BYTES if query.is_deep else PAGE_BYTES
         self._steps_left = STEPS_MAX
+        self._follows_lanes = query.is_deep
+        self._lanes: dict[int, Incarnation] = {}
+        """Where history is read, by partition."""
         self._low: dict[int, int] = {}
         self._high: dict[int, int] = {}
         self._windows: list[Window] = []
@@ -178,10 +187,10 @@ class _Page:
         if query.start != "live":
             await self._find_windows()
         walk = self._back if query.is_back else self._on
-        if query.wanted.is_all and not query.is_dump:
-            await self._merge(walk)
-        else:
+        if query.is_deep:
             await self._search(walk, DUMP_ROWS if query.is_dump else ROWS)
+        else:
+            await self._merge(walk)
         open_places = [number for number in page.places if self._ahead(number)]
         page.is_end = all(number in self._stuck for number in open_places)
         page.left = sum(self._ahead(number) for number in open_places)
@@ -383,10 +392,9 @@ class _Page:
     async def _fetch(self, number: int, offset: int, size: int) -> memoryview:
         """Whole batches; none if there is nothing more to read now. The loop rests after it."""
         self._steps_left -= 1
-        request = log_pb2.FetchRequest(topic=self._query.topic, partition=number, offset=offset, max_bytes=size)
         spent: list[float] = []
         try:
-            head, batches = await measured(self._inner.fetch(request, self._client), self._pace.now_s, spent.append)
+            head, batches = await measured(self._answer(number, offset, size), self._pace.now_s, spent.append)
         except RetryError as error:
             return self._give_up(number, error)
         except InvalidError as error:
@@ -400,6 +408,28 @@ class _Page:
             if offset < head.high_watermark:
                 self._show(Window("", number, offset, offset))
         return batches
+
+    async def _answer(self, number: int, offset: int, size: int) -> tuple[log_pb2.FetchResponse, memoryview]:
+        """An answer of the partition's lead, or of the lane that it names. After a lane has failed, leads answer for this page."""
+        request = log_pb2.FetchRequest(topic=self._query.topic, partition=number, offset=offset, max_bytes=size)
+        while True:
+            lane = self._lanes.get(number)
+            request.follows_lanes = self._follows_lanes and lane is None
+            try:
+                head, batches = await self._inner.fetch(request, self._client, lane)
+            except HeadgateError:
+                if lane is None:
+                    raise
+                self._follows_lanes = False
+                self._lanes.clear()
+                continue
+            if not head.HasField("lane"):
+                return head, batches
+            named = self._inner.lane_of(head.lane)
+            if named is None:
+                self._follows_lanes = False
+            else:
+                self._lanes[number] = named
 
     def _give_up(self, number: int, error: HeadgateError) -> memoryview:
         self._stuck.add(number)

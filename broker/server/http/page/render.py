@@ -28,7 +28,7 @@ CARDS_MAX = 12
 """Floods and open gates that are drawn."""
 SHARED = ("head", "floods", "brokers", "capacity", "decisions")
 """Parts that are the same on all pages. The others depend on the page's query."""
-HANDS = ("login", "error", "messages", "group", "new_topic", "settings", "gate", "reservations")
+HANDS = ("login", "error", "messages", "group", "new_topic", "settings", "gate", "reservations", "broker", "access")
 """Whole pages of what people look into and change."""
 
 
