@@ -295,6 +295,14 @@ def test_foreign_files_stay_where_they_are() -> None:
     assert choose_files(log_with([KIB] * 3, records=-1), frozenset(), at_rest=True, old_ms=None) == [], "the clock is in doubt"
 
 
+def test_a_merge_beside_a_deletion_brings_no_deleted_file_back() -> None:
+    log, merged = log_with([KIB] * 4), log_with([2 * KIB] * 4)
+    log.set_log_start(20)
+    log.folded(0, 40, merged.sealed.extents, merged.sealed.refs)
+    assert [extent.base_offset for extent in log.sealed.extents] == [20, 30]
+    assert log.size_bytes == 4 * KIB
+
+
 def test_a_merge_does_not_hold_back_retention() -> None:
     assert span_ms_max(TopicConfig.parse({"retention.ms": str(32 * DAY_MS)})) == 2 * DAY_MS
     assert span_ms_max(TopicConfig.parse({"retention.ms": str(DAY_MS // 2)})) == HOUR_MS

@@ -55,6 +55,15 @@ def test_batches_of_clients_pass(codec: Codec) -> None:
         whole(data)
 
 
+def test_records_pass_whose_lengths_need_one_byte_more() -> None:
+    """Of each length around those at which a varint of the record grows, or has a byte without bits."""
+    for edge in (1 << 6, 1 << 13, 3 << 12, 1 << 20):
+        for size in range(edge - 16, edge + 16):
+            data = batch([b"v" * size, b""])
+            assert sample(data) is Verdict.GOOD
+            whole(data)
+
+
 @pytest.mark.parametrize("name", [name for name in POISON if name != "gzip-bomb"])
 def test_poison_is_refused(name: str) -> None:
     for judge in (sample, whole):
