@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+COPY_ONE = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 TIMEOUT_S = 600.0
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,21 @@ def java(name: str, artifacts: Sequence[str], program: str, options: Sequence[st
         output = getattr(error, "stdout", b"") or b""
         raise MissingError(f"Maven: {output.decode(errors='replace').strip()[-300:]}") from error
     return Program(("java", *SMALL_JVM, *options, "-cp", f"{jars}/*", str(PROGRAMS / program)))
+
+
+def unpacked(artifact: str) -> Path:
+    """The directory with the content of a tar archive of Maven: ``group:artifact:version:tar.gz:classifier``."""
+    home = _home("tar", artifact.replace(":", "-"))
+    if not (home / "complete").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        _run(["mvn", "-q", "-B", maven.COPY_ONE, f"-Dartifact={artifact}", f"-DoutputDirectory={home}"], home)
+        (archive,) = home.glob("*.tar.gz")
+        with tarfile.open(archive) as found:
+            found.extractall(home, filter="data")
+        archive.unlink()
+        (home / "complete").touch()
+    return home
 
 
 def go(module: str, version: str, folder: str, also: Sequence[str] = ()) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 
@@ -64,6 +65,14 @@ def _airflow(version: str) -> Program:
     return Program((sys.executable, "-m", "tests.compat.matrix.programs.airflow_program"), env)
 
 
+def _apicurio(version: str, serde: str) -> Program:
+    home = artifacts.unpacked(f"io.apicurio:apicurio-registry-app:{version}:tar.gz:all")
+    jars = (f"io.apicurio:apicurio-registry-serdes-avro-serde:{serde}", f"org.apache.kafka:kafka-clients:{KAFKA}", LOGGER)
+    program = artifacts.java(f"apicurio-serde-{serde}", jars, "ApicurioRead.java")
+    env = {"APICURIO_HOME": str(home), "APICURIO_READ": shlex.join(program.command)}
+    return Program((sys.executable, "-m", "tests.compat.matrix.programs.apicurio_program"), {**env, "PYTHONPATH": str(ROOT)})
+
+
 _STREAMS = {"at_least_once": "counts by key, `at_least_once`", "exactly_once_v2": "counts by key, `exactly_once_v2`"}
 FRAMEWORKS: dict[Row, dict[str, str]] = {
     Row("Kafka Streams", KAFKA, lambda: _streams(KAFKA)): _STREAMS,
@@ -86,6 +95,11 @@ FRAMEWORKS: dict[Row, dict[str, str]] = {
     Row("Airflow", "3.3.2", lambda: _airflow("3.3.2")): {
         "days": "loads a flood day by day with `headgate flood run`, after the [page](../../pipelines/orchestrators.md)",
         "waits": "waits for a filled gate without a worker",
+    },
+    Row("Apicurio Registry", "3.3.3", lambda: _apicurio("3.3.3", "2.6.13.Final")): {
+        "avro": "registers Avro schemas; Confluent's Python clients read a flood in its frame, then live records",
+        "json": "registers the JSON Schema of a flood, which Confluent's Python client reads",
+        "java": "its Avro deserializer for Java (2.6.13) reads history and live records",
     },
 }
 """Each with its steps and what they do."""
