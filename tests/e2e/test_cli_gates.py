@@ -48,8 +48,9 @@ def test_gates_by_hand(make_broker: BrokerFactory, tmp_path: Path) -> None:
     assert "\nt\th\topen\tnow\t2\t10\t" in status and "\nt\tg\t" not in status
     assert "\nt\tg\tfilled\tnow\t2\t50\t50\t" in run(broker, "topic", "describe", "t").stdout
     assert "is released: asked" in run(broker, "gate", "release", "t", "h").stdout
-    rows = [line.split("\t")[:3] for line in run(broker, "gate", "list").stdout.splitlines()]
-    assert rows == [["topic", "gate", "state"], ["t", "g", "filled"], ["t", "h", "released (asked)"]]
+    for only in ((), ("t",), ("--topic", "t")):
+        rows = [line.split("\t")[:3] for line in run(broker, "gate", "list", *only).stdout.splitlines()]
+        assert rows == [["topic", "gate", "state"], ["t", "g", "filled"], ["t", "h", "released (asked)"]]
     described = json.loads(run(broker, "gate", "describe", "t", "g", "--json").stdout)
     assert [ref["rows"] for ref in described["refs"]] == [30, 20]
 

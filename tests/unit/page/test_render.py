@@ -5,9 +5,11 @@ A mismatch means that a stranger's name becomes markup, that an empty cluster ha
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.broker.log.records import Record
 from headgate.broker.server.http.hands.entrance import Who
@@ -177,6 +179,13 @@ def test_an_empty_cluster_has_a_page() -> None:
     assert "No topics yet" in renderer.part("topics", topics=nothing, query=Query())
     groups = model.Groups(total=0, found=0, page=1, pages=1, search="", groups=[], lag_total=0, age_s=None)
     assert "No consumer groups" in renderer.part("groups", groups=groups, query=Query())
+
+
+def test_a_flood_whose_gate_is_not_among_the_newest_is_filled_too() -> None:
+    ended = replace(flood("orders", flood_id="old", phase="done"), rows_verified=10)
+    html = renderer.shared("floods", replace(cluster("orders"), gates=[], floods=[ended]))
+    (row,) = re.findall(r'<tr id="flood-old".*?</tr>', html, re.S)
+    assert [">filled<" in row, ">verified<" in row, ">done<" in row] == [True, True, False]
 
 
 def test_a_flood_has_its_address() -> None:
