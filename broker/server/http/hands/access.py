@@ -34,7 +34,7 @@ OPERATIONS = [operation.name.lower() for operation in Operation if operation is 
 WORDS = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
 """The parts of a rule, as fields of a form."""
 SENTENCES = {
-    "created": "The user is created. Without rules, it may do nothing unless it may do everything.",
+    "created": "The user is created. Unless it may do everything, it may do nothing until a rule allows it.",
     "password": "The password is changed. Connections that exist stay logged in.",
     "deleted": "The user is deleted. Rules about it stay until they are removed.",
     "added": "The rules are in force.",

@@ -18,7 +18,7 @@ from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.log.records import Record
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.setting_kinds import parse_time_ms
-from headgate.broker.runtime.tasks import measured
+from headgate.broker.runtime.tasks import end_tasks, measured
 from headgate.broker.server.grpc.inner import InnerCalls
 from headgate.broker.server.grpc.open_calls import Client
 from headgate.broker.server.http.hands.records import Look, Wanted, look_at
@@ -45,6 +45,8 @@ WAITING_MAX = 40
 """Pages that wait for their turn; further ones are refused."""
 PAUSE_PER_WORK = 2.0
 """Pause between two reads, as a multiple of the event loop's time for the last one: all pages take a third of the loop at most."""
+WALKS_MAX = 8
+"""Partitions that one page reads at a time: a unit of adopted files is decoded once for all that wait for it."""
 MERGE_BYTES = 256 << 10
 """Bytes of one read for a page without a filter: it shows few of many messages."""
 DUMP_ROWS = 5_000
@@ -167,6 +169,8 @@ class _Page:
         self._stuck: set[int] = set()
         """Partitions that give nothing more for this page."""
         self._page = Messages()
+        self._walks = 0
+        """Partitions that are read at this moment."""
 
     @property
     def _is_over(self) -> bool:
@@ -243,7 +247,12 @@ class _Page:
                 return {number: min(max(int(query.at), self._low[number]), self._high[number]) for number in numbers}
             case "time":
                 at_ms = parse_time_ms(query.at.strip(), self._inner.engine.clock.now_ms())
-                found = await self._offsets(numbers, log_pb2.Position(timestamp_ms=at_ms))
+                found: dict[int, int] = {}
+
+                async def look_up(number: int) -> None:
+                    found.update(await self._offsets([number], log_pb2.Position(timestamp_ms=at_ms)))
+
+                await self._each(numbers, look_up)
                 return {number: found[number] for number in numbers if number in found}
         raise InvalidError(Reason.INVALID_REQUEST, "no such place to begin")
 
@@ -265,18 +274,42 @@ class _Page:
 
     # -- the ways through all partitions
 
+    async def _each(self, numbers: list[int], work: Callable[[int], Awaitable[None]]) -> None:
+        """Work on some partitions, `WALKS_MAX` at a time."""
+        places = asyncio.Semaphore(WALKS_MAX)
+
+        async def in_place(number: int) -> None:
+            async with places:
+                self._walks += 1
+                try:
+                    await work(number)
+                finally:
+                    self._walks -= 1
+
+        tasks = [asyncio.create_task(in_place(number), name="page") for number in numbers]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await end_tasks(tasks)
+
     async def _merge(self, walk: Callable[[int, int, int], AsyncWalk]) -> None:
         """Fill the page from all partitions by time. What does not fit is read again for the next page."""
         page, back = self._page, self._query.is_back
+        found: dict[int, tuple[list[Record], int]] = {}
         parts: dict[int, list[Record]] = {}
         ends: dict[int, int] = {}
         wanted = [number for number in page.places if self._ahead(number)]
         share = max(PAGE_BYTES // max(len(wanted), 1), FETCH_BYTES // 4)
+
+        async def one_walk(number: int) -> None:
+            if not self._is_over:
+                found[number] = await walk(number, ROWS, share)
+
+        await self._each(wanted, one_walk)
         for number in wanted:
-            if self._is_over:
-                break
-            records, ends[number] = await walk(number, ROWS, share)
-            parts[number] = records[::-1] if back else records
+            if number in found:
+                records, ends[number] = found[number]
+                parts[number] = records[::-1] if back else records
         merged = heapq.merge(
             *([(number, record) for record in records] for number, records in parts.items()),
             key=lambda item: -item[1].timestamp_ms if back else item[1].timestamp_ms,
@@ -314,12 +347,12 @@ class _Page:
         return await self._read(number, self._page.places[number], self._page.places[number], self._high[number], most, share)
 
     async def _read(
-        self, number: int, at: int, low: int, high: int, most: int, share: int, first: list[int] | None = None
+        self, number: int, at: int, low: int, high: int, most: int, share: int, reads: list[tuple[int, int]] | None = None
     ) -> tuple[list[Record], int]:
         """Records in [low, high), read from `at` on. Returns them, and the offset behind what was read.
 
         Args:
-            first: gets the first offset of each read's batches.
+            reads: gets the first offset and the bytes of each read's batches.
         """
         records: list[Record] = []
         while at < high and share > 0 and not self._is_over and number not in self._stuck:
@@ -336,8 +369,8 @@ class _Page:
                 break
             share -= len(batches)
             look = await self._pace.look(batches, low, high, most - len(records) if most else ANY, self._query.wanted)
-            if first is not None:
-                first.append(look.first_offset)
+            if reads is not None:
+                reads.append((look.first_offset, len(batches)))
             records += look.records
             self._page.unread += [(number, *span) for span in look.unread]
             at = max(min(look.next_offset, high), at) if look.next_offset > at else high
@@ -370,9 +403,9 @@ class _Page:
                 floor,
                 *(window.end_offset for window in self._windows if window.partition == number and window.end_offset < place),
             )
-            before, firsts = self._bytes_left, list[int]()
-            found, reached = await self._read(number, low, floor, place, ANY, 4 * FETCH_BYTES, firsts)
-            size = before - self._bytes_left
+            reads = list[tuple[int, int]]()
+            found, reached = await self._read(number, low, floor, place, ANY, 4 * FETCH_BYTES, reads)
+            size = sum(size for _, size in reads)
             if reached < place and number not in self._stuck:
                 if span == 1 or self._is_over:
                     return records, place
@@ -380,7 +413,8 @@ class _Page:
                 continue
             used += size
             records = found + records
-            covered, place = place - min([low, *firsts]), max(min([low, *firsts]), floor)
+            first = min([low, *(offset for offset, _ in reads)])
+            covered, place = place - first, max(first, floor)
             if most and len(records) >= most:
                 records = records[-most:]
                 return records, records[0].offset
@@ -401,7 +435,7 @@ class _Page:
             if error.reason is not Reason.OFFSET_OUT_OF_RANGE:
                 raise
             return self._give_up(number, error)
-        await asyncio.sleep(PAUSE_PER_WORK * sum(spent))
+        await asyncio.sleep(PAUSE_PER_WORK * sum(spent) * max(self._walks, 1))
         self._bytes_left -= len(batches)
         if not batches:
             self._stuck.add(number)

@@ -116,8 +116,9 @@ class Pages:
     # -- parts
 
     async def render(self, template: str, **values: object) -> str:
-        """The HTML of a page."""
-        return (await self._ready()).part(template, **values)
+        """The HTML of a page. It is made in turns: fifty messages take milliseconds, which acks would wait for."""
+        steps = (await self._ready()).steps(template, **values)
+        return "".join([step async for step in self._turns.begin().each(steps)])
 
     async def _ready(self) -> Renderer:
         async with self._making:  # many may open their page at once

@@ -4,6 +4,7 @@ strangers."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -71,6 +72,10 @@ class Renderer:
     def part(self, name: str, **values: object) -> str:
         """One part of the page."""
         return self._templates[name].render(values)
+
+    def steps(self, name: str, **values: object) -> Iterator[str]:
+        """The same, piece by piece."""
+        return self._templates[name].generate(values)
 
     def shared(self, name: str, cluster: model.Cluster) -> str:
         """One of the parts in `SHARED`."""
