@@ -284,7 +284,7 @@ class Settings:
     history_cache_dir: str = _text(
         "",
         "directory on this broker's own disk that keeps encoded history for late readers; empty = only memory does. Its files have "
-        "no names and end with the broker. A disk apart from the store's does not delay live records",
+        "no names and end with the broker; lanes beside it have theirs. A disk apart from the store's does not delay live records",
     )
     history_cache_dir_bytes: int = _size(10 * GIB, 64 * MIB, 1024 * 1024 * GIB, "bytes of encoded history in `history_cache_dir`")
     history_encoders: int = _count(1, 1, 64, "processes that encode history, started at its first read; they run at low priority")

@@ -103,10 +103,10 @@ class DiskCache:
 
     def write(self, batches: Sequence[memoryview]) -> Place:
         """Write a group. Raises OSError."""
-        size = sum(map(len, batches))
-        if not self._files or self._files[-1].size_bytes + size > self._file_bytes:
-            self._files.append(_File(self._directory))
-        file = self._files[-1]
+        size, files = sum(map(len, batches)), self._files
+        if not files or files[-1].size_bytes + size > self._file_bytes:
+            files.append(_File(self._directory))
+        file = files[-1]
         position, crc = file.size_bytes, 0
         for batch in batches:
             crc = crc32c(batch, crc)
@@ -118,6 +118,8 @@ class DiskCache:
 
     def keep(self, key: Hashable, place: Place) -> None:
         """A group was written. Groups of files that are too many are dropped."""
+        if place.file not in self._files:
+            return  # written while the cache gave its space back
         self.places[key] = place
         while len(self._files) > FILES:
             oldest = self._files.pop(0)
@@ -132,7 +134,7 @@ class DiskCache:
         logger.warning("history_cache_unwritten", directory=self._directory, error=error.strerror, hint=hint)
         if error.errno in _FULL:
             self.places.clear()
-            self._files.clear()
+            self._files = []  # a new list: a write may be under way
 
     def read(self, place: Place) -> list[memoryview] | None:
         """The batches of a group; None if they are not as they were written."""

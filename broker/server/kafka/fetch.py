@@ -163,9 +163,11 @@ def send_away(engine: Engine, request: FetchRequest, cold: list[Cold], guide: la
         return cold
     left: list[Cold] = []
     for wanted, reached in cold:
-        assert wanted.log is not None
-        lane = lane_for(engine, wanted.log, reached, request.rack)
-        if lane is None or not guide.may_send(wanted.log, wanted.offset, engine.clock.monotonic()):
+        log = wanted.log
+        assert log is not None
+        lane = lane_for(engine, log, reached, request.rack)
+        # (Not by its log, which is another one after a split, a merge or a move.)
+        if lane is None or not guide.may_send((log.topic.id, log.number), wanted.offset, engine.clock.monotonic()):
             left.append((wanted, reached))
             continue
         wanted.preferred = lane.broker_id

@@ -8,6 +8,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from headgate.broker.engine.partition.log import PartitionLog
+from headgate.broker.engine.read.view import Reach, reach
 from headgate.broker.engine.upkeep.file_fold import choose
 from headgate.broker.groups.shard import Shard
 from headgate.broker.log.adopted import UnitRows
@@ -283,6 +285,16 @@ def _no_consent() -> Mapping[str, object]:
     return {**ALWAYS_TRANSACTIONS, **allowed, "headgate.broker.testing.simulation.transactors.VERSIONS": (1,)}
 
 
+def _hasty_lanes() -> Mapping[str, object]:
+    """A lane passes records that it has not heard of yet, to the next file that it knows."""
+
+    def place(self: object, log: PartitionLog, offset: int) -> Reach | None:
+        reached = reach(log, offset)
+        return None if reached[2] is None else reached
+
+    return {"headgate.broker.engine.read.lane.LaneLogs.place": place}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -315,4 +327,7 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "unnamed-aborts": _unnamed_aborts,
     "early-positions": _early_positions,
     "no-consent": _no_consent,
+    "hasty-lanes": _hasty_lanes,
+    # A lead sends a reader to the lane whenever it asks.
+    "forgetful-leads": lambda: {"headgate.broker.cluster.lanes.Guide.may_send": lambda self, partition, offset, now_s: True},
 }

@@ -23,7 +23,7 @@ from headgate.broker.testing.simulation.kafka import REQUEST_TIMEOUT_S, UNKNOWN_
 from headgate.broker.testing.simulation.ledger import Ledger, Partition, Violation
 from headgate.broker.testing.simulation.loop import VirtualLoop
 from headgate.broker.testing.simulation.network import Door, Network
-from headgate.broker.testing.simulation.process import Broker
+from headgate.broker.testing.simulation.process import LANE_ID, Broker, address_of
 from headgate.broker.testing.simulation.trace import Trace
 
 IN_FLIGHT_MAX = 5
@@ -35,6 +35,8 @@ STOPPED_S = 30.0
 while other brokers took over."""
 WAITS_MS = (0, 0, 200)
 """Times that a fetch may wait for records, ms."""
+CIRCLE_S = 2.0
+"""A lead that sends a reader to a lane, and has it back at once, does not send it again within this time, in seconds."""
 REFUSED_MAX = 200
 """Consecutive refusals, none of which asks for a retry, before the client fails the run."""
 
@@ -267,6 +269,14 @@ class Reader:
         self._was_at_end = False
         """True once this connection had all records: it may pass a window that opens then (`engine/partition/windows.py`)."""
         self._judges_ends = world.judges_ends
+        self._lane: Connection | None = None
+        """The connection to the lane, while this reader is there. Then it stays connected to the lead, as clients do."""
+
+    @property
+    def has_all(self) -> bool:
+        """True if it has read what was acked."""
+        ledger = self._world.ledger
+        return self._key[0] in ledger.deleted or self.position >= ledger.ends.get(self._key, 0)
 
     async def run(self) -> None:
         world = self._world
@@ -292,6 +302,7 @@ class Reader:
                         raise
                 finally:
                     connection.close()
+                    self._leave_lane()
             await asyncio.sleep(world.random.random() * READ_PAUSE_S)
 
     async def _session(self, connection: Connection) -> None:
@@ -307,10 +318,21 @@ class Reader:
                     "one record per offset",
                     f"an epoch's end lies below what was read. epoch=`{epoch}` end=`{end}` read=`{self.position}`",
                 )
+        sent_s = -CIRCLE_S
         for _ in range(world.random.randint(1, 8)):
             known = world.ledger.ends.get(self._key, 0)
             max_bytes, wait_ms = world.random.choice((1, 1000, 100_000)), world.random.choice(WAITS_MS)
-            fetched = await connection.ask(kafka.fetch_batches(topic_id, partition, self.position, max_bytes, wait_ms))
+            asked = kafka.fetch_batches(topic_id, partition, self.position, max_bytes, wait_ms)
+            if self._lane is not None:
+                await self._read_at_lane(self._lane, asked)
+                continue
+            fetched = await connection.ask(asked)
+            if fetched.preferred == LANE_ID:
+                if world.loop.time() - sent_s < CIRCLE_S:
+                    raise Violation("readers are not sent in circles", f"{self._name}-{partition} position=`{self.position}`")
+                sent_s = world.loop.time()
+                self._lane = Connection(world.network, address_of(LANE_ID))
+                continue
             if not fetched.batches and self._judges_ends:
                 world.ledger.answered(f"the end of {topic_id.hex()[:6]}-{partition}", known, fetched.high_watermark)
             # Twice: a fetch may have waited at the end, or may have come there.
@@ -318,6 +340,22 @@ class Reader:
             self._take(fetched.batches)
             self._was_at_end = self._was_at_end or self.position >= known
             await asyncio.sleep(world.random.random() * READ_PAUSE_S)
+
+    async def _read_at_lane(self, lane: Connection, asked: Call[kafka.Fetched]) -> None:
+        try:
+            fetched = await lane.ask(asked)
+        except GoneError:
+            self._leave_lane()
+            return
+        if fetched.preferred >= 0:
+            self._leave_lane()
+        self._take(fetched.batches)
+        await asyncio.sleep(self._world.random.random() * READ_PAUSE_S)
+
+    def _leave_lane(self) -> None:
+        if self._lane is not None:
+            self._lane.close()
+            self._lane = None
 
     def _take(self, data: bytes) -> None:
         for header, offset, value in records_of(data):

@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from random import Random
 
 from headgate.broker.testing.simulation.fleet import Fleet
 from headgate.broker.testing.simulation.ledger import Violation
 from headgate.broker.testing.simulation.loop import Process
 from headgate.broker.testing.simulation.network import CLIENTS
-from headgate.broker.testing.simulation.process import Broker
+from headgate.broker.testing.simulation.process import LANE_ID, Broker
 from headgate.broker.testing.simulation.scene import Scene
 
 HOUR_MS = 3_600_000
@@ -97,6 +98,30 @@ class Nemesis:
             await asyncio.sleep(random.choice((0.0, 0.1, 0.5, 2.0)) * random.random())
         self.over = True
 
+    async def hurt_lane(self, random: Random) -> None:
+        """Start the lane; kill, stop, cut off and restart it until the faults are over.
+
+        Args:
+            random: apart from that of the other faults.
+        """
+        lane = self._fleet.begin(LANE_ID)
+        while True:
+            await asyncio.sleep(random.random() * 3.0)
+            if self.over:
+                return
+            if not lane.alive:
+                lane = self._fleet.begin(LANE_ID)
+                continue
+            seconds = random.random() * 8.0
+            kind = random.choice(("kill", "stop", "leave", "cut_store") if self.only_starves else ("kill", "stop", "leave", "cut"))
+            self._scene.trace("nemesis", "lane", kind, round(seconds, 3))
+            if kind == "kill":
+                lane.kill()
+            elif kind == "leave":
+                lane.stop()
+            else:
+                await self._hurt(kind, lane, seconds)
+
     def heal(self) -> None:
         """End every cut, stop and slowdown."""
         scene = self._scene
@@ -105,7 +130,7 @@ class Nemesis:
         self._undo.clear()
         scene.network.heal()
         scene.medium.weather = dataclasses.replace(scene.calm)
-        for broker in self._fleet.alive():
+        for broker in (*self._fleet.alive(), *self._fleet.lanes_alive()):
             broker.view.cut = False
             if broker.process.stopped:
                 scene.loop.resume(broker.process)

@@ -10,6 +10,7 @@ from typing import Any
 from headgate.broker.cluster.edits.segments import OpenSegment, SealSegment
 from headgate.broker.cluster.fleet import Drain
 from headgate.broker.cluster.fleet import Fleet as Plan
+from headgate.broker.cluster.objects import LANE
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError
@@ -17,7 +18,7 @@ from headgate.broker.testing.simulation.clients import World
 from headgate.broker.testing.simulation.clock import WallClock
 from headgate.broker.testing.simulation.ledger import Partition, Violation
 from headgate.broker.testing.simulation.loop import WORLD
-from headgate.broker.testing.simulation.process import DESIRED, Broker
+from headgate.broker.testing.simulation.process import DESIRED, LANE_ID, Broker, address_of, place_of
 from headgate.broker.testing.simulation.scene import Scene
 
 EXTRA_MAX = 2
@@ -48,6 +49,8 @@ class Fleet:
         self.count = count
         self.brokers: dict[str, Broker] = {}
         """By address: the newest broker process."""
+        self.lane: Broker | None = None
+        """The newest process of the lane, which is no broker: it leads nothing, and no fault of brokers hits it."""
         self.peace = False
         """True when faults are over: from then on a broker that ends with an error is a violation."""
         self.closing = False
@@ -69,25 +72,30 @@ class Fleet:
         """The living brokers, in the order of their addresses."""
         return [self.brokers[key] for key in sorted(self.brokers) if self.brokers[key].alive]
 
+    def lanes_alive(self) -> list[Broker]:
+        """The lane, if it lives."""
+        return [self.lane] if self.lane is not None and self.lane.alive else []
+
     @property
     def at_rest(self) -> bool:
         """True if exactly the base count of brokers runs, and no more are wanted."""
         return self._plan.wanted == len(self._plan.slots) == self.count and len(self._plan.serving) == self.count
 
     def begin(self, number: int) -> Broker:
-        """Start a new run of a broker, on the same machine and ports as the run before."""
+        """Start a new run of a broker, or of the lane, on the same machine and ports as the run before."""
         scene = self._scene
         self._runs += 1
-        address = f"host{number}:{9000 + number}"
+        address = address_of(number)
+        is_lane = number == LANE_ID
         broker = Broker(
             loop=scene.loop,
             network=scene.network,
             medium=scene.medium,
             trace=scene.trace,
             random=scene.random,
-            settings=dataclasses.replace(self._settings, broker_id=number),
-            name=f"broker{number}.{self._runs}",
-            place=f"host{number}",
+            settings=dataclasses.replace(self._settings, broker_id=number, role=LANE if is_lane else self._settings.role),
+            name=f"{'lane' if is_lane else 'broker'}{number}.{self._runs}",
+            place=place_of(number),
             address=address,
             wall=self._walls.setdefault(number, WallClock(scene.random.choice(SKEWS_MS))),
             append=scene.append,
@@ -95,7 +103,10 @@ class Fleet:
             served=self._served,
             exited=self.gone,
         )
-        self.brokers[address] = broker
+        if is_lane:
+            self.lane = broker
+        else:
+            self.brokers[address] = broker
         scene.trace(broker.name, "starts")
         return broker
 

@@ -262,8 +262,9 @@ def produce_batch(topic_id: bytes, partition: int, data: bytes, acked: Callable[
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`batches`: whole batches behind each other."""
+    """`batches`: whole batches behind each other. `preferred`: id of the broker that is to be asked instead; -1: this one."""
 
+    preferred: int
     log_start: int
     high_watermark: int
     batches: bytes
@@ -276,7 +277,7 @@ def fetch_batches(topic_id: bytes, partition: int, offset: int, max_bytes: int, 
         check(response.error_code)
         row = response.responses[0].partitions[0]
         check(row.error_code)
-        return Fetched(row.log_start_offset, row.high_watermark, bytes(row.records or b""))
+        return Fetched(row.preferred_read_replica, row.log_start_offset, row.high_watermark, bytes(row.records or b""))
 
     rows = [fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)]
     request = fetch.FetchRequest(

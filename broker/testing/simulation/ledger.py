@@ -10,9 +10,10 @@ The checkers know nothing of brokers. They check these invariants:
 6. A gate is filled completely or not at all.
 7. A reader from the beginning gets history first, then live records.
 
-`scenario.py` and `fleet.py` check invariant 9 (capacity ends). Two more rules hold whatever a broker's clock says: retention
-removes no record before its retention time has passed, and no producer is refused because of its timestamps. An answer about the
-end of a log, or about a group's position, covers everything that was acked before the question.
+`scenario.py` and `fleet.py` check invariant 9 (capacity ends), `clients.py` that leads send no reader in circles between them and a
+lane. Two more rules hold whatever a broker's clock says: retention removes no record before its retention time has passed, and no
+producer is refused because of its timestamps. An answer about the end of a log, or about a group's position, covers everything that
+was acked before the question.
 """
 
 from __future__ import annotations

@@ -39,10 +39,22 @@ if TYPE_CHECKING:
     import grpc
 
 SERVICE = "/headgate.v1.Control/"
+LANE_ID = 1001
+"""The only lane of a run."""
 GRACE_S = 10.0
 
 DESIRED, RESERVE, GATE = "desired", "reserve", "gate"
 """Paths of the questions to the leader."""
+
+
+def place_of(broker_id: int) -> str:
+    """The machine of a broker, or of a lane."""
+    return f"host{broker_id}"
+
+
+def address_of(broker_id: int) -> str:
+    """``host:port``."""
+    return f"{place_of(broker_id)}:{9000 + broker_id}"
 
 
 class _Ports:

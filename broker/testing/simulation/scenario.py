@@ -49,6 +49,8 @@ HISTORY_RATE = 0.25
 """Share of the seeds in which a job loads history."""
 ADOPTING_RATE = 0.5
 """Share of its gates that it fills with adopted files."""
+LANES_RATE = 0.5
+"""Share of the seeds with history or folds in which there is a lane."""
 TRANSACTIONS_RATE = 0.25
 """Share of the seeds with transactional producers."""
 RETENTION_MS = 3_600_000
@@ -195,6 +197,7 @@ def _settings(random: Random, *, jumps: bool, folds: bool) -> Settings:
         cluster_member_timeout_ms=random.choice((1_500, 2_000)),
         retention_check_interval_ms=500 if jumps else random.choice((500, 2_000, 60_000)),
         offline_check_interval_ms=100 if folds else 30_000,
+        history_lane_bytes=1,
         gate_file_grace_ms=1_000 if folds else Settings().gate_file_grace_ms,
         producer_id_expiration_ms=EXPIRATION_MS,
         offsets_topic_num_partitions=1,
@@ -225,6 +228,7 @@ class Scenario:
         apart = Random(repr(random.getstate()[1][:4]))
         self.folds = apart.random() < FOLDING_RATE
         self.adopts = lambda: apart.random() < ADOPTING_RATE
+        self._lane_random = Random(repr(random.getstate()[1][4:8]))
         settings = _settings(random, jumps=jumps, folds=self.folds)
         self.replicated = not jumps and random.random() < 0.3
         self.retention_ms = RETENTION_MS if jumps else random.choice((RETENTION_MS, 10**12))
@@ -276,7 +280,10 @@ class Scenario:
         if random.random() < 0.25:
             self.world.spawn(Planner(self.world, self.fleet.count + random.randint(1, EXTRA_MAX)).run(), "planner")
         historian = None
-        if random.random() < HISTORY_RATE:
+        has_history = random.random() < HISTORY_RATE
+        if (has_history or self.folds) and self._lane_random.random() < LANES_RATE:
+            self.world.spawn(self.nemesis.hurt_lane(self._lane_random), "lane")
+        if has_history:
             historian = self.world.spawn(Historian(self.world, self._upload, self.adopts).run(), "historian")
         if random.random() < 0.5:
             add_member(self.world)
@@ -295,6 +302,8 @@ class Scenario:
             self._until(historian.done, SETTLE_S, "gates are answered")
             self._until(self._no_gate_is_open, SETTLE_S, "gates end", checker="a gate is filled whole")
         self._until(lambda: self.fleet.at_rest, SETTLE_S, "only the least number runs", self._fleet_state, "capacity ends")
+        if self.fleet.lane is not None:
+            self._until(lambda: all(reader.has_all for reader in self.world.readers), SETTLE_S, "readers come to the end")
         self.world.reading = False
         if self.replicated:
             self._for(QUIET_S)  # all brokers are killed now, and only `ack=durable` survives that
@@ -314,6 +323,8 @@ class Scenario:
         last = self.fleet.alive()
         in_peace = not any(broker.ending for broker in last)
         told = [broker for broker in last if random.random() < 0.5]
+        for lane in self.fleet.lanes_alive():
+            lane.kill()
         for broker in last:
             if broker in told:
                 broker.stop()
@@ -396,7 +407,7 @@ class Scenario:
         return records
 
     def _check_manifests(self) -> None:
-        for broker in self.fleet.alive():
+        for broker in (*self.fleet.alive(), *self.fleet.lanes_alive()):
             if broker.serving:
                 _check_state(broker)
 

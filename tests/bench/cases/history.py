@@ -193,15 +193,16 @@ def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iter
     )
 
 
-def publish(broker: Broker, topic: str, rows: int, value_bytes: int) -> None:
-    """History with the same values as those of `rdkafka produce`."""
+def publish(broker: Broker, topic: str, rows: int, value_bytes: int, *, keys: bool = False) -> None:
+    """History with the same values as those of `rdkafka produce`. `keys`: divide the rows among the topic's partitions."""
     import pyarrow as pa
 
     pool = values(value_bytes)
     indices = pa.array(range(len(pool)))
     repeats = -(-rows // len(pool))
     value = pa.chunked_array([pa.array(pool, pa.binary()).take(indices) for _ in range(repeats)]).slice(0, rows)
-    table = pa.table({"timestamp": pa.array(range(rows)), "key": pa.nulls(rows), "value": value})
+    key: Any = pa.array(map(str, range(rows))) if keys else pa.nulls(rows)
+    table = pa.table({"timestamp": pa.array(range(rows)), "key": key, "value": value})
 
     async def publish() -> None:
         async with Producer(f"127.0.0.1:{broker.grpc_port}") as producer:

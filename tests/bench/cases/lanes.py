@@ -1,37 +1,52 @@
-"""A live producer while consumer groups replay history: at its lead, and through a lane.
+"""A live producer while consumer groups replay history, at its lead and through a lane; and what lanes serve.
 
-Broker, lane, producer and consumers share this machine's two cores. Pinned: the broker and the producer have one core, the lane and
-the consumers the other one. The lane is started before the measurement, so that every replay of it finds it.
+Broker, lanes, producer and consumers share this machine's two cores. Pinned: the broker and the producer have one core, the lane
+and the consumers the other one. Lanes are started before the measurement, so that every replay finds them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import statistics
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tests.bench.brokers import ROOT, Broker, broker
 from tests.bench.cases.history import RATE_PER_S, publish
 from tests.bench.clients import client
 from tests.bench.harness import Bench, Case, remove_tree
-from tests.bench.native import Cores
-from tests.bench.report import Goal, Row
+from tests.bench.native import Cores, tree_seconds
+from tests.bench.report import Goal, Row, format_rate
 
 ROWS = 60_000
-GROUPS = (1, 4)
-LANE_ID = "1001"
-SETTINGS = {"wal.fsync": "never", "history.cache_bytes": str(256 << 20), "history.lane_bytes": "1"}
-WAYS = ("quiet", "at the lead", "through a lane")
+GROUPS = (1, 10)
+LANE_ID = 1001
+SETTINGS = {"wal.fsync": "never", "history.lane_bytes": "1"}
+SCALE_PARTITIONS, SCALE_GROUPS, SCALE_LANES = 6, 3, (1, 2, 3)
 
 
-def history_bytes(port: int) -> float:
-    """Bytes of history that a process has sent to clients."""
+def metric(port: int, name: str) -> float:
+    """A number of a process."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("headgate_history_out_bytes_total "))
+    return next((float(line.rsplit(None, 1)[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+
+@contextlib.contextmanager
+def _lanes(bench: Bench, lead: Broker, count: int, settings: Mapping[str, str], core: int | None = None) -> Iterator[list[Broker]]:
+    """Lanes that the lead knows."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for number in range(count):
+            values = {**settings, "role": "lane", "broker.id": str(LANE_ID + number)}
+            found.append(stack.enter_context(broker(bench.directory, lead.store, settings=values, core=core)))
+        while metric(lead.http_port, "headgate_cluster_lanes") < count:
+            time.sleep(0.05)
+        yield found
 
 
 @contextlib.contextmanager
@@ -48,53 +63,99 @@ def _replaying(port: int, groups: int, core: int | None) -> Iterator[None]:
 
 
 def _live(bench: Bench, there: Broker, core: int | None) -> tuple[float, float]:
-    """p50 and p99 of the live producer, in ms."""
-    found = client("rdkafka", "paced", there.kafka_port, "live", RATE_PER_S, 0, 1000, bench.pick(3, 8), core=core)
+    """p50 and p99 of the live producer, in ms, in a minute."""
+    found = client("rdkafka", "paced", there.kafka_port, "live", RATE_PER_S, 0, 1000, bench.pick(5, 60), core=core)
     return found["p50_ms"], found["p99_ms"]
 
 
-def _measure(bench: Bench, name: str, *, pinned: bool) -> Iterable[Row]:
+def _measure(bench: Bench, name: str, *, laned: bool, pinned: bool) -> Iterable[Row]:
     first, second = (0, 1) if pinned else (None, None)
     store = bench.fresh_directory("lanes")
-    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    leads: dict[tuple[str, int], float] = {}
-    with broker(store, str(store / "store"), settings=SETTINGS, core=first) as there:
+    settings = {**SETTINGS, "history.cache_bytes": str(256 << 20)}
+    found: dict[int, tuple[float, float]] = {}
+    through: dict[int, float] = {}
+    with broker(store, str(store / "store"), settings=settings, core=first) as there, contextlib.ExitStack() as stack:
         for topic in ("history", "live"):
             there.create_topic(topic)
         publish(there, "history", ROWS, 1000)
+        if laned:
+            stack.enter_context(_lanes(bench, there, 1, settings, second))
         client("rdkafka", "consume", there.kafka_port, "history", ROWS)  # one-time loads are done now
-        for way in WAYS:
-            with contextlib.ExitStack() as stack:
-                if way == WAYS[2]:
-                    lane = {**SETTINGS, "role": "lane", "broker.id": LANE_ID}
-                    stack.enter_context(broker(store, str(store / "store"), settings=lane, core=second))
-                    client("rdkafka", "consume", there.kafka_port, "history", ROWS)
-                for groups in (0,) if way == WAYS[0] else GROUPS:
-                    before = history_bytes(there.http_port)
-                    with _replaying(there.kafka_port, groups, second):
-                        found[way, groups] = [_live(bench, there, first) for _ in range(bench.pick(2, 3))]
-                    leads[way, groups] = history_bytes(there.http_port) - before
-        found[WAYS[0], 0] += [_live(bench, there, first) for _ in range(bench.pick(1, 2))]
+        before = _live(bench, there, first)
+        for groups in GROUPS:
+            bytes_before = metric(there.http_port, "headgate_history_out_bytes_total")
+            with _replaying(there.kafka_port, groups, second):
+                found[groups] = _live(bench, there, first)
+            through[groups] = metric(there.http_port, "headgate_history_out_bytes_total") - bytes_before
+        after = _live(bench, there, first)
     remove_tree(store)
-    quiet = [statistics.median(one) for one in zip(*found[WAYS[0], 0], strict=True)]
-    for (way, groups), both in found.items():
-        if groups:
-            p50, p99 = (statistics.median(one) for one in zip(*both, strict=True))
+    quiet = [statistics.mean(one) for one in zip(before, after, strict=True)]
+    for groups, (p50, p99) in found.items():
+        yield Row(
+            group="lanes",
+            case=f"{name}, {groups} {'group' if groups == 1 else 'groups'}",
+            measured=f"p50 {p50:.2f}, p99 {p99:.1f} ms",
+            ceiling=f"quiet p50 {before[0]:.2f} before and {after[0]:.2f} after, p99 {before[1]:.1f} and {after[1]:.1f} ms",
+            ratio=p50 / quiet[0],
+            unit="x",
+            side=Goal.AT_MOST,
+            note=f"p99 {p99 / quiet[1]:.2f} x; {through[groups] / 1e6:,.0f} MB of history through the lead",
+        )
+
+
+def _scale(bench: Bench, name: str) -> Iterable[Row]:
+    """Groups that read all partitions at the same time through lanes, which have the partitions in turn."""
+    rows = SCALE_PARTITIONS * bench.pick(20_000, 60_000)
+    store = bench.fresh_directory("lanes")
+    with broker(store, str(store / "store"), settings=SETTINGS) as lead:
+        lead.create_topic("history", SCALE_PARTITIONS)
+        publish(lead, "history", rows, 1000, keys=True)
+        stored = sum(file.stat().st_size for file in (store / "store").rglob("*.parquet"))
+        command = [sys.executable, "-m", "tests.bench.rdkafka", "consume", str(lead.kafka_port), "history", str(rows)]
+        for count in SCALE_LANES:
+            bench.wait_quiet()
+            with _lanes(bench, lead, count, SETTINGS) as lanes:
+
+                def total(name: str, lanes: list[Broker] = lanes) -> float:
+                    return sum(metric(lane.http_port, name) for lane in lanes)
+
+                spent = sum(tree_seconds(lane.pid) for lane in lanes)
+                through_lead = metric(lead.http_port, "headgate_history_out_bytes_total")
+                groups = [
+                    subprocess.Popen([*command, str(SCALE_PARTITIONS)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+                    for _ in range(SCALE_GROUPS)
+                ]
+                answers = [json.loads(group.communicate()[0]) for group in groups]
+                spent = sum(tree_seconds(lane.pid) for lane in lanes) - spent
+                sent = total("headgate_history_out_bytes_total")
+                decoded = total("headgate_history_encoded_records_total") / rows
+                through_lead = metric(lead.http_port, "headgate_history_out_bytes_total") - through_lead
             yield Row(
                 group="lanes",
-                case=f"{name}, {groups} {'group' if groups == 1 else 'groups'} {way}",
-                measured=f"p50 {p50:.2f}, p99 {p99:.1f} ms",
-                ceiling=f"quiet p50 {quiet[0]:.2f}, p99 {quiet[1]:.1f} ms",
-                ratio=p50 / quiet[0],
-                low=min(one[0] for one in both) / quiet[0],
-                high=max(one[0] for one in both) / quiet[0],
+                case=f"{name}, {count} {'lane' if count == 1 else 'lanes'}",
+                measured=f"{format_rate(sent / spent)} per core of lanes, {spent / (sent / 1e9):.2f} s/GB",
+                ceiling=f"{format_rate(sent / max(answer['seconds'] for answer in answers))} in all",
+                ratio=decoded,
                 unit="x",
                 side=Goal.AT_MOST,
-                note=f"{leads[way, groups] / 1e6:,.0f} MB of history through the lead",
+                note=f"each row decoded so often; {decoded * stored / sent:.3f} bytes of files per byte served; "
+                f"{through_lead / 1e6:,.0f} MB of history through the lead",
             )
+    remove_tree(store)
 
 
 CASES = [
-    Case("lanes", name, lambda bench, name=name, pinned=pinned: _measure(bench, name, pinned=pinned), unit="x")
-    for name, pinned in (("live producer, pinned", True), ("live producer, unpinned", False))
+    *[
+        Case(
+            "lanes",
+            f"live producer {cores}, replays {way}",
+            lambda bench, cores=cores, way=way, laned=laned: _measure(
+                bench, f"live producer {cores}, replays {way}", laned=laned, pinned=cores == "pinned"
+            ),
+            unit="x",
+        )
+        for cores in ("pinned", "not pinned")
+        for way, laned in (("at the lead", False), ("through a lane", True))
+    ],
+    Case("lanes", f"{SCALE_GROUPS} groups at once", lambda bench: _scale(bench, f"{SCALE_GROUPS} groups at once"), unit="x"),
 ]

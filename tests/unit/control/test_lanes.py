@@ -8,12 +8,17 @@ that a lane leads something, shows what the lead does not show, skips or hides a
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from headgate.broker.testing.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 from headgate.broker.cluster.capacity import Reservation
+from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.lanes import LANE_IDS, Guide
 from headgate.broker.control import member
 from headgate.broker.engine.engine import Engine
@@ -21,6 +26,9 @@ from headgate.broker.engine.read import lane as lane_module
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server import lanes
+from headgate.broker.server.grpc.errors import MovedError
+from headgate.broker.server.grpc.server_state import ServerState
+from headgate.broker.server.grpc.shares import Share
 from headgate.broker.server.kafka import fetch
 from headgate.broker.server.kafka.produce import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN_TOPIC
 from headgate.broker.wire.kafka.fetch import NO_REPLICA
@@ -238,6 +246,55 @@ async def test_a_lane_with_an_old_manifest_serves_what_it_knows_and_no_more(
     assert (await ask(lane.engine, 2)).values == (await ask(lead, 2)).values == history[2:]
     for offset in (3, 4, 6, 7):
         assert await ask(lane.engine, offset) == BACK
+
+
+async def test_a_lane_sends_readers_of_a_deleted_file_back(make_world: MakeWorld) -> None:
+    """The lead has deleted the file, and the lane has not heard of it yet."""
+    world, lane = await with_lane(make_world)
+    await create(world, "t", 1)
+    await flood(world, "g", [3])
+    await followed(world, lane)
+    state = ServerState(lane.engine, lane.settings)
+    log = state.readable(lane.engine.topic("t"), 0)
+    extent = log.sealed.extents[0]
+    assert isinstance(extent, ParquetExtent)
+    await world.leader.engine.store.delete(extent.path)
+    assert await ask(lane.engine, 0) == BACK
+    with pytest.raises(MovedError) as caught:
+        await state.read(log, 0, 1000, Share(state.budget, "client"), follows_lanes=True)
+    assert caught.value.leader == world.leader.address and not state.budget.used_bytes
+
+
+async def test_a_lane_whose_cache_on_disk_is_damaged(make_world: MakeWorld, tmp_path: Path) -> None:
+    directory = str(tmp_path / "cache")
+    world, lane = await with_lane(make_world, history_cache_dir=directory, history_cache_bytes=0)
+    await create(world, "t", 1)
+    await flood(world, "g", [3])
+    await followed(world, lane)
+    history = Got(0, NO_REPLICA, [value_of("g", 0, row) for row in range(3)])
+
+    def damage(how: Callable[[int, int], object]) -> int:
+        """Change the files of the cache, which have no names. Returns their bytes before."""
+        size = 0
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{descriptor}").startswith(directory):
+                    size += (bytes_there := os.fstat(descriptor).st_size)
+                    how(descriptor, bytes_there)
+        return size
+
+    def flip(descriptor: int, size: int) -> None:
+        os.pwrite(descriptor, bytes([os.pread(descriptor, 1, size // 2)[0] ^ 1]), size // 2)
+
+    def cut(descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size // 2)
+
+    for how in (flip, cut):
+        for _ in range(2):
+            assert await ask(lane.engine, 0) == history
+            await until(lambda: damage(lambda *_: None))
+        assert damage(how)
+        assert await ask(lane.engine, 0) == history
 
 
 async def test_two_lanes_during_a_change_of_plan(make_world: MakeWorld) -> None:

@@ -111,6 +111,18 @@ async def test_a_disk_that_is_full_gets_its_space_back_and_is_left_alone_for_a_t
     assert len(tries) <= 8, "those that waited already, and none for a minute"
 
 
+def test_a_group_that_is_written_while_a_full_disk_is_emptied_is_not_kept(disk: DiskCache) -> None:
+    """Otherwise its file would stay, and all files after it, however many."""
+    late = disk.write(batches(0))
+    disk.failed(OSError(errno.ENOSPC, "No space left on device"), 0.0)
+    disk.keep("late", late)
+    assert "late" not in disk
+    size = 300 << 10  # three of them fill a file
+    for number in range(2 * FILES):
+        disk.keep(number, disk.write(batches(number, size)))
+    assert [number for number in range(2 * FILES) if number in disk] == list(range(FILES, 2 * FILES))
+
+
 def test_the_oldest_groups_go_first(disk: DiskCache) -> None:
     size = 300 << 10  # three of them fill a file
     for number in range(FILES + 4):
