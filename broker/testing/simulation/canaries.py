@@ -8,8 +8,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from headgate.broker.engine.partition.log import PartitionLog
-from headgate.broker.engine.read.view import Reach, reach
+from headgate.broker.engine.read.lane import LaneLogs
 from headgate.broker.engine.upkeep.file_fold import choose
 from headgate.broker.groups.shard import Shard
 from headgate.broker.log.adopted import UnitRows
@@ -286,13 +285,9 @@ def _no_consent() -> Mapping[str, object]:
 
 
 def _hasty_lanes() -> Mapping[str, object]:
-    """A lane passes records that it has not heard of yet, to the next file that it knows."""
-
-    def place(self: object, log: PartitionLog, offset: int) -> Reach | None:
-        reached = reach(log, offset)
-        return None if reached[2] is None else reached
-
-    return {"headgate.broker.engine.read.lane.LaneLogs.place": place}
+    """A lane begins behind the record that a reader asks for."""
+    place = LaneLogs.place
+    return {"headgate.broker.engine.read.lane.LaneLogs.place": lambda self, log, offset: place(self, log, offset + 1)}
 
 
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
