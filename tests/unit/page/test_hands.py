@@ -131,6 +131,10 @@ async def test_a_live_view_gets_what_comes(make: Make) -> None:
     await world.fill("t", 1, batch("new"))
     second = await browser.get("/topics/t/messages", **{"from": "live", "places": places[1]})
     assert offsets(second.text) == [(1, 10)] and "places=0-10.1-11" in second.text
+    await world.fill("t", 1, *(batch(*(f"{low + at}" for at in range(10))) for low in range(0, 200, 10)))
+    third = await browser.get("/topics/t/messages", **{"from": "live", "places": "0-10.1-11"})
+    assert offsets(third.text) == [(1, at) for at in range(161, 211)], "the view of a busy topic stays with its newest messages"
+    assert "150 messages are left out" in third.text and "places=0-10.1-211" in third.text
 
 
 async def test_a_download_has_every_message(make: Make) -> None:

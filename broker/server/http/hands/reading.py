@@ -181,7 +181,9 @@ class _Page:
         if query.start == "live" and query.places is not None:
             # Asked once a second by each open view, mostly in vain: one question to each lead.
             self._high = await self._offsets(list(query.places), log_pb2.Position(latest=True))
-            self._low = {number: min(query.places[number], high) for number, high in self._high.items()}
+            self._low = {number: min(max(query.places[number], high - ROWS), high) for number, high in self._high.items()}
+            if left_out := sum(max(low - query.places[number], 0) for number, low in self._low.items()):
+                self._trouble(f"{left_out:,} messages are left out: they come faster than a live view shows them")
             page.partitions_total = self._inner.engine.topic(query.topic).partitions
         else:
             numbers = await self._partitions()
