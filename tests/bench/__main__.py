@@ -31,7 +31,7 @@ TITLES = {
     "memory": "Memory",
     "start": "Start",
     "history": "History by reference: encoding of memcpy, decoding, and reading of reading the tail",
-    "lanes": "Live producers while history is replayed, at the lead and through a lane: p50, of quiet",
+    "lanes": "Live producers while history is replayed, at the lead and through a lane (p50, of quiet), and what lanes serve",
     "page": "Messages at the page of a topic with 10 M of them, and its live producer beside ten people who look at them",
     "folds": "Folds of live records to Parquet (local store, wal.fsync=never)",
     "tables": "Topics as tables: plans of queries and loads against the files that the topic has already",
