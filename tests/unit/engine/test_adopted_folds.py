@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.edits.files import FoldToFiles
 from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
 from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
-from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.read.references import References
 from headgate.broker.engine.upkeep import adopted_folder, adopted_work, file_writer
 from headgate.broker.engine.upkeep.adopted_folds import AdoptedJob, AdoptedResult, keeper
@@ -41,7 +41,7 @@ from tests.support.adopted import adopted, file_of
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_adopted_gates import HOUR_MS, World
 from tests.unit.engine.test_offline import AT_ONCE, OFF, deaths_of_folds, files, folded, seen
-from tests.unit.engine.world import Incarnation, Machine
+from tests.unit.engine.world import Commit, Incarnation, Machine, at_next_commit
 
 PARTITIONS = 3
 
@@ -348,16 +348,14 @@ async def test_folds_that_come_too_late_change_nothing(make_machine: MakeMachine
     here = await flooded(machine)
     broker = here.broker
     before = await all_seen(broker)
-    commit = RoutedCatalog.commit
     kept: list[Edit] = []
 
-    async def deletes_first(catalog: RoutedCatalog, *edits: Edit) -> None:
+    async def deletes_first(commit: Commit, edits: Sequence[Edit]) -> None:
         kept.extend(edits)
-        monkeypatch.setattr(RoutedCatalog, "commit", commit)
         await broker.engine.delete_records(broker.log("t", 0), 9)
-        await commit(catalog, *edits)
+        await commit()
 
-    monkeypatch.setattr(RoutedCatalog, "commit", deletes_first)
+    at_next_commit(monkeypatch, deletes_first)
     assert await folded(broker) >= PARTITIONS
     assert await all_seen(broker) == [before[0][9:], *before[1:]]
     # The same edits again, as another broker would propose them that folded at the same time.
@@ -370,12 +368,11 @@ async def test_folds_that_come_too_late_change_nothing(make_machine: MakeMachine
     here = await flooded(machine)
     broker = here.broker
 
-    async def drops_first(catalog: RoutedCatalog, *edits: Edit) -> None:
-        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+    async def drops_first(commit: Commit, _: Sequence[Edit]) -> None:
         await broker.engine.delete_topic(broker.engine.topic("t"))
-        await commit(catalog, *edits)
+        await commit()
 
-    monkeypatch.setattr(RoutedCatalog, "commit", drops_first)
+    at_next_commit(monkeypatch, drops_first)
     assert await folded(broker) == 0
     assert broker.engine.running.offline.adopted.units_stuck == 0
 

@@ -28,7 +28,7 @@ from headgate.broker.store.interface import Buffer
 from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Incarnation, Machine, MortalStore, eventually, read_values, settings, swept
+from tests.unit.engine.world import Incarnation, Machine, MortalStore, eventually, fold_by, read_values, settings, swept
 
 TRIES = 3
 HOUR_MS = 3_600_000
@@ -232,7 +232,7 @@ async def test_an_edit_that_gave_up_is_decided_before_the_next(
 async def test_chunks_whose_listing_gave_up_are_listed_once(
     make_machine: MakeMachine, medium: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 3)
+    fold_by(monkeypatch, 3)
     machine = make_machine(medium)
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})

@@ -17,7 +17,7 @@ from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, Reason
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
-from tests.unit.engine.world import Incarnation, Machine, eventually, read_all
+from tests.unit.engine.world import Incarnation, Machine, eventually, fold_by, read_all
 
 COLUMNS = ("offsets", "timestamps", "positions", "sizes")
 
@@ -25,7 +25,7 @@ COLUMNS = ("offsets", "timestamps", "positions", "sizes")
 @pytest.fixture(autouse=True)
 def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop folds until a test allows them."""
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
 
 
 async def filled(machine: Machine) -> Incarnation:
@@ -80,7 +80,7 @@ async def test_a_fold_with_wrong_rows_loses_nothing(
     right = await broker.faults.get(key)
     await damage_index(broker, column, row, value, extent, chunk)
     assert await broker.faults.get(key) != right
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
+    fold_by(monkeypatch, FANOUT)
     await broker.sweeper.fold()
     assert broker.sweeper.chunks_folded >= 2 * FANOUT, "the index was made again"
     forget_memory(broker)
@@ -98,7 +98,7 @@ async def test_a_fold_leaves_a_damaged_chunk_where_it_is(
     inc = broker.engine.incarnation_id
     right = await broker.faults.get(keys.chunk_object(inc, chunk))
     await damage_batch(broker, chunk, extent, 1)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
+    fold_by(monkeypatch, FANOUT)
     await broker.sweeper.fold()
     assert broker.sweeper.chunks_folded
     (told,) = [record for record in caplog.records if record.message == "chunks_not_folded"]

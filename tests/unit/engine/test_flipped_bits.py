@@ -18,7 +18,7 @@ from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.errors import CorruptError, FatalError, HeadgateError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import fill, forget_memory
-from tests.unit.engine.world import Incarnation, Machine
+from tests.unit.engine.world import Incarnation, Machine, fold_by
 
 KINDS = {
     # The key, and the allowed outcomes of a start over a damaged object.
@@ -36,7 +36,7 @@ PLACES = (0.0, 0.4, 0.98)
 
 @pytest.fixture(autouse=True)
 def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
 
 
 async def written(machine: Machine) -> Incarnation:

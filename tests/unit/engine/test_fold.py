@@ -25,7 +25,7 @@ from headgate.broker.testing.faults import Fault
 from tests.support.examples import examples
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation as Broker
-from tests.unit.engine.world import Machine, eventually, read_all, swept
+from tests.unit.engine.world import Machine, eventually, fold_by, read_all, swept
 from tests.unit.engine.world import settings as settings_of
 
 FANOUT = 4
@@ -34,7 +34,7 @@ ID = uuid.UUID(int=5).hex
 
 @pytest.fixture(autouse=True)
 def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
+    fold_by(monkeypatch, FANOUT)
 
 
 SIZES = st.one_of(
@@ -125,7 +125,7 @@ async def test_folded_records_are_the_same_records(make_machine: MakeMachine, me
 
 
 async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 3, {})
@@ -137,7 +137,7 @@ async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, mo
     del machine.acked["gone", 0]
     await broker.engine.delete_topic(broker.engine.topic("gone"))
     await broker.engine.delete_records(broker.log(), 15)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
+    fold_by(monkeypatch, FANOUT)
     await swept(broker)
     for chunk in broker.engine.manifest.chunks[broker.engine.incarnation_id].values():
         if chunk.generation:
@@ -150,12 +150,12 @@ async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, mo
 
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.AMBIGUOUS, Fault.REFUSED])
 async def test_a_fold_that_came_late_harms_nobody(make_machine: MakeMachine, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
     machine = make_machine("memory")
     first = await machine.start()
     await first.engine.create_topic("t", 3, {})
     await fill(machine, first, 10)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
+    fold_by(monkeypatch, FANOUT)
     first.faults.script("put", fault)
     with pytest.raises(RetryError):
         await first.sweeper.fold()
@@ -204,13 +204,13 @@ async def test_a_chunk_is_read_at_once_however_many_partitions_stand_in_it(
 
 async def unfolded(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str = "put") -> tuple[Machine, Broker]:
     """A broker with 16 chunks or more, which the next pass folds."""
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
     machine = make_machine(medium)
     broker = await machine.start()
     await broker.engine.create_topic("t", 3, {})
     await fill(machine, broker, 20)
     await broker.checkpointer.list_all()
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 16)
+    fold_by(monkeypatch, 16)
     assert choose(broker.engine.manifest, broker.engine.incarnation_id) is not None
     return machine, broker
 
@@ -284,7 +284,7 @@ async def test_a_chunk_that_is_mostly_deleted_is_folded_by_itself(
     make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that is kept shares its chunks with one that is deleted: the store keeps little more than what is kept."""
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
     monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.SPARSE_BYTES_MIN", 1)
     machine = make_machine("memory")
     broker = await machine.start()

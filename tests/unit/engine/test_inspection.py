@@ -25,7 +25,7 @@ from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for
 from tests.unit.engine.test_damage import chunk_with_rows, damage_batch
 from tests.unit.engine.test_fold import fill
-from tests.unit.engine.world import Incarnation, settings, swept
+from tests.unit.engine.world import Incarnation, fold_by, settings, swept
 
 HOUR_MS = 3_600_000
 ROWS = 30
@@ -34,7 +34,7 @@ ROWS = 30
 @pytest.fixture(autouse=True)
 def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold would replace the chunk that a test damages."""
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ for readers by reference, and the files that are left. A mismatch means that a m
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,7 +16,6 @@ from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.objects import Topic
 from headgate.broker.cluster.topic_config import TopicConfig
-from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.partition.extents import AnyExtent, AnyRef, FileRef
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep import merging
@@ -30,7 +30,7 @@ from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, value_of
 from tests.unit.engine.test_offline import AT_ONCE, HOUR_MS, chunk_extents, deaths_of_folds, files, filled, folded, seen
-from tests.unit.engine.world import Incarnation, Machine
+from tests.unit.engine.world import Commit, Incarnation, Machine, at_next_commit
 
 DAY_MS = 24 * HOUR_MS
 
@@ -148,14 +148,12 @@ async def test_a_merge_that_comes_too_late_changes_nothing(make_machine: MakeMac
     # Records are deleted during a merge of folded files: the file that takes their place begins too early, and is written again.
     await broker.engine.delete_records(broker.log(), 7)
     assert await folded(broker) == 0
-    commit = RoutedCatalog.commit
 
-    async def late_commit(catalog: RoutedCatalog, *edits: Edit) -> None:
-        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+    async def late_commit(commit: Commit, _: Sequence[Edit]) -> None:
         await broker.engine.delete_records(broker.log(), 9)
-        await commit(catalog, *edits)
+        await commit()
 
-    monkeypatch.setattr(RoutedCatalog, "commit", late_commit)
+    at_next_commit(monkeypatch, late_commit)
     assert await folded(broker) == 1
     assert [record.offset for record, _ in await seen(broker)] == list(range(9, 50))
     for _ in range(3):
@@ -173,16 +171,14 @@ async def test_files_of_a_fold_under_way_are_not_swept(
     broker = await start(machine, 1)
     await flood(broker, "flood", [50], per_file=10)
     before = await seen(broker)
-    commit = RoutedCatalog.commit
 
-    async def late_commit(catalog: RoutedCatalog, *edits: Edit) -> None:
-        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+    async def late_commit(commit: Commit, _: Sequence[Edit]) -> None:
         clock.advance(HOUR_MS // 2)
         for _ in range(2):
             await broker.leader.gates.files.sweep(1)
-        await commit(catalog, *edits)
+        await commit()
 
-    monkeypatch.setattr(RoutedCatalog, "commit", late_commit)
+    at_next_commit(monkeypatch, late_commit)
     assert await folded(broker) == 1
     assert await seen(broker) == before
     # Files of a fold that never came to its edit go in the end, at once if their broker is gone.
@@ -212,18 +208,16 @@ async def test_files_of_a_fold_under_way_stay_with_a_clock_that_was_wrong_at_the
     broker = await start(machine, 1)
     await flood(broker, "flood", [50], per_file=10)
     before = await seen(broker)
-    commit = RoutedCatalog.commit
 
-    async def late_commit(catalog: RoutedCatalog, *edits: Edit) -> None:
-        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+    async def late_commit(commit: Commit, _: Sequence[Edit]) -> None:
         clock.jump_wall(720 * HOUR_MS)
         broker.engine.clock.adopt(clock.now_ms())
         assert broker.engine.clock.doubt is None
         for _ in range(2):
             await broker.leader.gates.files.sweep(1)
-        await commit(catalog, *edits)
+        await commit()
 
-    monkeypatch.setattr(RoutedCatalog, "commit", late_commit)
+    at_next_commit(monkeypatch, late_commit)
     assert await folded(broker) == 1
     assert await seen(broker) == before
 

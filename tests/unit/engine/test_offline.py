@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -19,7 +19,6 @@ from headgate.broker.cluster.edits.files import FoldToFiles, NoteCompacted
 from headgate.broker.cluster.folded_files import ChunkPart, FilePart
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.cluster.manifest_format import decode_edits, encode_edits
-from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.upkeep import file_fold_work, file_writer
 from headgate.broker.log.batch import LOG_APPEND_TIME, parse_header, split
@@ -29,7 +28,7 @@ from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, R
 from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for
-from tests.unit.engine.world import NOW_MS, Incarnation, Machine, eventually, read_batches, swept
+from tests.unit.engine.world import NOW_MS, Commit, Incarnation, Machine, at_next_commit, eventually, fold_by, read_batches, swept
 
 HOUR_MS = 3600 * 1000
 AT_ONCE = {"offline.after.bytes": "0", "offline.after.ms": "-1"}
@@ -262,7 +261,7 @@ async def test_an_edit_that_comes_too_late_changes_nothing(make_machine: MakeMac
     offline = broker.engine.running.offline
     (first, second) = [fold async for fold in offline.fold_each()]
     # Meanwhile, chunks are folded, and a topic is deleted.
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 2)
+    fold_by(monkeypatch, 2)
     await broker.sweeper.fold()
     await broker.engine.delete_topic(broker.engine.topic("gone"))
     assert await offline.commit([first, second]) == 0
@@ -270,24 +269,22 @@ async def test_an_edit_that_comes_too_late_changes_nothing(make_machine: MakeMac
     assert await folded(broker) >= 1
     assert await seen(broker) == before
     # And a fold of chunks that comes too late.
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 32)
+    fold_by(monkeypatch, 32)
     await filled(broker, 8, start=30)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 2)
+    fold_by(monkeypatch, 2)
     after = await seen(broker)
-    commit = RoutedCatalog.commit
 
     refused = []
 
-    async def late(catalog: RoutedCatalog, *edits: Edit) -> None:
-        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+    async def late(commit: Commit, edits: Sequence[Edit]) -> None:
         assert await folded(broker) >= 1
         try:
-            await commit(catalog, *edits)
+            await commit()
         except InvalidError as error:
             refused.append(type(edits[0]).__name__)
             raise error
 
-    monkeypatch.setattr(RoutedCatalog, "commit", late)
+    at_next_commit(monkeypatch, late)
     await broker.sweeper.fold()
     assert await seen(broker) == after and refused == ["FoldChunks"]
     named = {keys.chunk_object(one, chunk) for one, chunks in broker.engine.manifest.chunks.items() for chunk in chunks.values()}
@@ -303,15 +300,13 @@ async def test_a_fold_whose_answer_was_lost_keeps_its_chunk(make_machine: MakeMa
     await broker.engine.create_topic("t", 1, AT_ONCE)
     await filled(broker, 8)
     before = await seen(broker)
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 2)
-    commit = RoutedCatalog.commit
+    fold_by(monkeypatch, 2)
 
-    async def unheard(catalog: RoutedCatalog, *edits: Edit) -> None:
-        monkeypatch.setattr(RoutedCatalog, "commit", commit)
-        await commit(catalog, *edits)
+    async def unheard(commit: Commit, _: Sequence[Edit]) -> None:
+        await commit()
         raise InvalidError(Reason.CHANGED_MEANWHILE, "the repeated edit is refused")
 
-    monkeypatch.setattr(RoutedCatalog, "commit", unheard)
+    at_next_commit(monkeypatch, unheard)
     await broker.sweeper.fold()
     assert await seen(broker) == before
     await machine.crash(broker)

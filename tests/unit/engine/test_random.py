@@ -22,7 +22,7 @@ from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, RetryError
 from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Incarnation, Machine, settings
+from tests.unit.engine.world import Incarnation, Machine, fold_by, settings
 
 SEEDS = 100
 SEEDS_SLOW = 5_000
@@ -294,7 +294,7 @@ async def run(make_machine: MakeMachine, clock: ManualClock, part: int, count: i
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 3)
+    fold_by(monkeypatch, 3)
     monkeypatch.setattr("headgate.broker.engine.base.catalog.COMMIT_TRIES", 4)
     monkeypatch.setattr("headgate.broker.engine.write.path.STALL_GRACE_S", 0.05)
 

@@ -20,7 +20,7 @@ from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import NOW_MS, Incarnation, Machine, eventually, read_all, read_batches, settings, swept
+from tests.unit.engine.world import NOW_MS, Incarnation, Machine, eventually, fold_by, read_all, read_batches, settings, swept
 
 READABLE = ["memory", "aligned", "put", "local"]
 
@@ -222,7 +222,7 @@ async def test_what_is_not_durable_is_not_read(make_machine: MakeMachine) -> Non
 async def test_readers_and_writers_while_chunks_come_and_go(
     make_machine: MakeMachine, medium: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 4)
+    fold_by(monkeypatch, 4)
     machine = make_machine(medium)
     # Memory is so small that almost everything is read from the store at once.
     broker = await machine.start(settings(wal_chunk_bytes=16_384, tail_bytes=20_000, read_cache_bytes=500))
@@ -289,7 +289,7 @@ async def test_a_chunk_that_somebody_deleted(
 ) -> None:
     """A lifecycle rule of the bucket, for example, removed the chunk. Its readers get an error, the log has one line, and the
     rest works."""
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 4)
+    fold_by(monkeypatch, 4)
     monkeypatch.setattr("headgate.broker.engine.read.reader.AGAIN_S", 0.001)
     machine = make_machine("put")
     broker = await machine.start(settings(wal_checkpoint_chunks=1000, wal_checkpoint_interval_ms=3_600_000))
@@ -311,7 +311,7 @@ async def test_a_chunk_that_somebody_deleted(
 
 
 async def test_an_index_that_was_lost_or_damaged_is_made_again(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", 1000)
+    fold_by(monkeypatch, 1000)
     monkeypatch.setattr("headgate.broker.engine.read.reader.AGAIN_S", 0.001)
     machine = make_machine("memory")
     broker = await machine.start(settings(wal_checkpoint_chunks=1000, wal_checkpoint_interval_ms=3_600_000))

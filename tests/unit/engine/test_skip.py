@@ -26,12 +26,12 @@ from tests.support.batches import batch, patched
 from tests.support.poison import GOOD, POISON, zstd_bomb
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
-from tests.unit.engine.world import Incarnation, Machine, eventually, read_batches, swept
+from tests.unit.engine.world import Incarnation, Machine, eventually, fold_by, read_batches, swept
 
 
 @pytest.fixture(autouse=True)
 def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", FANOUT)
+    fold_by(monkeypatch, FANOUT)
 
 
 def poison(broker: Incarnation, name: str = "noise", partition: int = 0) -> tuple[int, int]:

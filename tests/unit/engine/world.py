@@ -11,10 +11,14 @@ import asyncio
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
+import pytest
+
+from headgate.broker.cluster.edits.edit import Edit
 from headgate.broker.control.leader import Leader
+from headgate.broker.control.routed_catalog import RoutedCatalog
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition.log import PartitionLog
 from headgate.broker.engine.upkeep.chunk_fold import choose
@@ -413,3 +417,22 @@ async def eventually(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.001)
     raise AssertionError("what was waited for did not happen")
+
+
+Commit = Callable[[], Awaitable[None]]
+
+
+def at_next_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[Commit, Sequence[Edit]], Awaitable[None]]) -> None:
+    """Call `act` in place of the next commit of any broker. It gets that commit, to make it when it likes, and the edits."""
+    commit = RoutedCatalog.commit
+
+    async def once(catalog: RoutedCatalog, *edits: Edit) -> None:
+        monkeypatch.setattr(RoutedCatalog, "commit", commit)
+        await act(lambda: commit(catalog, *edits), edits)
+
+    monkeypatch.setattr(RoutedCatalog, "commit", once)
+
+
+def fold_by(monkeypatch: pytest.MonkeyPatch, fanout: int) -> None:
+    """Brokers fold as many neighbouring chunks into one from now on."""
+    monkeypatch.setattr("headgate.broker.engine.upkeep.chunk_fold.FANOUT", fanout)
