@@ -201,8 +201,8 @@ def test_a_month_in_dagster(
     done: list[str] = []
     at = Follower.at
 
-    def interrupt_at(self: Follower, doing: str, text: Callable[[float], str] | None = None) -> None:
-        at(self, doing, text)
+    def interrupt_at(self: Follower, doing: str, text: Callable[[float], str] | None = None, *, at_once: bool = True) -> None:
+        at(self, doing, text, at_once=at_once)
         done.append(doing)
         if wanted and wanted[0] in f"{doing} {'' if text is None else text(0.0)}":
             wanted.clear()
