@@ -50,6 +50,9 @@ _no_mount: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # In the background of a shell. Dagster would make SIGTERM like it, and commands that tests start would inherit both.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     archive = quick_java.use()
     if archive is not None and not archive.exists() and getattr(config.option, "numprocesses", None):
         # Beside the first tests; the JVMs that start meanwhile are slower.
