@@ -44,12 +44,12 @@ def _seal_half() -> Mapping[str, object]:
 
 def _lead_after_seal() -> Mapping[str, object]:
     """The leader gives segments to a broker that has sealed itself and is still connected."""
-    from headgate.broker.cluster.term import Term
+    from headgate.broker.cluster.term_brokers import Brokers
 
-    def loads(self: Term) -> object:
+    def loads(self: Brokers) -> object:
         return [*([self._own_load] if self._own_load else []), *(member.load for member in self.members.values())]
 
-    return {"headgate.broker.cluster.term.Term.loads": loads}
+    return {"headgate.broker.cluster.term_brokers.Brokers.loads": loads}
 
 
 def _half_resigned() -> Mapping[str, object]:
