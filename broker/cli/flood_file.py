@@ -214,9 +214,11 @@ def _follower(flood: Flood) -> Iterator[Follower]:
     def move(text: str) -> None:
         write(f"{CLEAR}{text_of(text)[: shutil.get_terminal_size().columns - 1]}")
 
-    with Follower(lambda text: write(f"{CLEAR}{text_of(text)}\n"), MOVE_S, move) as follow:
-        yield follow
-    write(CLEAR)
+    try:
+        with Follower(lambda text: write(f"{CLEAR}{text_of(text)}\n"), MOVE_S, move) as follow:
+            yield follow
+    finally:
+        write(CLEAR)  # also before the sentence of an error
 
 
 def _show(report: Report, as_json: bool) -> int:

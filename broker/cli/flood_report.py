@@ -134,7 +134,7 @@ def ended(flood: Flood | None, error: BaseException, text: str, added: Mapping[s
     reason = getattr(error, "reason", None)
     return Report(
         state=state_after(error),
-        text=" ".join(line if line.endswith(".") else f"{line}." for line in text.splitlines()),
+        text=" ".join(line if line.endswith(".") else f"{line}." for line in text.splitlines() if line.strip()),
         more={
             "flood": None if flood is None else flood.name, "topic": None if flood is None else flood.topic,
             "reason": None if reason is None else str(reason),
