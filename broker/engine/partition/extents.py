@@ -45,14 +45,14 @@ class SealedExtents:
     There may be gaps between them, but they never overlap. `changes` counts the changes.
     """
 
-    __slots__ = ("_bases", "_counted", "changes", "extents", "refs")
+    __slots__ = ("_bases", "_rows", "changes", "extents", "refs")
 
     def __init__(self) -> None:
         self._bases = array("q")
         self.extents: list[AnyExtent] = []
         self.refs: list[AnyRef] = []
         self.changes = 0
-        self._counted = (0, 0)
+        self._rows = 0
 
     def __len__(self) -> int:
         return len(self.extents)
@@ -71,6 +71,7 @@ class SealedExtents:
         self._bases[at:at] = array("q", [extent.base_offset for extent in extents])
         self.extents[at:at] = extents
         self.refs[at:at] = [ref] * len(extents)
+        self._rows += _rows_of(extents)
 
     def find(self, offset: int) -> int:
         """The row of the first extent that ends after `offset`; len(self) if all end before."""
@@ -81,10 +82,8 @@ class SealedExtents:
 
     def records(self, log_start: int) -> int:
         """The number of records from `log_start` on. The first extent may begin below it."""
-        if self._counted[0] != self.changes:
-            self._counted = self.changes, sum(extent.rows for extent in self.extents)
         below = min(max(log_start - self.extents[0].base_offset, 0), self.extents[0].rows) if self.extents else 0
-        return self._counted[1] - below
+        return self._rows - below
 
     def in_file(self, row: int) -> tuple[ParquetExtent, ParquetExtent | None] | None:
         """The extent of a row and the following one, or None for the latter if that is not in a Parquet file. None: the row itself
@@ -105,6 +104,7 @@ class SealedExtents:
         assert self.extents[end - 1].end_offset <= end_offset, "extents are folded whole"
         self.changes += 1
         replaced = sum(old.data_bytes for old in self.extents[first:end])
+        self._rows += _rows_of(extents) - _rows_of(self.extents[first:end])
         self._bases[first:end] = array("q", [extent.base_offset for extent in extents])
         self.extents[first:end] = extents
         self.refs[first:end] = refs
@@ -118,6 +118,7 @@ class SealedExtents:
             freed += self.extents[rows].data_bytes
             rows += 1
         self.changes += 1
+        self._rows -= _rows_of(self.extents[:rows])
         del self._bases[:rows]
         del self.extents[:rows]
         del self.refs[:rows]
@@ -131,6 +132,7 @@ class SealedExtents:
             end += 1
         freed = sum(extent.data_bytes for extent in self.extents[first:end])
         self.changes += 1
+        self._rows -= _rows_of(self.extents[first:end])
         del self._bases[first:end], self.extents[first:end], self.refs[first:end]
         return freed
 
@@ -138,8 +140,13 @@ class SealedExtents:
         """Forget all extents. Returns the bytes of batches in them."""
         freed = sum(extent.data_bytes for extent in self.extents)
         self.changes += 1
+        self._rows = 0
         del self._bases[:], self.extents[:], self.refs[:]
         return freed
+
+
+def _rows_of(extents: Iterable[AnyExtent]) -> int:
+    return sum(extent.rows for extent in extents)
 
 
 def is_live(extent: AnyExtent) -> bool:

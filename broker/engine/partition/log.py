@@ -385,6 +385,7 @@ class PartitionLog:
         assert self.log_start <= self.high_watermark <= self.next_offset
         assert list(self.open.rows.offsets) == sorted(self.open.rows.offsets)
         assert self.epochs.starts == sorted(self.epochs.starts)
+        assert self.sealed.records(0) == sum(extent.rows for extent in self.sealed.extents)
         if self.open:
             chunks = [extent for extent in self.sealed.extents if isinstance(extent, Extent)]
             assert not chunks or chunks[-1].end_offset <= self.open.rows.offsets[0]
