@@ -3,40 +3,30 @@ requests."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headgate.broker.access_requests import ABOUT, ACCESS, check_created, creations, described, rule_of, verifiers
 from headgate.broker.client import kafka
 from headgate.broker.client.cluster import ClusterClient
 from headgate.broker.cluster import acl as acl_codes
-from headgate.broker.cluster import scram
 from headgate.broker.cluster.acl import Operation, Pattern, Permission, Resource
 from headgate.broker.cluster.quotas import PARTS
-from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import Reason
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2
-from headgate.broker.wire.grpc.methods import methods
 from headgate.broker.wire.kafka.messages import alter_client_quotas
-from headgate.broker.wire.kafka.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from headgate.broker.wire.kafka.messages.create_acls import CreateAclsResponse
 from headgate.broker.wire.kafka.messages.delete_acls import (
     DeleteAclsFilter,
-    DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
 from headgate.broker.wire.kafka.messages.describe_acls import (
-    AclDescription,
     DescribeAclsRequest,
-    DescribeAclsResource,
     DescribeAclsResponse,
 )
 from headgate.broker.wire.kafka.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
-
-ACCESS = methods(access_pb2.DESCRIPTOR.services_by_name["Access"])
-ADMINISTRATOR = "resource=`cluster`"
-"""What these requests are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +68,12 @@ class AccessAdmin(ClusterClient):
 
     async def create_user(self, name: str, password: str, *, superuser: bool = False) -> None:
         """Create a user. Raises InvalidError(USER_EXISTS)."""
-        request = access_pb2.CreateUserRequest(name=name, verifiers=await _verifiers(password), superuser=superuser)
+        request = access_pb2.CreateUserRequest(name=name, verifiers=await verifiers(password), superuser=superuser)
         await self._cluster.change(ACCESS["CreateUser"], request, already=Reason.USER_EXISTS)
 
     async def set_password(self, name: str, password: str) -> None:
         """Change a password. Connections that exist stay logged in. Raises InvalidError(UNKNOWN_USER)."""
-        request = access_pb2.SetPasswordRequest(name=name, verifiers=await _verifiers(password))
+        request = access_pb2.SetPasswordRequest(name=name, verifiers=await verifiers(password))
         await self._cluster.call(ACCESS["SetPassword"], request, retry=True)
 
     async def delete_user(self, name: str) -> None:
@@ -100,41 +90,20 @@ class AccessAdmin(ClusterClient):
     async def add_acls(self, acls: list[Acl]) -> None:
         """Add rules, all or none; a rule that is there already is no error. Raises InvalidError for the first one that is wrong."""
         rules = [acl_codes.from_words(**asdict(acl)) for acl in acls]
-        rows = [
-            AclCreation(
-                resource_type=rule.resource,
-                resource_name=rule.name,
-                resource_pattern_type=rule.pattern,
-                principal=rule.principal,
-                host=rule.host,
-                operation=rule.operation,
-                permission_type=rule.permission,
-            )
-            for rule in rules
-        ]
-
-        def read(answer: CreateAclsResponse) -> None:
-            for row in answer.results:
-                kafka.check(row.error_code, row.error_message, ADMINISTRATOR)
-
-        await kafka.change(self._cluster, CreateAclsRequest(creations=rows), CreateAclsResponse, read)
+        await kafka.change(self._cluster, creations(rules), CreateAclsResponse, check_created)
 
     async def remove_acls(self, chosen: Acl) -> list[Acl]:
         """Remove the rules that a filter selects. Returns them."""
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(chosen))])
 
-        result = await kafka.change(self._cluster, request, DeleteAclsResponse, kafka.first("filter_results", ADMINISTRATOR))
+        result = await kafka.change(self._cluster, request, DeleteAclsResponse, kafka.first("filter_results", ABOUT))
         assert result is not None, "nothing but the answer confirms a removal"
-        return _sorted([_rule(row, row) for row in result.matching_acls])
+        return _sorted([rule_of(row, row) for row in result.matching_acls])
 
     async def acls(self, chosen: Acl | None = None) -> list[Acl]:
         """The rules that a filter selects; all without one."""
-
-        def read(answer: DescribeAclsResponse) -> list[Acl]:
-            kafka.check(answer.error_code, answer.error_message, ADMINISTRATOR)
-            return _sorted([_rule(resource, row) for resource in answer.resources for row in resource.acls])
-
-        return await kafka.ask(self._cluster, DescribeAclsRequest(**_filter(chosen or Acl())), DescribeAclsResponse, read)
+        request = DescribeAclsRequest(**_filter(chosen or Acl()))
+        return _sorted(await kafka.ask(self._cluster, request, DescribeAclsResponse, described))
 
     async def set_quotas(self, quota: Quota) -> None:
         """Set quotas of an entity; its others stay. Raises InvalidError for a wrong name or value."""
@@ -156,14 +125,14 @@ class AccessAdmin(ClusterClient):
         )
 
         request = alter_client_quotas.AlterClientQuotasRequest(entries=[entry])
-        read = kafka.first("entries", ADMINISTRATOR)
+        read = kafka.first("entries", ABOUT)
         await kafka.change(self._cluster, request, alter_client_quotas.AlterClientQuotasResponse, read)
 
     async def quotas(self) -> list[Quota]:
         """All quotas."""
 
         def read(answer: DescribeClientQuotasResponse) -> list[Quota]:
-            kafka.check(answer.error_code, answer.error_message, ADMINISTRATOR)
+            kafka.check(answer.error_code, answer.error_message, ABOUT)
             found = []
             for row in answer.entries or ():
                 names = {part.entity_type.replace("-", "_"): part.entity_name or "" for part in row.entity}
@@ -171,22 +140,6 @@ class AccessAdmin(ClusterClient):
             return sorted(found, key=str)
 
         return await kafka.ask(self._cluster, DescribeClientQuotasRequest(components=[]), DescribeClientQuotasResponse, read)
-
-
-async def _verifiers(password: str) -> list[access_pb2.Verifier]:
-    if not password:
-        raise InvalidError(Reason.INVALID_REQUEST, "a password must not be empty")
-    made = await asyncio.to_thread(scram.verifiers, password, secrets.token_bytes)
-    return [
-        access_pb2.Verifier(
-            mechanism=mechanism,
-            iterations=verifier.iterations,
-            salt=verifier.salt,
-            stored_key=verifier.stored_key,
-            server_key=verifier.server_key,
-        )
-        for mechanism, verifier in made.items()
-    ]
 
 
 def _filter(acl: Acl) -> dict[str, Any]:
@@ -200,18 +153,6 @@ def _filter(acl: Acl) -> dict[str, Any]:
         "operation": acl_codes.word(Operation, acl.operation or "any"),
         "permission_type": acl_codes.word(Permission, acl.permission or "any"),
     }
-
-
-def _rule(resource: DescribeAclsResource | DeleteAclsMatchingAcl, row: AclDescription | DeleteAclsMatchingAcl) -> acl_codes.Acl:
-    return acl_codes.Acl(
-        resource=Resource(resource.resource_type),
-        name=resource.resource_name,
-        pattern=Pattern(resource.pattern_type),
-        principal=row.principal,
-        host=row.host,
-        operation=Operation(row.operation),
-        permission=Permission(row.permission_type),
-    )
 
 
 def _sorted(acls: list[acl_codes.Acl]) -> list[Acl]:

@@ -1,35 +1,26 @@
-"""Users and rules in a person's hands: list, create and delete users, set passwords, add and remove rules.
-
-A password goes into salted verifiers here, as in `headgate user`: no request, no log and no page has it.
-"""
+"""Users and rules in a person's hands: list, create and delete users, set passwords, add and remove rules."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from headgate.broker.cluster import scram
+from headgate.broker.access_requests import ABOUT, ACCESS, check_created, creations, described, verifiers
 from headgate.broker.cluster.acl import VALID, Acl, Operation, Pattern, Permission, Resource, from_words, spelled
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.http.hands.room import Hand, Room
 from headgate.broker.wire.grpc.headgate.v1 import access_pb2
-from headgate.broker.wire.grpc.methods import methods
-from headgate.broker.wire.kafka.carried import check, first
-from headgate.broker.wire.kafka.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from headgate.broker.wire.kafka.carried import first
+from headgate.broker.wire.kafka.messages.create_acls import CreateAclsResponse
 from headgate.broker.wire.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from headgate.broker.wire.kafka.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
-ACCESS = methods(access_pb2.DESCRIPTOR.services_by_name["Access"])
 ROWS_MAX = 500
 """Users, and rules, that are listed: a search finds others."""
 TEXT_CHARS_MAX = 250
-CLUSTER = "resource=`cluster`"
-"""What these requests are about."""
 OPERATIONS = [operation.name.lower() for operation in Operation if operation is not Operation.ANY]
 WORDS = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
 """The parts of a rule, as fields of a form."""
@@ -80,14 +71,14 @@ class AccessPages:
     async def create_user(self, hand: Hand, fields: dict[str, str]) -> Response:
         name = fields.get("name", "")
         request = access_pb2.CreateUserRequest(
-            name=name, verifiers=await _verifiers(fields.get("password", "")), superuser="superuser" in fields
+            name=name, verifiers=await verifiers(fields.get("password", "")), superuser="superuser" in fields
         )
         await hand.inner.call(ACCESS["CreateUser"], request, hand.visitor.client)
         return _back("created", name)
 
     async def set_password(self, hand: Hand, fields: dict[str, str]) -> Response:
         name = fields.get("user", "")
-        request = access_pb2.SetPasswordRequest(name=name, verifiers=await _verifiers(fields.get("password", "")))
+        request = access_pb2.SetPasswordRequest(name=name, verifiers=await verifiers(fields.get("password", "")))
         await hand.inner.call(ACCESS["SetPassword"], request, hand.visitor.client)
         return _back("password", name)
 
@@ -105,13 +96,8 @@ class AccessPages:
         operations = [operation for operation in words["operation"].split(",") if operation.strip()]
         if not operations:
             raise InvalidError(Reason.INVALID_REQUEST, "write an operation, such as read, or several with commas between them")
-        rows = [_creation(from_words(**{**words, "operation": operation})) for operation in operations]
-
-        def read(answer: CreateAclsResponse) -> None:
-            for row in answer.results:
-                check(row.error_code, row.error_message, CLUSTER)
-
-        await hand.ask(CreateAclsRequest(creations=rows), CreateAclsResponse, read)
+        rules = [from_words(**{**words, "operation": operation}) for operation in operations]
+        await hand.ask(creations(rules), CreateAclsResponse, check_created)
         return _back("added")
 
     async def remove_rule(self, hand: Hand, fields: dict[str, str]) -> Response:
@@ -126,7 +112,7 @@ class AccessPages:
             permission_type=rule.permission,
         )
         request = DeleteAclsRequest(filters=[exactly])
-        if not (await hand.ask(request, DeleteAclsResponse, first("filter_results", CLUSTER))).matching_acls:
+        if not (await hand.ask(request, DeleteAclsResponse, first("filter_results", ABOUT))).matching_acls:
             raise InvalidError(Reason.NOT_FOUND, "the rule is not there any more: load the page again")
         return _back("removed")
 
@@ -139,43 +125,8 @@ def _day(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d") if ms else ""
 
 
-async def _verifiers(password: str) -> list[access_pb2.Verifier]:
-    """Raises InvalidError."""
-    if not password:
-        raise InvalidError(Reason.INVALID_REQUEST, "a password must not be empty")
-    made = await asyncio.to_thread(scram.verifiers, password, secrets.token_bytes)
-    return [
-        access_pb2.Verifier(
-            mechanism=mechanism,
-            iterations=verifier.iterations,
-            salt=verifier.salt,
-            stored_key=verifier.stored_key,
-            server_key=verifier.server_key,
-        )
-        for mechanism, verifier in made.items()
-    ]
-
-
 async def _rules(hand: Hand, principal: str | None) -> list[Acl]:
     """The rules of a principal; None: all."""
-
-    def read(answer: DescribeAclsResponse) -> list[Acl]:
-        check(answer.error_code, answer.error_message, CLUSTER)
-        found = [
-            Acl(
-                resource=Resource(about.resource_type),
-                name=about.resource_name,
-                pattern=Pattern(about.pattern_type),
-                principal=row.principal,
-                host=row.host,
-                operation=Operation(row.operation),
-                permission=Permission(row.permission_type),
-            )
-            for about in answer.resources
-            for row in about.acls
-        ]
-        return sorted(found, key=lambda rule: (rule.principal, rule))
-
     request = DescribeAclsRequest(
         resource_type_filter=Resource.ANY,
         resource_name_filter=None,
@@ -185,22 +136,10 @@ async def _rules(hand: Hand, principal: str | None) -> list[Acl]:
         operation=Operation.ANY,
         permission_type=Permission.ANY,
     )
-    return await hand.ask(request, DescribeAclsResponse, read)
+    return sorted(await hand.ask(request, DescribeAclsResponse, described), key=lambda rule: (rule.principal, rule))
 
 
 def _words(rule: Acl) -> dict[str, str]:
     """The fields of a form that is about a rule."""
     values = {word: getattr(rule, word) for word in WORDS}
     return {word: value if isinstance(value, str) else value.name.lower() for word, value in values.items()}
-
-
-def _creation(rule: Acl) -> AclCreation:
-    return AclCreation(
-        resource_type=rule.resource,
-        resource_name=rule.name,
-        resource_pattern_type=rule.pattern,
-        principal=rule.principal,
-        host=rule.host,
-        operation=rule.operation,
-        permission_type=rule.permission,
-    )
