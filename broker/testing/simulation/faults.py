@@ -168,9 +168,9 @@ class Nemesis:
                 "reset",
                 "clock",
                 "starve",
-                "kill_all",
+                "strand" if scene.replicated else "kill_all",
             ),
-            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 6, 4, 0 if scene.replicated else 1),
+            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 6, 4, 8 if scene.replicated else 1),
         )[0]
         seconds = random.choice(self._lengths_s) * (0.5 + random.random())
         scene.trace("nemesis", kind, "" if victim is None else victim.name, round(seconds, 3))
@@ -194,6 +194,8 @@ class Nemesis:
         elif kind == "kill_all":
             for broker in self._fleet.alive():
                 self._kill(broker)
+        elif kind == "strand":
+            await self._strand(seconds)
         elif victim is not None:
             await self._hurt(kind, victim, seconds)
 
@@ -268,6 +270,32 @@ class Nemesis:
             if random.random() < 0.5:
                 for other in whom:
                     network.reset(place, other)
+
+    async def _strand(self, seconds: float) -> None:
+        """Cut a lead off from the store and from the leader, and not from its follower. Only the follower can ack its records now,
+        or stop it."""
+        scene = self._scene
+        serving = [broker for broker in self._fleet.alive() if broker.serving]
+        leader = next((broker for broker in serving if broker.participant.leader is not None), None)
+        if leader is None:
+            return
+        followers = leader.engine.manifest.followers
+        followed = [
+            broker
+            for broker in serving
+            if broker is not leader
+            and (follower := followers.get(broker.engine.incarnation_id)) is not None
+            and follower.incarnation_id != leader.engine.incarnation_id
+        ]
+        if not followed:
+            return
+        lead = scene.random.choice(followed)
+        scene.trace("nemesis", "strands", lead.name)
+        lead.view.cut = True
+        scene.network.cut(lead.door.place, leader.door.place)
+        await asyncio.sleep(seconds + 2 * scene.member_timeout_ms / 1000)
+        scene.network.heal()
+        lead.view.cut = False
 
     async def _after_jump(self, victim: Broker, seconds: float) -> None:
         """Make a clock jump matter: a broker starts with the wrong clock, or producers retry batches that were acked before the

@@ -1,7 +1,8 @@
 """A live producer while consumer groups replay history, at its lead and through a lane; and what lanes serve.
 
 Broker, lanes, producer and consumers share this machine's two cores. Pinned: the broker and the producer have one core, the lane
-and the consumers the other one. Lanes are started before the measurement, so that every replay finds them.
+and the consumers the other one. Beside the lane: the broker starts its own lane, on the core that it shares with the producer; the
+consumers have the other one. Lanes are started before the measurement, so that every replay finds them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ ROWS = 60_000
 GROUPS = (1, 10)
 LANE_ID = 1001
 SETTINGS = {"wal.fsync": "never", "history.lane_bytes": "1"}
+LANED, UNLANED = "through a lane", "at the lead"
+BESIDE = "beside the lane"
+PLACES: dict[str, tuple[int | None, int | None]] = {"pinned": (0, 1), BESIDE: (0, 1), "not pinned": (None, None)}
+"""Cores of broker and producer, and of the consumers."""
 SCALE_PARTITIONS, SCALE_GROUPS, SCALE_LANES = 6, 3, (1, 2, 3)
 
 
@@ -68,19 +73,23 @@ def _live(bench: Bench, there: Broker, core: int | None) -> tuple[float, float]:
     return found["p50_ms"], found["p99_ms"]
 
 
-def _measure(bench: Bench, name: str, *, laned: bool, pinned: bool) -> Iterable[Row]:
-    first, second = (0, 1) if pinned else (None, None)
+def _measure(bench: Bench, cores: str, way: str) -> Iterable[Row]:
+    name = f"live producer {cores}, replays {way}"
+    first, second = PLACES[cores]
+    beside = cores == BESIDE
     store = bench.fresh_directory("lanes")
-    settings = {**SETTINGS, "history.cache_bytes": str(256 << 20)}
+    settings = {**SETTINGS, "history.cache_bytes": str(256 << 20), **({"history.lanes": "1"} if beside else {})}
     found: dict[int, tuple[float, float]] = {}
     through: dict[int, float] = {}
     with broker(store, str(store / "store"), settings=settings, core=first) as there, contextlib.ExitStack() as stack:
         for topic in ("history", "live"):
             there.create_topic(topic)
         publish(there, "history", ROWS, 1000)
-        if laned:
+        if way == LANED and not beside:
             stack.enter_context(_lanes(bench, there, 1, settings, second))
         client("rdkafka", "consume", there.kafka_port, "history", ROWS)  # one-time loads are done now
+        while beside and not metric(there.http_port, "headgate_cluster_lanes"):
+            time.sleep(0.05)
         before = _live(bench, there, first)
         for groups in GROUPS:
             bytes_before = metric(there.http_port, "headgate_history_out_bytes_total")
@@ -149,13 +158,16 @@ CASES = [
         Case(
             "lanes",
             f"live producer {cores}, replays {way}",
-            lambda bench, cores=cores, way=way, laned=laned: _measure(
-                bench, f"live producer {cores}, replays {way}", laned=laned, pinned=cores == "pinned"
-            ),
+            lambda bench, cores=cores, way=way: _measure(bench, cores, way),
             unit="x",
         )
-        for cores in ("pinned", "not pinned")
-        for way, laned in (("at the lead", False), ("through a lane", True))
+        for cores, way in (
+            ("pinned", UNLANED),
+            ("pinned", LANED),
+            (BESIDE, LANED),
+            ("not pinned", UNLANED),
+            ("not pinned", LANED),
+        )
     ],
     Case("lanes", f"{SCALE_GROUPS} groups at once", lambda bench: _scale(bench, f"{SCALE_GROUPS} groups at once"), unit="x"),
 ]
