@@ -5,7 +5,7 @@ The state is the fold of its edits. So the cost of a commit depends on the chang
 
 Theory of operation::
 
-    topic        CreateTopic -> SetPartitions | Reassign | SetTopicConfig | SetLogStart | SkipRecords ... -> DeleteTopic
+    topic        CreateTopic -> SetPartitions | SetTopicConfig | SetLogStart | SkipRecords ... -> DeleteTopic
     incarnation  OpenIncarnation -> AddChunks | SetFollower ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
     segment      OpenSegment -> SealSegment, at the latest together with its incarnation; its successors open with or after it
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
@@ -40,7 +40,6 @@ from headgate.broker.cluster.gates import Gate, ParquetExtent
 from headgate.broker.cluster.objects import Chunk, Follower, Incarnation, Topic
 from headgate.broker.cluster.quotas import Quotas
 from headgate.broker.cluster.readable import Readable
-from headgate.broker.cluster.reassignment import settled
 from headgate.broker.cluster.topic_gates import TopicGates
 from headgate.broker.cluster.topic_segments import TopicSegments
 from headgate.broker.log.recipe import RECIPE
@@ -60,10 +59,6 @@ class Manifest:
         """All and only the live topics, by name."""
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         """The same topics, by id."""
-        self.reassigning: dict[uuid.UUID, None] = {}
-        """All and only the topics with reassignments in progress."""
-        self.placed: dict[uuid.UUID, None] = {}
-        """All and only the topics with partitions whose replicas a client chose, and that got them."""
         self.readable = Readable(self.topics_by_id)
         self.segments = TopicSegments()
         self.gates = TopicGates()
@@ -111,11 +106,6 @@ class Manifest:
         """Add a topic, or replace the one with its id."""
         self.topics[topic.name] = topic
         self.topics_by_id[topic.id] = topic
-        for index, known in ((self.reassigning, topic.targets), (self.placed, topic.replicas)):
-            if known:
-                index[topic.id] = None
-            else:
-                index.pop(topic.id, None)
         self.segments.add_topic(topic.id, topic.partitions)
 
     def change_topic(self, topic_id: uuid.UUID, **changes: object) -> None:
@@ -130,20 +120,10 @@ class Manifest:
         if topic is not None:
             del self.topics[topic.name]
             self.segments.drop_topic(topic_id)
-        self.reassigning.pop(topic_id, None)
-        self.placed.pop(topic_id, None)
         self.readable.drop_topic(topic_id)
         self.gates.drop_topic(topic_id)
         self.files.drop_topic(topic_id)
         self.compacted.pop(topic_id, None)
-
-    def settle(self, topic_id: uuid.UUID) -> None:
-        """End the reassignments of a topic that are done."""
-        if topic_id in self.reassigning:
-            topic = self.topics_by_id[topic_id]
-            targets, replicas = settled(topic.targets, topic.replicas, lambda number: self.lead_id(topic_id, number))
-            if targets != topic.targets:
-                self.change_topic(topic_id, targets=targets, replicas=replicas)
 
     def saw_epoch(self, leader_epoch: int) -> None:
         """An incarnation, a segment or a term has this leader epoch."""
@@ -207,8 +187,6 @@ class Manifest:
         """Raise AssertionError if the state contradicts the attributes' texts."""
         assert {topic.id for topic in self.topics.values()} == set(self.topics_by_id)
         assert all(self.topics[topic.name] is topic for topic in self.topics_by_id.values())
-        assert set(self.reassigning) == {topic.id for topic in self.topics.values() if topic.targets}
-        assert set(self.placed) == {topic.id for topic in self.topics.values() if topic.replicas}
         partitions = {topic.id: topic.partitions for topic in self.topics.values()}
         self.readable.check_invariants()
         self.segments.check_invariants()

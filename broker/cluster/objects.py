@@ -14,7 +14,7 @@ ROOM = "history.room"
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """A topic. `config` holds the overrides only; `cluster/topic_config.py` has the defaults. `replication_factor` is what Kafka
-    clients are shown; the store makes the copies. `replicas` and `targets`: see `cluster/reassignment.py`."""
+    clients are shown; the store makes the copies."""
 
     id: uuid.UUID
     name: str
@@ -22,8 +22,6 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, str] = {}
     created_ms: int = 0
     replication_factor: int = 1
-    replicas: dict[int, list[int]] = {}
-    targets: dict[int, list[int]] = {}
 
     @property
     def room(self) -> int:

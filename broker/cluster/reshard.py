@@ -23,7 +23,7 @@ These rules prevent oscillation:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -64,7 +64,6 @@ class LoadPlanner:
     def __init__(self, targets: Targets | None = None) -> None:
         self.targets = targets or Targets()
         self.history = LoadHistory(self.targets)
-        self.kept: Collection[int] = ()
         self.room = self.targets.orders_max
         """Orders that a plan may contain, at most. Drains do not count."""
         self._quiet_since: dict[tuple[int, int], int] = {}
@@ -322,8 +321,7 @@ class _Pass:
         pieces: dict[str, list[Piece]] = {}
         for source in staying:
             if source not in newcomers and source not in self._touched:
-                free = yield from self._free_pieces(board, source)
-                pieces[source] = [piece for piece in free if piece.segment.info.id not in self._planner.kept]
+                pieces[source] = yield from self._free_pieces(board, source)
         changed: set[int] = set()
         for _ in range(4 * targets.orders_max * len(newcomers)):
             target = min(newcomers, key=lambda one: (board.movable[one], board.order(one)))
@@ -511,8 +509,6 @@ class _Pass:
                     yield PART
                 both = weights.get(a.id), weights.get(b.id)
                 if a.end_partition != b.first_partition or both[0] is None or both[1] is None:
-                    continue
-                if a.id in self._planner.kept or b.id in self._planner.kept:
                     continue
                 since = planner._quiet_since.get((a.id, b.id))
                 if both[0] + both[1] > limit / (1.0 if since is None else CALM_PART):

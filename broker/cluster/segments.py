@@ -8,7 +8,7 @@ leader carries it out (`control/`), whether a `Planner` (reshard.py, placement.p
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -142,9 +142,6 @@ class Planner(Protocol):
     """
 
     def observe(self, brokers: Sequence[BrokerLoad], now_ms: int) -> None: ...
-
-    kept: Collection[int]
-    """Segments that are neither merged nor given to brokers without segments, because a client placed them. Set before `plan`."""
 
     def plan(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int) -> Steps[Plan]:
         """The splits, merges and moves that are useful now, and drains. `segments` must not change between two steps; the other

@@ -15,7 +15,7 @@ Theory of operation::
     Admitted       wait for the stream of a broker that asked to join
     Reported       note load, trouble, clock and lateness; a broker that announces    PlanLater
                    its end is drained
-    Measured       carry on reassignments; plan with the loads of the last second     Carry, MakePlan
+    Measured       plan with the loads of the last second                             MakePlan
     Planned        keep the orders that are still possible                            Carry
     Recovered      the lost brokers are replaced; a broker with a damaged log stays   Damaged
                    condemned and is tried again after `DAMAGED_RETRY_S`
@@ -43,7 +43,6 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from headgate.broker.cluster import reassign_orders
 from headgate.broker.cluster.admission import taken_over
 from headgate.broker.cluster.commit_times import hand_overs_max
 from headgate.broker.cluster.edits.brokers import SetLeader
@@ -280,15 +279,13 @@ class Term(Brokers):
     def _plan(self, now_s: float) -> list[Effect]:
         if self._is_replacing or self._is_planning:
             return []
-        segments, busy = dict(self.manifest.segments.open), self.orders.busy()
-        asked = reassign_orders.orders(self.manifest, self.loads(), busy)
-        for segment_id in busy.union(*(order.seal for order in asked)):
+        segments = dict(self.manifest.segments.open)
+        for segment_id in self.orders.busy():
             segments.pop(segment_id, None)
         self._is_planning = True
-        self.planner.kept = reassign_orders.placed(self.manifest)
-        room = hand_overs_max(self._commit_s) - self.orders.under_way() - len(asked)
+        room = hand_overs_max(self._commit_s) - self.orders.under_way()
         self.planner.room = min(self.planner.targets.orders_max, room)
-        return [*map(Carry, asked), MakePlan(self.planner.plan(segments, self.loads(), int(now_s * 1000)))]
+        return [MakePlan(self.planner.plan(segments, self.loads(), int(now_s * 1000)))]
 
     def _planned(self, plan: Plan, now_s: float) -> list[Effect]:
         self._is_planning = False

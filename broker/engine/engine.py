@@ -168,7 +168,6 @@ class Engine:
         self.create_topic, self.create_topics = topics.create_topic, topics.create_topics
         self.delete_topic, self.delete_topics = topics.delete_topic, topics.delete_topics
         self.create_partitions, self.alter_topic_config = topics.create_partitions, topics.alter_topic_config
-        self.reassign = topics.reassign
         self.configs = BrokerConfigs(self._lifecycle, self.leads)
         deletion = self._deletion = Deletion(self._lifecycle, self._reader, lambda: self.running.sweeper.wake())
         self.delete_records, self.delete_below = deletion.delete_records, deletion.delete_below
@@ -220,11 +219,6 @@ class Engine:
     def units_stuck(self) -> int:
         """Units of adopted files that this broker could not fold at its last attempt."""
         return self.running.offline.adopted.units_stuck
-
-    @property
-    def journal_version(self) -> int:
-        """The newest version of the cluster's journal that this broker knows."""
-        return self._lifecycle.catalog.version
 
     @property
     def controller_id(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from headgate.broker.cluster.edits.edit import Edit
-from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, Reassign, SetPartitions, SetTopicConfig
+from headgate.broker.cluster.edits.topics import CreateTopic, DeleteTopic, SetPartitions, SetTopicConfig
 from headgate.broker.cluster.gates import OFFSET_MAX
 from headgate.broker.cluster.objects import ROOM, Incarnation, Topic
 from headgate.broker.cluster.topic_config import TopicConfig
@@ -279,20 +279,6 @@ class Topics:
                 return topic
             await self._lifecycle.catalog.commit(SetPartitions(topic.id, total))
             return self.topic_by_id(topic.id)
-
-    async def reassign(self, replicas: Mapping[uuid.UUID, Mapping[int, list[int]]]) -> dict[uuid.UUID, HeadgateError]:
-        """Choose the replicas of partitions; see `cluster/reassignment.py`. The leader moves the leads later.
-
-        Args:
-            replicas: by topic and partition; [] gives up a reassignment in progress.
-
-        Returns:
-            The errors by topic, as of `delete_topics`.
-        """
-        async with self._lock:
-            edits = [Reassign(topic_id, dict(chosen)) for topic_id, chosen in replicas.items()]
-            errors = await self._commit_each(edits)
-        return {edit.topic_id: error for edit, error in zip(edits, errors, strict=True) if error is not None}
 
     async def alter_topic_config(
         self, topic: Topic, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False

@@ -22,7 +22,6 @@ class Reason(StrEnum):
     INVALID_PARTITIONS = "invalid_partitions"
     INVALID_REPLICATION_FACTOR = "invalid_replication_factor"
     INVALID_REPLICA_ASSIGNMENT = "invalid_replica_assignment"
-    NO_REASSIGNMENT_IN_PROGRESS = "no_reassignment_in_progress"
     INVALID_CONFIG = "invalid_config"
     CHANGED_MEANWHILE = "changed_meanwhile"
     OFFSET_OUT_OF_RANGE = "offset_out_of_range"

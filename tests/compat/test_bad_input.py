@@ -1,8 +1,7 @@
 """Mistakes in transactions and in consumer groups (KIP-848), with librdkafka: Kafka's own error each time, and no hang.
 
 Compared: the error that the client shows, and what readers see afterwards. A mismatch means that a client waits for ever, or
-retries what can never work. Epochs that run out and coordinators that die between markers: `unit/transactions/test_shard.py`;
-reassignments to missing brokers: `unit/kafka_api/test_cluster_admin.py`, `e2e/test_admin_tools.py`.
+retries what can never work. Epochs that run out and coordinators that die between markers: `unit/transactions/test_shard.py`.
 """
 
 from __future__ import annotations

@@ -368,7 +368,6 @@ def _requests() -> list[tuple[str, int, int, dict[str, Any]]]:
         ("DescribeCluster", 60, 0, {"include_cluster_authorized_operations": False}),
         ("DescribeLogDirs", 35, 2, {"topics": None}),
         ("DescribeProducers", 61, 0, {"topics": ({"name": "held", "partition_indexes": (0,)},)}),
-        ("ElectLeaders", 43, 2, {"election_type": 0, "topic_partitions": ({"topic": "held", "partitions": (0,)},), "timeout": 9000}),
     ]  # fmt: skip
 
 

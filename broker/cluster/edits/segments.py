@@ -18,7 +18,6 @@ class OpenSegment(Edit, frozen=True, tag="open_segment"):
         if segment.topic_id in state.topics_by_id:
             state.segments.put(segment)
             state.segments.prune_chain(segment.topic_id)
-            state.settle(segment.topic_id)
         state.segments.next_id = max(state.segments.next_id, segment.id + 1)
         state.saw_epoch(segment.leader_epoch)
 

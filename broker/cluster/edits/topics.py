@@ -1,4 +1,4 @@
-"""Edits of topics: their settings, partitions, replicas, and which records are deleted. No I/O."""
+"""Edits of topics: their settings, partitions, and which records are deleted. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from headgate.broker.cluster.edits.edit import Edit, live_topic
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.objects import Topic
-from headgate.broker.cluster.reassignment import reassigned
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 CUTS_MAX = 1000
@@ -127,21 +126,10 @@ class SkipRecords(Edit, frozen=True, tag="skip_records"):
 
 
 class Reassign(Edit, frozen=True, tag="reassign"):
-    """A client chose the replicas of these partitions, in order. []: the reassignment in progress is given up."""
-
-    topic_id: uuid.UUID
-    replicas: dict[int, list[int]]
-
-    def check(self, state: Manifest) -> None:
-        topic = live_topic(state, self.topic_id)
-        if any(not 0 <= number < topic.partitions for number in self.replicas):
-            raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{topic.name}`")
+    """Stands in journals of older releases, in which clients chose the replicas of partitions. Without effect."""
 
     def apply(self, state: Manifest) -> None:
-        topic = state.topics_by_id.get(self.topic_id)
-        if topic is not None:
-            state.change_topic(self.topic_id, targets=reassigned(topic.targets, self.replicas))
-            state.settle(self.topic_id)
+        pass
 
 
 def check_cuts(topic: Topic, partition: int, cuts: Sequence[tuple[int, int]]) -> None:

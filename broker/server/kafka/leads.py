@@ -40,8 +40,7 @@ class Replicas:
     Clients and tools compare these lists with the replication factor and with `min.insync.replicas`, so a list always has as many
     brokers as the topic was created with. The lead is the first one, as Kafka's preferred leader is, and the live brokers follow
     in a ring. While fewer brokers run than the topic wants, the lowest free ids fill the list: brokers that come back, or that
-    another flood raises, get those ids. Clients know such ids from Kafka, where they are brokers that are down. A list that a
-    client chose (`cluster/reassignment.py`) is shown as it is; a lead that is not in it takes the place of the first one.
+    another flood raises, get those ids. Clients know such ids from Kafka, where they are brokers that are down.
 
     Args:
         broker_ids: the live brokers, in ascending order.
@@ -53,15 +52,8 @@ class Replicas:
         self.lanes = lanes
         self._known: dict[tuple[int, int], list[int]] = {}
 
-    def shown(self, topic: Topic, number: int, lead: int) -> list[int]:
-        """The broker ids of a partition. Of a list that a client chose it is a copy: answers are taken apart once they are sent."""
-        chosen = topic.replicas.get(number)
-        if chosen is None:
-            return self.of(lead, topic.replication_factor)
-        return list(chosen) if lead in chosen else [lead, *chosen[1:]]
-
     def of(self, lead: int, replication_factor: int) -> list[int]:
-        """The broker ids of a partition whose replicas no client chose, the lead first. The caller does not change the list."""
+        """The broker ids of a partition, the lead first. The caller does not change the list."""
         if replication_factor == 1:
             return [lead]
         found = self._known.get((lead, replication_factor))

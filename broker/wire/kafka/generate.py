@@ -34,7 +34,6 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "AddPartitionsToTxn",
         "AlterClientQuotas",
         "AlterConfigs",
-        "AlterPartitionReassignments",
         "AlterUserScramCredentials",
         "ApiVersions",
         "ConsumerGroupDescribe",
@@ -53,10 +52,8 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "DescribeGroups",
         "DescribeLogDirs",
         "DescribeProducers",
-        "DescribeQuorum",
         "DescribeTopicPartitions",
         "DescribeTransactions",
-        "ElectLeaders",
         "EndTxn",
         "DescribeUserScramCredentials",
         "Fetch",
@@ -69,7 +66,6 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "ListConfigResources",
         "ListGroups",
         "ListOffsets",
-        "ListPartitionReassignments",
         "ListTransactions",
         "Metadata",
         "OffsetCommit",
@@ -81,8 +77,6 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "SaslHandshake",
         "SyncGroup",
         "TxnOffsetCommit",
-        "UpdateFeatures",
-        "WriteTxnMarkers",
     )
 } | {name: (name,) for name in ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription", "RequestHeader", "ResponseHeader")}
 """Modules and the schemas in each."""

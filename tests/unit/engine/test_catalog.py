@@ -18,7 +18,8 @@ import pytest
 from headgate.broker.cluster.edits.incarnations import AddChunks, OpenIncarnation, SetFollower
 from headgate.broker.cluster.edits.segments import SealSegment
 from headgate.broker.cluster.edits.topics import CreateTopic
-from headgate.broker.cluster.manifest_format import decode_edits, encode_snapshot
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.cluster.manifest_format import FORMAT_VERSION, decode_edits, decode_snapshot, encode_snapshot
 from headgate.broker.cluster.objects import Follower, Topic
 from headgate.broker.cluster.objects import Incarnation as Opened
 from headgate.broker.engine.base import keys
@@ -347,3 +348,16 @@ async def test_commits_of_several_brokers_that_wait_are_one_version() -> None:
     assert found is not None
     written = [decode_edits(data) for _, data in found]
     assert written == [[asked[0][1]], [asked[1][1], asked[2][1]], [asked[4][1], asked[5][1]], [asked[6][1]]]
+
+
+def test_what_clients_chose_in_earlier_builds_has_no_effect() -> None:
+    """Replicas by partition (`reassign`), which stand in journals and snapshots of stores."""
+    topic = Topic(id=uuid.uuid4(), name="a", partitions=1)
+    manifest = Manifest()
+    manifest.apply([CreateTopic(topic)])
+    reassign = f'{{"type":"reassign","topic_id":"{topic.id}","replicas":{{"0":[2,1]}}}}'
+    manifest.apply(decode_edits(f'{{"format":{FORMAT_VERSION},"edits":[{reassign}]}}'.encode()))
+    snapshot = encode_snapshot(manifest)
+    older = snapshot.replace(b'"name":"a"', b'"name":"a","replicas":{"0":[2,1]},"targets":{"0":[3]}')
+    assert older != snapshot and encode_snapshot(decode_snapshot(older)) == snapshot
+    assert manifest.topics == {"a": topic}

@@ -8,7 +8,7 @@
 - Features: `transaction.version` is 2: clients then use the second protocol of transactions (KIP-890). `group.version` is 1:
   consumer groups (KIP-848).
 
-Deviation: no other features are advertised, such as those of KRaft. The levels are fixed (UpdateFeatures).
+Deviation: no other features are advertised, such as those of KRaft. The levels are fixed by the release.
 """
 
 from __future__ import annotations

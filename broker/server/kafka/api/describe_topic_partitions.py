@@ -82,7 +82,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
 
 def _partition(topic: Topic, number: int, replicas: Replicas, context: Context) -> DescribeTopicPartitionsResponsePartition:
     code, broker_id, epoch = lead_of(topic, number, context)
-    shown = [] if code else replicas.shown(topic, number, broker_id)
+    shown = [] if code else replicas.of(broker_id, topic.replication_factor)
     return DescribeTopicPartitionsResponsePartition(
         error_code=code,
         partition_index=number,

@@ -124,7 +124,7 @@ async def _describe(topic: Topic, replicas: Replicas, context: Context, operatio
 
 def _partition(topic: Topic, number: int, replicas: Replicas, context: Context, *, has_history: bool) -> MetadataResponsePartition:
     code, broker_id, epoch = lead_of(topic, number, context)
-    shown = [] if code else replicas.shown(topic, number, broker_id)
+    shown = [] if code else replicas.of(broker_id, topic.replication_factor)
     if shown and has_history:
         shown = [*shown, *replicas.lanes]
     return MetadataResponsePartition(
