@@ -1,9 +1,8 @@
-"""The C programs of the benchmark: compiled if the machine has a compiler, and run as separate processes (all except one loop)."""
+"""The C programs of the benchmark: compiled if the machine has a compiler, and run as separate processes."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -14,10 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 PROGRAMS = ("ceiling", "loadgen", "rawdisk")
-LIBRARIES = ("layout",)
 NO_COMPILER = "no C compiler: not measured"
 _RUN_TIMEOUT_S = 120.0
 
@@ -121,9 +118,8 @@ class Native:
         if compiler is None or sys.platform != "linux":
             return None
         sources = Path(__file__).parent
-        for name in PROGRAMS + LIBRARIES:
-            kind = ["-shared", "-fPIC"] if name in LIBRARIES else ["-pthread"]
-            command = [compiler, "-O2", *kind, "-w", "-o", str(directory / name), str(sources / f"{name}.c")]
+        for name in PROGRAMS:
+            command = [compiler, "-O2", "-pthread", "-w", "-o", str(directory / name), str(sources / f"{name}.c")]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise BenchError(f"the C compiler failed. program=`{name}` message=`{done.stderr.strip()[-400:]}`")
@@ -209,13 +205,6 @@ class Native:
         finally:
             process.kill()
             process.communicate()
-
-    def encode_rows(self) -> Callable[..., int]:
-        """The loop of layout.c, which documents its arguments. Runs in this process."""
-        found = ctypes.CDLL(str(self._directory / "layout")).encode_rows
-        found.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
-        found.restype = ctypes.c_int64
-        return cast("Callable[..., int]", found)
 
     @staticmethod
     def _pin(core: int | None, pinned: bool) -> list[str]:

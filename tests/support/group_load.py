@@ -16,12 +16,6 @@ import headgate.broker.testing.messages  # noqa: F401  (both directions of all m
 from headgate.broker.wire.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from headgate.broker.wire.kafka.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
 from headgate.broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 MEMBER_ID_REQUIRED = 79
@@ -197,18 +191,3 @@ async def settled_groups(port: int, groups: int, size: int, **options: int) -> l
     stop.set()
     await asyncio.gather(*tasks)
     return members
-
-
-def commit_body(group: str, topic: str, partitions: int, offset: int, version: int = 7) -> bytes:
-    """A commit of a consumer without a group."""
-    rows = [
-        OffsetCommitRequestPartition(partition_index=number, committed_offset=offset, committed_metadata="")
-        for number in range(partitions)
-    ]
-    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)])
-    return request.encode(version)
-
-
-def commit_errors(answer: bytes, version: int = 7) -> set[int]:
-    response, _ = OffsetCommitResponse.decode(answer, 0, version)
-    return {row.error_code for topic in response.topics for row in topic.partitions}

@@ -2,26 +2,24 @@
 
 Encoding is compared with a copy of the same keys and values, which it makes at least once. Both walk through more memory than a
 cache holds, thousands of rows at a time; a batch is freed before the next one is made, as in the processes that encode for a
-broker. Sizes of values vary by half around their mean. Reading is compared with reading the same records from the broker's
-memory, by the same client; the cache of history is far smaller than the data that is read.
+broker. Sizes of values vary by half around their mean. Reading is compared with reading the same records from Apache Kafka, by the
+same client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from headgate.broker.client import Producer
-from tests.bench.brokers import ROOT, Broker
-from tests.bench.clients import client, costed
-from tests.bench.harness import LOCAL_ALWAYS, LOCAL_NEVER, Bench, Case, remove_tree
+from tests.bench.brokers import Broker
+from tests.bench.clients import client
+from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, remove_tree
 from tests.bench.kafka import server
-from tests.bench.native import BenchError, Native, tree_seconds
+from tests.bench.native import tree_seconds
 from tests.bench.rdkafka import values
 from tests.bench.report import Goal, Row, format_rate, paired
 
@@ -32,11 +30,8 @@ ENCODE_GOALS = {100: 0.13, 1000: 0.45}
 """Goal: share of the rate of memcpy, by value size in bytes."""
 DECODE_GOALS = {100: 3.0, 1000: 1.6}
 """Goal: millions of rows per second and core, by value size in bytes."""
-READ_GOAL = 0.40
 BESIDE_GOALS = {100: (2.5, 0.7), 1000: (1.8, 0.7)}
 """Goal: CPU s/GB of a first and of a second group, by value size in bytes."""
-CACHE_BYTES = 32 << 20
-RATE_PER_S = 1000
 
 
 def _groups(value_bytes: int, total_bytes: int) -> list[Any]:
@@ -96,15 +91,12 @@ def _encode(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
 
     copy()
     encode()
-    loop = None if bench.native is None else _loop_in_c(bench.native, groups)
-    copied, checked, encoded, looped = [], [], [], []
+    copied, checked, encoded = [], [], []
     for _ in range(bench.pairs):
         bench.wait_quiet()
         copied.append(size / _spent(copy))
         checked.append(size / _spent(copy_and_check))
         encoded.append(size / _spent(encode))
-        if loop is not None:
-            looped.append(size / _spent(loop))
     ratio = paired(encoded, copied)
     median = statistics.median(encoded)
     yield Row(
@@ -120,47 +112,6 @@ def _encode(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
         note=f"{KEY_BYTES} B keys, {GROUP_ROWS:,} rows a call, CRC-32C included: memcpy and CRC-32C of everything at once "
         f"{paired(checked, copied).median:.0%}",
     )
-    if looped:
-        of_loop = paired(encoded, looped)
-        yield Row(
-            group="history", case=f"{name}, of a loop in C", ratio=of_loop.median, low=of_loop.low, high=of_loop.high,
-            of_ceiling=True,
-            measured=format_rate(median), ceiling=f"C {format_rate(statistics.median(looped))}",
-            note=f"a batch at a time into the same memory, CRC-32C included: {paired(looped, copied).median:.0%} of memcpy",
-        )  # fmt: skip
-
-
-def _loop_in_c(native: Native, groups: list[Any]) -> Callable[[], None]:
-    """Encodes the groups in C, batch by batch into the same memory, without headers: the same records as ours."""
-    import numpy as np
-    import pyarrow as pa
-    from crc32c import crc32c
-
-    from headgate.broker.log.batch import CRC_START, HEADER_BYTES, parse_header
-    from headgate.broker.log.history_columns import encode_batches
-
-    encode_rows = native.encode_rows()
-    batches = [(group, list(encode_batches(group, 0))) for group in groups]
-    room = np.zeros(max(len(batch) for _, encoded in batches for batch in encoded), np.uint8)
-    calls: list[list[int]] = []
-    for group, encoded in batches:
-        columns = [group.column("timestamp").cast(pa.int64()).buffers()[1].address]
-        columns += [buffer.address for column in ("key", "value") for buffer in group.column(column).buffers()[1:]]
-        first = 0
-        for batch in encoded:
-            end = first + parse_header(batch).record_count
-            calls.append([*columns, first, end])
-            size = encode_rows(*calls[-1], room.ctypes.data + HEADER_BYTES)
-            if room[HEADER_BYTES : HEADER_BYTES + size].tobytes() != batch[HEADER_BYTES:]:
-                raise BenchError("the loop in C lays out other records than we do")
-            first = end
-
-    def encode_all() -> None:
-        for call in calls:
-            end = HEADER_BYTES + encode_rows(*call, room.ctypes.data + HEADER_BYTES)
-            crc32c(room[CRC_START:end])
-
-    return encode_all
 
 
 def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iterable[Row]:
@@ -211,41 +162,6 @@ def publish(broker: Broker, topic: str, rows: int, value_bytes: int, *, keys: bo
     asyncio.run(publish())
 
 
-def _settings(compression: str) -> dict[str, str]:
-    return {"history.cache_bytes": str(CACHE_BYTES), "history.compression": compression, "tail.bytes": str(2 << 30)}
-
-
-def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterable[Row]:
-    with bench.broker(LOCAL_NEVER, settings=_settings(compression)) as broker:
-        broker.create_topic("tail")
-        broker.create_topic("history")
-        port = broker.kafka_port
-        sent = client("rdkafka", "produce", port, "tail", value_bytes, 1_000_000, "none", 0.4 if bench.quick else 1.0)
-        rows = bench.pick(60, 200) * 1_000_000 // value_bytes
-        publish(broker, "history", rows, value_bytes)
-        client("rdkafka", "consume", port, "history", rows)  # one-time loads are done now
-        tail, history, cpu = [], [], []
-        for _ in range(3 if bench.quick else 5):
-            bench.wait_quiet()
-            answer = client("rdkafka", "consume", port, "tail", sent["records"])
-            tail.append(answer["records"] / answer["seconds"])
-            answer, spent = costed(broker.pid, "rdkafka", "consume", port, "history", rows)
-            history.append(answer["records"] / answer["seconds"])
-            cpu.append(spent / (rows * value_bytes / 1e9))
-    ratio = paired(history, tail)
-    yield Row(
-        group="history",
-        case=name,
-        measured=f"{statistics.median(history) / 1e6:.2f} M rows/s {format_rate(statistics.median(history) * value_bytes)}",
-        ceiling=f"from the tail {statistics.median(tail) / 1e6:.2f} M rows/s",
-        ratio=ratio.median,
-        low=ratio.low,
-        high=ratio.high,
-        goal=READ_GOAL if compression == "none" else None,
-        note=f"broker {statistics.median(cpu):.2f} s/GB; {rows:,} rows, cache {CACHE_BYTES >> 20} MiB",
-    )
-
-
 def _beside_kafka(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
     """One consumer of history, and another group after it; and one consumer of the same records in Apache Kafka. Server and client
     have a core each. The CPU is that of the server with its encoders."""
@@ -291,56 +207,6 @@ def _beside_kafka(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
         )
 
 
-def _latency(bench: Bench, name: str) -> Iterable[Row]:
-    """A live producer while a consumer reads history in a loop, and while one reads the tail: the difference is the cost of the
-    encoding."""
-    seconds = 2 if bench.quick else 8
-    with bench.broker(LOCAL_NEVER, settings=_settings("none")) as broker:
-        for topic in ("tail", "history", "live"):
-            broker.create_topic(topic)
-        port = broker.kafka_port
-        rows = client("rdkafka", "produce", port, "tail", 1000, 1_000_000, "none", 0.4)["records"]
-        publish(broker, "history", rows, 1000)
-        client("rdkafka", "consume", port, "history", rows)  # one-time loads are done now
-        found: dict[str, list[float]] = {"quiet": [], "tail": [], "history": []}
-        for _ in range(2 if bench.quick else 3):
-            for topic, p99 in found.items():
-                bench.wait_quiet()
-                with _reading(port, topic, rows):
-                    p99.append(client("rdkafka", "paced", port, "live", RATE_PER_S, 0, 1000, seconds)["p99_ms"])
-    quiet, tail, history = (statistics.median(found[topic]) for topic in ("quiet", "tail", "history"))
-    yield Row(
-        group="history",
-        case=name,
-        measured=f"p99 {history:.2f} ms while history is read",
-        ceiling=f"p99 {quiet:.2f} ms quiet, {tail:.2f} ms while the tail is read",
-        ratio=history / quiet,
-        low=min(found["history"]) / max(found["quiet"]),
-        high=max(found["history"]) / min(found["quiet"]),
-        unit="x",
-        side=Goal.AT_MOST,
-        note="producer, consumer and broker share this machine's cores",
-    )
-
-
-class _reading:
-    """A consumer that reads a topic again and again; no consumer for "quiet"."""
-
-    def __init__(self, port: int, topic: str, rows: int) -> None:
-        self._command = [sys.executable, "-m", "tests.bench.rdkafka", "consume_again", str(port), topic, str(rows)]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._wanted = topic != "quiet"
-
-    def __enter__(self) -> None:
-        if self._wanted:
-            self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.DEVNULL)
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
 def _case(name: str, run: Callable[[Bench, str], Iterable[Row]], goal: float | None = None, unit: str = "%") -> Case:
     return Case("history", name, lambda bench: run(bench, name), goal=goal, unit=unit)
 
@@ -361,15 +227,7 @@ CASES = [
         for batch, batch_name in ((1 << 20, "1 MB"), (64 << 10, "64 KB"))
     ],
     *[
-        _case(
-            f"librdkafka reads history, {size} B values, {codec}",
-            lambda bench, name, size=size, codec=codec: _read(bench, name, size, codec),
-        )
-        for size, codec in ((100, "none"), (1000, "none"), (1000, "lz4"))
-    ],
-    *[
         _case(f"beside Apache Kafka, {size} B values", lambda bench, name, size=size: _beside_kafka(bench, name, size))
         for size in BESIDE_GOALS
     ],
-    _case(f"live producer at {RATE_PER_S:,} records/s beside a reader of history", _latency),
 ]

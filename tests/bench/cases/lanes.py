@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 
 from tests.bench.brokers import ROOT, Broker, broker
-from tests.bench.cases.history import RATE_PER_S, publish
+from tests.bench.cases.history import publish
 from tests.bench.clients import client
 from tests.bench.harness import Bench, Case, remove_tree
 from tests.bench.native import Cores, tree_seconds
@@ -25,6 +25,7 @@ from tests.bench.report import Goal, Row, format_rate
 
 ROWS = 60_000
 GROUPS = (1, 10)
+RATE_PER_S = 1000
 LANE_ID = 1001
 SETTINGS = {"wal.fsync": "never", "history.lane_bytes": "1"}
 LANED, UNLANED = "through a lane", "at the lead"
