@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headgate.broker.cluster.edits.brokers import SetBrokerConfig
-from headgate.broker.engine import resource_settings
 from headgate.broker.engine.base import live_settings
 from headgate.broker.engine.base.catalog import change
 from headgate.broker.engine.base.lifecycle import Lifecycle
 from headgate.broker.engine.partition.leads import Leads
-from headgate.broker.runtime.errors import InvalidError, Reason
 
 
 class BrokerConfigs:
@@ -33,7 +31,7 @@ class BrokerConfigs:
     async def alter(
         self, broker: str, made: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool = False
     ) -> None:
-        """Change the settings of a broker, of all brokers (""), or of another resource (`resource_settings`).
+        """Change the settings of a broker, or of all brokers ("").
 
         Args:
             made: returns the new settings, from the present ones.
@@ -44,21 +42,9 @@ class BrokerConfigs:
         async def attempt() -> None:
             was = self._lifecycle.manifest.broker_configs.get(broker, {})
             config = dict(made(was))
-            self._check(broker, config)
+            live_settings.check(config)
             if not validate_only and config != was:
                 await self._lifecycle.catalog.commit(SetBrokerConfig(broker, config, was))
 
         async with self._lock:
             await change(self._lifecycle.catalog, attempt, "the settings of brokers")
-
-    def _check(self, name: str, config: Mapping[str, str]) -> None:
-        kind = next((kind for kind in (resource_settings.GROUP, resource_settings.CLIENT_METRICS) if name.startswith(kind)), None)
-        if kind is None:
-            live_settings.check(config)
-            return
-        resource_settings.check(name, config, self.started_with)
-        known = self._lifecycle.manifest.broker_configs
-        if name not in known and len(resource_settings.names_of(kind, known)) >= resource_settings.RESOURCES_MAX:
-            raise InvalidError(
-                Reason.POLICY_VIOLATION, f"too many resources of this kind have settings. max=`{resource_settings.RESOURCES_MAX}`"
-            )

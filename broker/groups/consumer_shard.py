@@ -37,13 +37,10 @@ class ConsumerShard(Shard):
         budget: Budget,
         resolve: Resolve,
         topics: Callable[[], Topology],
-        own_config: Callable[[str], ConsumerConfig | None] = lambda _: None,
     ) -> None:
-        """`own_config`: the limits of a group that has its own."""
         super().__init__(config, budget)
         self._topics = topics
         self._consumer_config = consumer_config
-        self._own_config = own_config
         self._resolve = resolve
         self._waiting: dict[int, list[tuple[object, ConsumerHeartbeatReply | ClassicReply]]] = {}
         """By ticket: more answers that wait for it."""
@@ -97,7 +94,6 @@ class ConsumerShard(Shard):
             group = upgraded
         else:
             group = self._make_consumer(group_id)
-        group.config = self._own_config(group_id) or self._consumer_config
         reply = group.heartbeat(event, self._topics(), now.timer_ms)
         if not group.roster.epoch:
             self._settle(group_id)  # the first heartbeat of a new group was refused
@@ -279,7 +275,7 @@ class ConsumerShard(Shard):
         return ticket
 
     def _make_consumer(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id, self._own_config(group_id) or self._consumer_config, self._resolve)
+        return ConsumerGroup(group_id, self._consumer_config, self._resolve)
 
 
 def _tombstones_of(group: ConsumerGroup) -> list[Row]:

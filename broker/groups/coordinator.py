@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.coordination.driver import Driver
 from headgate.broker.coordination.effects import Budget, Effect, Now, shard_of
-from headgate.broker.engine import resource_settings
 from headgate.broker.groups.consumer_events import ConsumerConfig, ConsumerHeartbeat, ConsumerHeartbeatReply, Topology
 from headgate.broker.groups.consumer_shard import ConsumerShard
 from headgate.broker.groups.entry import DeleteReply, GroupListing, RowsReply
@@ -95,14 +92,7 @@ class Coordinator(Driver[ConsumerShard]):
         """Number of completed join phases: each ends with one answer to a group's leader."""
 
     def make_shard(self, budget: Budget) -> ConsumerShard:
-        return ConsumerShard(
-            self._config,
-            self._consumer_config,
-            budget,
-            _resolve,
-            self._topics,
-            partial(_own_config, self._engine, self._consumer_config),
-        )
+        return ConsumerShard(self._config, self._consumer_config, budget, _resolve, self._topics)
 
     # -- requests of clients
 
@@ -317,16 +307,3 @@ def _resolve(pattern: str, names: Iterable[str]) -> frozenset[str]:
     from headgate.broker.groups.patterns import matching  # it needs Arrow, and few groups have patterns
 
     return matching(pattern, (name for name in names if not is_internal(name)))
-
-
-def _own_config(engine: Engine, usual: ConsumerConfig, group_id: str) -> ConsumerConfig | None:
-    """The limits of a group whose settings a client changed; None for others."""
-    config = engine.manifest.broker_configs.get(f"{resource_settings.GROUP}{group_id}")
-    if not config:
-        return None
-    values = resource_settings.consumer_values(config)
-    return replace(
-        usual,
-        session_timeout_ms=values.get("group_consumer_session_timeout_ms", usual.session_timeout_ms),
-        heartbeat_interval_ms=values.get("group_consumer_heartbeat_interval_ms", usual.heartbeat_interval_ms),
-    )

@@ -72,22 +72,6 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     logging.raiseExceptions = False  # a closed stderr must not end the process, and must not be reported to itself
 
 
-def levels() -> dict[str, str]:
-    """The level in effect of each of Headgate's loggers, by name without `headgate.`; "" for the one above all others."""
-    known = [name for name, existing in logging.root.manager.loggerDict.items() if isinstance(existing, logging.Logger)]
-    ours = [name for name in known if name == "headgate" or name.startswith("headgate.")]
-    return {
-        name.removeprefix("headgate").removeprefix("."): logging.getLevelName(logging.getLogger(name).getEffectiveLevel()).lower()
-        for name in ours
-    }
-
-
-def set_level(name: str, level: str | None) -> None:
-    """Change the level of a logger that `levels` names. None: it gets the one of the logger above it."""
-    logger = logging.getLogger(f"headgate.{name}" if name else "headgate")
-    logger.setLevel(logging.NOTSET if level is None else level.upper())
-
-
 class TextFormatter(logging.Formatter):
     """``2026-11-21T01:50:00.123Z info    broker_serving kafka=127.0.0.1:9092`` ."""
 

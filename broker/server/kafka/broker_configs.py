@@ -1,20 +1,18 @@
-"""Settings of brokers and levels of their loggers, in the form in which Kafka's config APIs show and change them."""
+"""Settings of brokers, in the form in which Kafka's config APIs show and change them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 
 from headgate.broker.cluster.topic_config import Kind
 from headgate.broker.engine.base.live_settings import ALL, BROKER_KEYS, FIELDS, TOPIC_KEYS, broker_key
-from headgate.broker.runtime import logging
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.server.kafka.configs import (
     Changes,
     ConfigSource,
     Entry,
-    Operation,
     Synonym,
     altered,
     chosen_synonyms,
@@ -34,10 +32,6 @@ _TEXTS = {
     "socket.request.max.bytes": "The largest request.",
 }
 _KINDS = {"count": Kind.LONG, "auto": Kind.LONG, "size": Kind.LONG, "duration": Kind.LONG, "flag": Kind.BOOLEAN}
-ROOT = "root"
-"""Kafka's name of the logger above all others; here all loggers of Headgate."""
-LEVELS = {"FATAL": "critical", "ERROR": "error", "WARN": "warning", "INFO": "info", "DEBUG": "debug", "TRACE": "debug"}
-"""Kafka's levels, and those of Headgate's loggers."""
 
 
 def check_broker(name: str, context: Context) -> None:
@@ -46,9 +40,6 @@ def check_broker(name: str, context: Context) -> None:
         return
     expected = f"this broker's id is {context.engine.broker_id}"
     raise InvalidError(Reason.INVALID_REQUEST, f"broker resource is not this broker: {expected}. name=`{name[:100]}`")
-
-
-# -- settings
 
 
 def broker_entries(name: str, context: Context) -> list[Entry]:
@@ -130,68 +121,9 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-async def alter_broker(
-    name: str, made: Callable[[Mapping[str, str]], Mapping[str, str]], context: Context, *, validate_only: bool
-) -> None:
-    """Change the settings of this broker, or of all. As in Kafka, every fault is INVALID_REQUEST."""
-    check_broker(name, context)
-    await context.engine.configs.alter(name, made, validate_only=validate_only)
-
-
 def altered_broker(present: Mapping[str, str], changes: Changes, context: Context) -> dict[str, str]:
     """Settings of a broker after IncrementalAlterConfigs. Raises InvalidError(INVALID_REQUEST)."""
     try:
         return altered(present, changes, broker_key, lambda key: default_synonyms(key, context)[0][1])
     except InvalidError as error:
         raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
-
-
-# -- loggers
-
-
-def _check_loggers_of(name: str, context: Context) -> None:
-    if name == ALL:
-        raise InvalidError(Reason.INVALID_REQUEST, "loggers are those of one broker: its id is missing")
-    check_broker(name, context)
-
-
-def logger_entries(name: str, context: Context) -> list[Entry]:
-    """The loggers of this process with their levels, as Kafka names both."""
-    _check_loggers_of(name, context)
-    shown = {ours: theirs for theirs, ours in reversed(LEVELS.items())}
-    return [
-        Entry(
-            name=logger or ROOT,
-            kind=Kind.STRING,
-            read_only=False,
-            documentation="",
-            synonyms=((logger or ROOT, shown[level], ConfigSource.LOGGER),),
-        )
-        for logger, level in sorted(logging.levels().items())
-    ]
-
-
-def alter_loggers(name: str, changes: Changes, context: Context, *, validate_only: bool) -> None:
-    """Change levels, until the process ends. Raises InvalidError, with Kafka's code for each fault; then none is changed."""
-    _check_loggers_of(name, context)
-    known = logging.levels()
-    levels: dict[str, str | None] = {}
-    for logger, (operation, level) in changes.items():
-        own = "" if logger == ROOT else logger
-        if operation in (Operation.APPEND, Operation.SUBTRACT):
-            raise InvalidError(Reason.INVALID_REQUEST, f"a level is no list: it can only be set. logger=`{logger[:100]}`")
-        if own not in known:
-            raise InvalidError(Reason.INVALID_CONFIG, f"logger does not exist. logger=`{logger[:100]}`")
-        if operation is Operation.DELETE:
-            if logger == ROOT:
-                raise InvalidError(Reason.INVALID_REQUEST, "the level of the root logger cannot be deleted")
-            levels[own] = None
-        elif level not in LEVELS:
-            raise InvalidError(
-                Reason.INVALID_CONFIG, f"level is not one of {', '.join(LEVELS)}. logger=`{logger}` level=`{level[:100]}`"
-            )
-        else:
-            levels[own] = LEVELS[level]
-    if not validate_only:
-        for own, new in levels.items():
-            logging.set_level(own, new)

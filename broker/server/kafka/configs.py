@@ -15,8 +15,8 @@ from headgate.broker.server.kafka.context import Context
 if TYPE_CHECKING:
     from headgate.broker.cluster.objects import Topic
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
-"""Resource types. Client metrics (16) and groups (32): `resource_configs.py`."""
+TOPIC, BROKER = 2, 4
+"""Resource types."""
 
 
 class ConfigSource(IntEnum):
@@ -27,9 +27,6 @@ class ConfigSource(IntEnum):
     CHOSEN_FOR_ALL = 3
     BROKER = 4
     DEFAULT = 5
-    LOGGER = 6
-    CLIENT_METRICS = 7
-    GROUP = 8
 
 
 class Operation(IntEnum):
@@ -107,11 +104,7 @@ def altered(
 
 
 def unsupported_resource(resource_type: int) -> InvalidError:
-    return InvalidError(
-        Reason.INVALID_REQUEST,
-        "topics (2), brokers (4), their loggers (8), client metrics (16) and groups (32) have configs. "
-        f"resource_type=`{resource_type}`",
-    )
+    return InvalidError(Reason.INVALID_REQUEST, f"only topics (2) and brokers (4) have configs. resource_type=`{resource_type}`")
 
 
 # -- topics
@@ -151,11 +144,6 @@ def find_topic(name: str, context: Context) -> Topic:
     return context.engine.topic(name)
 
 
-async def alter_topic(name: str, changes: Changes, context: Context, *, validate_only: bool) -> None:
-    """IncrementalAlterConfigs of a topic."""
-    topic = find_topic(name, context)
-
-    def made(present: Topic) -> dict[str, str]:
-        return altered(present.config, changes, config_key, lambda key: default_synonyms(key, context)[0][1])
-
-    await context.engine.alter_topic_config(topic, made, validate_only=validate_only)
+def altered_topic(present: Topic, changes: Changes, context: Context) -> dict[str, str]:
+    """Settings of a topic after IncrementalAlterConfigs. Raises InvalidError."""
+    return altered(present.config, changes, config_key, lambda key: default_synonyms(key, context)[0][1])

@@ -13,8 +13,8 @@ from headgate.broker.server.kafka.constants import NO_OPERATIONS
 from headgate.broker.server.kafka.declared import Asked, Message, Rule
 from headgate.broker.server.kafka.errors import ErrorCode
 
-TOPIC_CONFIG, GROUP_CONFIG = 2, 32
-"""Kafka's numbers for resources with settings that are topics, and groups."""
+TOPIC_CONFIG = 2
+"""Kafka's number for resources with settings that are topics."""
 _T = TypeVar("_T")
 
 TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -88,20 +88,18 @@ def on_partitions(
 
 
 def on_configs(operation: Operation, row: type[Message], rows: str) -> Rule:
-    """Each resource needs an operation on its topic, its group, or the cluster; the answer names the refused ones in `rows`."""
+    """Each resource needs an operation on its topic, or the cluster; the answer names the refused ones in `rows`."""
 
     async def rule(request: Message, asked: Asked) -> AsyncGenerator[Message | None, Message]:
         def may(row: Message) -> bool:
             if row.resource_type == TOPIC_CONFIG:
                 return asked.rights.on_topic(operation, row.resource_name)
-            if row.resource_type == GROUP_CONFIG:
-                return asked.rights.on_group(operation, row.resource_name)
             return asked.rights.on_cluster(operation)
 
         refused = await asked.drop(request.resources, may)
         response = yield None
         for one in refused:
-            code = {TOPIC_CONFIG: TOPIC_REFUSED, GROUP_CONFIG: GROUP_REFUSED}.get(one.resource_type, CLUSTER_REFUSED)
+            code = TOPIC_REFUSED if one.resource_type == TOPIC_CONFIG else CLUSTER_REFUSED
             refusal = made(row, error_code=code, resource_type=one.resource_type, resource_name=one.resource_name)
             getattr(response, rows).append(refusal)
 

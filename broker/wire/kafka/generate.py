@@ -63,7 +63,6 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "InitProducerId",
         "JoinGroup",
         "LeaveGroup",
-        "ListConfigResources",
         "ListGroups",
         "ListOffsets",
         "ListTransactions",

@@ -27,7 +27,7 @@ from headgate.broker.wire.grpc.headgate.v1 import access_pb2, control_pb2, gates
 from tests.unit.access.test_kafka_rules import filled
 from tests.unit.access.test_rules import METHODS
 
-SILENT_APIS = {*range(19), 22, 23, 24, 25, 26, 28, 29, 32, 35, 36, 48, 50, 60, 61, 65, 66, 68, 69, 74, 75} - {4, 5, 6, 7}
+SILENT_APIS = {*range(19), 22, 23, 24, 25, 26, 28, 29, 32, 35, 36, 48, 50, 60, 61, 65, 66, 68, 69, 75} - {4, 5, 6, 7}
 """Reads, records, positions, members, transactions of clients, logins."""
 SILENT_METHODS = {
     "Admin/Status",

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,19 +16,17 @@ from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.wire.kafka.messages import alter_configs, incremental_alter_configs
-from headgate.broker.wire.kafka.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headgate.broker.wire.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
-from headgate.broker.wire.kafka.messages.list_config_resources import ConfigResource, ListConfigResourcesRequest
 from tests.unit.kafka_api.conftest import Kafka
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-FROM_TOPIC, OWN, FOR_ALL, FROM_BROKER, DEFAULT, LOGGER, FROM_METRICS, FROM_GROUP = 1, 2, 3, 4, 5, 6, 7, 8
+FROM_TOPIC, OWN, FOR_ALL, FROM_BROKER, DEFAULT = 1, 2, 3, 4, 5
 
 
 @pytest.fixture
@@ -135,8 +131,9 @@ async def test_addresses_tell_whether_they_were_set(kafka: Kafka) -> None:
         (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "8", ErrorCode.INVALID_REQUEST),
         (BROKER, "seven", ErrorCode.INVALID_REQUEST),
-        (BROKER_LOGGER, "8", ErrorCode.INVALID_REQUEST),
-        (BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
+        (BROKER_LOGGER, "7", ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", ErrorCode.INVALID_REQUEST),
         (0, "", ErrorCode.INVALID_REQUEST),
         (99, "a", ErrorCode.INVALID_REQUEST),
         (-1, "a", ErrorCode.INVALID_REQUEST),
@@ -353,54 +350,6 @@ async def test_settings_of_brokers_that_are_refused(kafka: Kafka, rows: list[tup
     assert kafka.engine.manifest.broker_configs == {} and kafka.settings.num_partitions == 1
 
 
-# -- loggers
-
-
-@pytest.fixture
-def levels() -> Iterator[None]:
-    """Gives the loggers their levels back."""
-    loggers = [logging.getLogger(name) for name in ("headgate", "headgate.engine")]
-    before = [one.level for one in loggers]
-    yield
-    for one, level in zip(loggers, before, strict=True):
-        one.setLevel(level)
-
-
-async def test_levels_of_loggers(kafka: Kafka, levels: None) -> None:
-    async def level(name: str) -> tuple[str | None, int]:
-        entry = by_name(await describe(kafka, "7", kind=BROKER_LOGGER))[name]
-        return entry.value, entry.config_source
-
-    assert await change(kafka, "7", ("root", SET, "WARN"), kind=BROKER_LOGGER) == 0
-    assert await level("root") == await level("engine") == ("WARN", LOGGER)
-    assert await change(kafka, "7", ("engine", SET, "DEBUG"), kind=BROKER_LOGGER, validate_only=True) == 0
-    assert await level("engine") == ("WARN", LOGGER)
-    assert await change(kafka, "7", ("engine", SET, "DEBUG"), kind=BROKER_LOGGER) == 0
-    assert await level("engine") == ("DEBUG", LOGGER) and logging.getLogger("headgate.engine").isEnabledFor(logging.DEBUG)
-    assert await change(kafka, "7", ("engine", DELETE, None), kind=BROKER_LOGGER) == 0
-    assert await level("engine") == ("WARN", LOGGER)
-    assert await change(kafka, "7", ("root", SET, "FATAL"), kind=BROKER_LOGGER) == 0
-    assert await level("root") == ("FATAL", LOGGER)
-
-
-@pytest.mark.parametrize(
-    ("row", "code"),
-    [
-        (("no.such", SET, "INFO"), ErrorCode.INVALID_CONFIG),
-        (("no.such", DELETE, None), ErrorCode.INVALID_CONFIG),
-        (("engine", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
-        (("engine", SET, "info"), ErrorCode.INVALID_CONFIG),
-        (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
-        (("engine", APPEND, "INFO"), ErrorCode.INVALID_REQUEST),
-    ],
-)
-async def test_levels_that_are_refused(kafka: Kafka, levels: None, row: tuple[str, int, str | None], code: int) -> None:
-    before = by_name(await describe(kafka, "7", kind=BROKER_LOGGER))
-    assert await change(kafka, "7", ("root", SET, "ERROR"), row, kind=BROKER_LOGGER) in (code, ErrorCode.INVALID_REQUEST)
-    assert await change(kafka, "7", row, kind=BROKER_LOGGER) == code
-    assert by_name(await describe(kafka, "7", kind=BROKER_LOGGER)) == before
-
-
 # -- settings of other kinds
 
 
@@ -418,69 +367,3 @@ async def test_broker_settings_of_kafkas_machinery_are_kept_and_those_that_prote
     ):
         with pytest.raises(InvalidError, match=words):
             broker_key(name)
-
-
-async def test_settings_of_groups(kafka: Kafka) -> None:
-    """KIP-848. A group has settings whether it exists or not; members hear of them with their next heartbeat."""
-    timeout, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-
-    async def heartbeat() -> int:
-        request = ConsumerGroupHeartbeatRequest(
-            group_id="g", member_id="m", rebalance_timeout_ms=1000, subscribed_topic_names=["a"], topic_partitions=[]
-        )
-        answer = await kafka.call(request, 1)
-        assert answer.error_code == 0
-        return int(answer.heartbeat_interval_ms)
-
-    rows = by_name(await describe(kafka, "g", kind=GROUP))
-    assert {name: (row.value, row.config_source) for name, row in rows.items()} == {
-        timeout: ("45000", DEFAULT),
-        interval: ("5000", DEFAULT),
-    }
-    assert await change(kafka, "g", (interval, SET, "200"), kind=GROUP, validate_only=True) == 0
-    assert await change(kafka, "g", (interval, SET, "200"), kind=GROUP) == 0
-    assert await heartbeat() == 200
-    assert by_name(await describe(kafka, "g", kind=GROUP))[interval].config_source == FROM_GROUP
-    assert by_name(await describe(kafka, "h", kind=GROUP))[interval].config_source == DEFAULT
-    assert [(one.resource_type, one.resource_name) for one in await listed(kafka, 1, [GROUP])] == [(GROUP, "g")]
-    for rows_, code in (
-        ([(timeout, SET, "100")], ErrorCode.INVALID_CONFIG),  # shorter than the pause between heartbeats
-        ([(interval, SET, "soon")], ErrorCode.INVALID_CONFIG),
-        ([("share.heartbeat.interval.ms", SET, "5000")], ErrorCode.INVALID_CONFIG),
-    ):
-        assert await change(kafka, "g", *rows_, kind=GROUP) == code
-    assert await change(kafka, "", (interval, SET, "1"), kind=GROUP) == ErrorCode.INVALID_REQUEST
-    assert await replace(kafka, "g", (interval, "300"), (timeout, "900"), kind=GROUP) == 0
-    assert await heartbeat() == 300
-    assert await replace(kafka, "g", kind=GROUP) == 0
-    assert await listed(kafka, 1, [GROUP]) == [] and kafka.engine.manifest.broker_configs == {}
-
-
-async def test_settings_of_client_metrics(kafka: Kafka) -> None:
-    """KIP-714. They are kept, and without effect."""
-    rows = [("interval.ms", SET, "1000"), ("metrics", SET, "org.apache.kafka.producer."), ("match", SET, "client_id=a.*")]
-    assert await change(kafka, "s", *rows, kind=CLIENT_METRICS) == 0
-    found = by_name(await describe(kafka, "s", kind=CLIENT_METRICS, documentation=True))
-    assert {name: (row.value, row.config_source) for name, row in found.items()} == {
-        name: (value, FROM_METRICS) for name, _, value in rows
-    }
-    assert all("without effect" in (row.documentation or "") for row in found.values())
-    assert [one.resource_name for one in await listed(kafka, 0, [])] == ["s"]
-    for row in (("interval.ms", SET, "1"), ("match", SET, "color=red"), ("no.such", SET, "1")):
-        assert await change(kafka, "s", row, kind=CLIENT_METRICS) == ErrorCode.INVALID_CONFIG
-    assert await change(kafka, "s", *[(name, DELETE, None) for name, _, _ in rows], kind=CLIENT_METRICS) == 0
-    assert await listed(kafka, 0, []) == []
-
-
-async def test_so_many_resources_have_settings(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.broker.engine.resource_settings.RESOURCES_MAX", 1)
-    one = ("interval.ms", SET, "1000")
-    assert await change(kafka, "s", one, kind=CLIENT_METRICS) == 0
-    assert await change(kafka, "t", one, kind=CLIENT_METRICS) == ErrorCode.POLICY_VIOLATION
-    assert await change(kafka, "s", ("interval.ms", SET, "2000"), kind=CLIENT_METRICS) == 0
-
-
-async def listed(kafka: Kafka, version: int, types: list[int]) -> list[ConfigResource]:
-    answer = await kafka.call(ListConfigResourcesRequest(resource_types=types), version)
-    assert answer.error_code == 0
-    return list(answer.config_resources)

@@ -1,5 +1,4 @@
-"""DescribeConfigs (32), versions 1-4: settings of topics and of this broker, with their defaults, types and texts, and the levels
-of this broker's loggers. Groups and client metrics have settings whether they exist or not.
+"""DescribeConfigs (32), versions 1-4: settings of topics and of this broker, with their defaults, types and texts.
 
 - A null or empty list of keys asks for all keys. A resource that occurs twice in the request is answered once.
 - The broker with the empty name means the settings that clients gave all brokers.
@@ -9,11 +8,9 @@ from __future__ import annotations
 
 from headgate.broker.cluster.acl import Operation
 from headgate.broker.runtime.errors import HeadgateError
-from headgate.broker.server.kafka import resource_configs
-from headgate.broker.server.kafka.broker_configs import broker_entries, check_broker, logger_entries
+from headgate.broker.server.kafka.broker_configs import broker_entries, check_broker
 from headgate.broker.server.kafka.configs import (
     BROKER,
-    BROKER_LOGGER,
     TOPIC,
     Entry,
     find_topic,
@@ -63,10 +60,6 @@ def _entries(resource_type: int, name: str, context: Context) -> list[Entry]:
     if resource_type == BROKER:
         check_broker(name, context)
         return broker_entries(name, context)
-    if resource_type == BROKER_LOGGER:
-        return logger_entries(name, context)
-    if resource_type in resource_configs.KINDS:
-        return resource_configs.entries(resource_type, name, context)
     raise unsupported_resource(resource_type)
 
 

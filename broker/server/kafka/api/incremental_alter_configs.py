@@ -1,10 +1,9 @@
-"""IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic, a broker, a consumer
-group or client metrics, and set levels of a broker's loggers (KIP-339, KIP-412, KIP-848, KIP-714).
+"""IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic or broker
+(KIP-339).
 
 - Append and subtract work on lists; without an override they start from the default. Deleting a key without an override
   succeeds.
-- Settings of brokers that can change while they run: `engine/live_settings.py`. They are kept. Levels of loggers end with the
-  process, as in Kafka.
+- Settings of brokers that can change while they run: `engine/base/live_settings.py`. They are kept.
 - As in Kafka, a resource or a key that occurs twice in the request, an unknown operation, and a null value for an operation that
   needs one are INVALID_REQUEST.
 """
@@ -15,11 +14,10 @@ from functools import partial
 
 from headgate.broker.cluster import acl
 from headgate.broker.runtime.errors import InvalidError, Reason
-from headgate.broker.server.kafka import resource_configs
-from headgate.broker.server.kafka.altering import alter_each
+from headgate.broker.server.kafka.altering import Change, altering
 from headgate.broker.server.kafka.audited import rows
-from headgate.broker.server.kafka.broker_configs import alter_broker, alter_loggers, altered_broker
-from headgate.broker.server.kafka.configs import BROKER, BROKER_LOGGER, TOPIC, Operation, alter_topic, unsupported_resource
+from headgate.broker.server.kafka.broker_configs import altered_broker
+from headgate.broker.server.kafka.configs import Operation, altered_topic
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.declared import Api
 from headgate.broker.server.kafka.rules import on_configs
@@ -31,21 +29,7 @@ from headgate.broker.wire.kafka.messages.incremental_alter_configs import (
 )
 
 
-async def handle(request: IncrementalAlterConfigsRequest, context: Context) -> IncrementalAlterConfigsResponse:
-    response = IncrementalAlterConfigsResponse()
-
-    def add_result(resource: AlterConfigsResource) -> AlterConfigsResourceResponse:
-        result = AlterConfigsResourceResponse(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-        )
-        response.responses.append(result)
-        return result
-
-    await alter_each(request.resources, add_result, lambda resource: _alter(resource, request.validate_only, context), context)
-    return response
-
-
-async def _alter(resource: AlterConfigsResource, validate_only: bool, context: Context) -> None:
+async def _change(resource: AlterConfigsResource, context: Context) -> Change:
     changes: dict[str, tuple[Operation, str]] = {}
     async for entry in context.turn.each(resource.configs):
         if entry.name in changes:
@@ -56,18 +40,10 @@ async def _alter(resource: AlterConfigsResource, validate_only: bool, context: C
         if entry.value is None and operation is not Operation.DELETE:
             raise InvalidError(Reason.INVALID_REQUEST, f"key has no value. key=`{entry.name[:100]}`")
         changes[entry.name] = operation, entry.value or ""
-    name = resource.resource_name
-    if resource.resource_type == BROKER:
-        await alter_broker(name, lambda present: altered_broker(present, changes, context), context, validate_only=validate_only)
-    elif resource.resource_type == BROKER_LOGGER:
-        alter_loggers(name, changes, context, validate_only=validate_only)
-    elif resource.resource_type == TOPIC:
-        await alter_topic(name, changes, context, validate_only=validate_only)
-    elif (kind := resource.resource_type) in resource_configs.KINDS:
-        made = partial(resource_configs.changed, kind, name, changes=changes, context=context)
-        await resource_configs.alter(kind, name, made, context, validate_only=validate_only)
-    else:
-        raise unsupported_resource(resource.resource_type)
+    return Change(
+        broker=partial(altered_broker, changes=changes, context=context),
+        topic=partial(altered_topic, changes=changes, context=context),
+    )
 
 
 API = Api(
@@ -75,7 +51,7 @@ API = Api(
     versions=(0, 1),
     flexible_from=1,
     request=IncrementalAlterConfigsRequest,
-    handle=handle,
+    handle=altering(IncrementalAlterConfigsResponse, AlterConfigsResourceResponse, _change),
     rule=on_configs(acl.Operation.ALTER_CONFIGS, AlterConfigsResourceResponse, "responses"),
     act=rows("resources", "resource_name"),
 )
