@@ -79,8 +79,6 @@ class LeaderCapacity:
         *,
         chronicle: Chronicle | None = None,
     ) -> None:
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when the desired number or the number of live brokers changed."""
         self._term = term
         self._journal = journal
         self._clock = clock
@@ -93,10 +91,10 @@ class LeaderCapacity:
         """None while the leader is too new to know how many brokers there are. A number from that time would make fleets stop
         brokers."""
         self._measured_s = 0.0
-        self._known: tuple[int, int] | None = None
-        """The last reported numbers: (desired, live)."""
+        self._known: int | None = None
+        """The last reported desired number."""
         self._stale = True
-        """True if the numbers may have changed since the last report."""
+        """True if the number may have changed since the last report."""
         self._releasing: asyncio.Task[None] | None = None
 
     # -- called by the leader
@@ -132,18 +130,15 @@ class LeaderCapacity:
         if self._releasing is None and is_over:
             self._releasing = self._keep(self._release_expired, "reservations")
             self._releasing.add_done_callback(self._released)
-        live = _live(loads)
-        if not self._stale and not is_over and self._known is not None and self._known[1] == live:
+        if not self._stale and not is_over:
             return
         self._stale = False
         desired = self.desired()
-        known, self._known = self._known, (desired.brokers, live)
-        if known != self._known:
-            if known is None or known[0] != desired.brokers:
-                logger.info("brokers_desired", brokers=desired.brokers, live=self._known[1], why=desired.reasons[0])
-                brokers = "1 broker is" if desired.brokers == 1 else f"{desired.brokers} brokers are"
-                self._chronicle.note("capacity", f"{brokers} desired: {desired.reasons[0]}", now_s)
-            self.on_change()
+        if desired.brokers != self._known:
+            self._known = desired.brokers
+            logger.info("brokers_desired", brokers=desired.brokers, live=_live(loads), why=desired.reasons[0])
+            brokers = "1 broker is" if desired.brokers == 1 else f"{desired.brokers} brokers are"
+            self._chronicle.note("capacity", f"{brokers} desired: {desired.reasons[0]}", now_s)
 
     def _sample(self, loads: Sequence[BrokerLoad], now_s: float) -> None:
         segments = [segment for load in loads for segment in load.segments]
@@ -253,12 +248,6 @@ class BrokerCapacity:
     def __init__(self, term: Callable[[], LeaderCapacity | None], leader: Callable[[], str | None]) -> None:
         self._find_term = term
         self._find_leader = leader
-        self._callbacks: list[Callable[[], None]] = []
-
-    def changed(self) -> None:
-        """Called when the numbers or the leader may have changed."""
-        for callback in list(self._callbacks):
-            callback()
 
     def leader(self) -> str | None:
         return self._find_leader()
@@ -280,12 +269,6 @@ class BrokerCapacity:
 
     def live_brokers(self) -> int:
         return self._term().live_brokers()
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        self._callbacks.append(callback)
-
-    def unsubscribe(self, callback: Callable[[], None]) -> None:
-        self._callbacks.remove(callback)
 
     def _term(self) -> LeaderCapacity:
         term = self._find_term()

@@ -294,7 +294,6 @@ class Participant:
             ended=lambda error: self._term_ended.set(),
         )
         self.engine.proof.extend(asked_s, lease.ttl_ms)
-        leader.capacity.on_change = self.capacity.changed
         try:
             await leader.start()
         except (DeposedError, RetryError) as error:
@@ -318,7 +317,6 @@ class Participant:
             leader.stop()
             if leader.yielded:
                 self._contender.yielded(self.engine.clock.monotonic(), self._timeout_ms / 1000)
-            self.capacity.changed()
 
     async def _follow(self, lease: Lease) -> None:
         membership = (await load(_membership))(

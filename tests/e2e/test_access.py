@@ -438,14 +438,10 @@ def test_every_grpc_method_without_a_valid_proof_is_refused_and_changes_nothing(
 def _call_by_hand(channel: grpc.Channel, method: Method, metadata: tuple[tuple[str, str], ...]) -> None:
     """One call with an empty request, to its first answer."""
     if method.client_streaming:
-        answers = channel.stream_stream(method.path)(iter(()), timeout=30, metadata=metadata)
-    elif method.server_streaming:
-        answers = channel.unary_stream(method.path)(b"", timeout=30, metadata=metadata)
+        for _ in channel.stream_stream(method.path)(iter(()), timeout=30, metadata=metadata):
+            return
     else:
         channel.unary_unary(method.path)(b"", timeout=30, metadata=metadata)
-        return
-    for _ in answers:
-        return
 
 
 def test_every_kafka_api_before_a_login_and_after_its_end_is_refused(world: World) -> None:

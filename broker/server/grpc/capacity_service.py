@@ -6,17 +6,12 @@ every client behind a load balancer, reaches any broker and cannot search for th
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
 from typing import Protocol
-
-from google.protobuf.message import Message
 
 from headgate.broker.cluster.capacity import Desired, OpenReservation, Reservation, check_reservation, check_ttl
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.open_calls import Context
-from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
 from headgate.broker.wire.grpc.methods import methods
 
@@ -28,8 +23,7 @@ SCALER = methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"
 
 
 class CapacityView(Protocol):
-    """The control plane's view of capacity. All methods except the first and the last two are called only while this broker
-    leads."""
+    """The control plane's view of capacity. All methods except the first are called only while this broker leads."""
 
     def leader(self) -> str | None:
         """``host:grpc_port`` of the leader; None: this broker leads. Raises RetryError(NOT_LEADER) if no leader is known."""
@@ -59,42 +53,13 @@ class CapacityView(Protocol):
         """The number of brokers that serve."""
         ...
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop whenever `desired().brokers`, `live_brokers` or `leader` may have changed."""
-        ...
-
-    def unsubscribe(self, callback: Callable[[], None]) -> None: ...
-
-
-class _Door:
-    """The parts of both services: finding the leader, waiting for changes."""
-
-    def __init__(self, server_state: ServerState, view: CapacityView, forwarder: Forwarder) -> None:
-        self.server_state = server_state
-        self.view = view
-        self.forwarder = forwarder
-
-    async def numbers(self) -> AsyncIterator[int]:
-        """The desired number, now and after every possible change, until the server stops or this broker no longer leads."""
-        changed = asyncio.Event()
-        self.view.subscribe(changed.set)
-        self.server_state.on_stop(changed.set)
-        try:
-            while not self.server_state.stopping and self.view.leader() is None:
-                changed.clear()
-                yield self.view.desired().brokers
-                await changed.wait()
-        finally:
-            self.view.unsubscribe(changed.set)
-            self.server_state.forget(changed.set)
-
 
 class CapacityService:
     """Reservations and the desired number of brokers."""
 
-    def __init__(self, server_state: ServerState, view: CapacityView, forwarder: Forwarder) -> None:
-        self._door = _Door(server_state, view, forwarder)
+    def __init__(self, view: CapacityView, forwarder: Forwarder) -> None:
         self._view = view
+        self._forwarder = forwarder
 
     async def open_reservation(
         self, request: capacity_pb2.OpenReservationRequest, context: Context
@@ -108,7 +73,7 @@ class CapacityService:
         leader = self._view.leader()
         if leader is not None:
             request.id = reservation_id
-            return await self._door.forwarder.unary(leader, CAPACITY["OpenReservation"], request, context)
+            return await self._forwarder.unary(leader, CAPACITY["OpenReservation"], request, context)
         return capacity_pb2.OpenReservationResponse(reservation=_row(await self._view.open_reservation(reservation)))
 
     async def renew_reservation(
@@ -119,7 +84,7 @@ class CapacityService:
             check_ttl(ttl_ms)
         leader = self._view.leader()
         if leader is not None:
-            return await self._door.forwarder.unary(leader, CAPACITY["RenewReservation"], request, context)
+            return await self._forwarder.unary(leader, CAPACITY["RenewReservation"], request, context)
         return capacity_pb2.RenewReservationResponse(reservation=_row(await self._view.renew_reservation(request.id, ttl_ms)))
 
     async def release_reservation(
@@ -127,7 +92,7 @@ class CapacityService:
     ) -> capacity_pb2.ReleaseReservationResponse | bytes:
         leader = self._view.leader()
         if leader is not None:
-            return await self._door.forwarder.unary(leader, CAPACITY["ReleaseReservation"], request, context)
+            return await self._forwarder.unary(leader, CAPACITY["ReleaseReservation"], request, context)
         return capacity_pb2.ReleaseReservationResponse(released=await self._view.release_reservation(request.id))
 
     async def list_reservations(
@@ -135,7 +100,7 @@ class CapacityService:
     ) -> capacity_pb2.ListReservationsResponse | bytes:
         leader = self._view.leader()
         if leader is not None:
-            return await self._door.forwarder.unary(leader, CAPACITY["ListReservations"], request, context)
+            return await self._forwarder.unary(leader, CAPACITY["ListReservations"], request, context)
         return capacity_pb2.ListReservationsResponse(reservations=[_row(reservation) for reservation in self._view.reservations()])
 
     async def get_desired_brokers(
@@ -143,21 +108,8 @@ class CapacityService:
     ) -> capacity_pb2.DesiredBrokers | bytes:
         leader = self._view.leader()
         if leader is not None:
-            return await self._door.forwarder.unary(leader, CAPACITY["GetDesiredBrokers"], request, context)
+            return await self._forwarder.unary(leader, CAPACITY["GetDesiredBrokers"], request, context)
         return self._desired()
-
-    async def watch_desired_brokers(
-        self, request: capacity_pb2.GetDesiredBrokersRequest, context: Context
-    ) -> AsyncIterator[Message | bytes]:
-        leader = self._view.leader()
-        if leader is not None:
-            async for answer in self._door.forwarder.stream(leader, CAPACITY["WatchDesiredBrokers"], request, context):
-                yield answer
-            return
-        last: tuple[int, int] | None = None
-        async for brokers in self._door.numbers():
-            if last != (last := (brokers, self._view.live_brokers())):
-                yield self._desired()
 
     def _desired(self) -> capacity_pb2.DesiredBrokers:
         desired = self._view.desired()
@@ -167,32 +119,17 @@ class CapacityService:
 class ExternalScalerService:
     """Answers to KEDA's calls: the same number for every `ScaledObject`."""
 
-    def __init__(self, server_state: ServerState, view: CapacityView, forwarder: Forwarder) -> None:
-        self._door = _Door(server_state, view, forwarder)
+    def __init__(self, view: CapacityView, forwarder: Forwarder) -> None:
         self._view = view
+        self._forwarder = forwarder
 
     async def is_active(
         self, request: externalscaler_pb2.ScaledObjectRef, context: Context
     ) -> externalscaler_pb2.IsActiveResponse | bytes:
         leader = self._view.leader()
         if leader is not None:
-            return await self._door.forwarder.unary(leader, SCALER["IsActive"], request, context)
+            return await self._forwarder.unary(leader, SCALER["IsActive"], request, context)
         return externalscaler_pb2.IsActiveResponse(result=self._view.desired().brokers > 0)
-
-    async def stream_is_active(
-        self, request: externalscaler_pb2.ScaledObjectRef, context: Context
-    ) -> AsyncIterator[Message | bytes]:
-        leader = self._view.leader()
-        if leader is not None:
-            async for answer in self._door.forwarder.stream(leader, SCALER["StreamIsActive"], request, context):
-                yield answer
-            return
-        last: int | None = None
-        async for brokers in self._door.numbers():
-            # KEDA reads the metric after every message, so a message is sent for every new number.
-            if brokers != last:
-                yield externalscaler_pb2.IsActiveResponse(result=brokers > 0)
-                last = brokers
 
     async def get_metric_spec(
         self, request: externalscaler_pb2.ScaledObjectRef, context: Context
@@ -205,7 +142,7 @@ class ExternalScalerService:
     ) -> externalscaler_pb2.GetMetricsResponse | bytes:
         leader = self._view.leader()
         if leader is not None:
-            return await self._door.forwarder.unary(leader, SCALER["GetMetrics"], request, context)
+            return await self._forwarder.unary(leader, SCALER["GetMetrics"], request, context)
         brokers = self._view.desired().brokers
         # Under the requested name: KEDA may have put its own prefix in front of ours.
         value = externalscaler_pb2.MetricValue(

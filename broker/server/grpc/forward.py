@@ -6,8 +6,6 @@ may take the other for the leader.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import grpc
 from google.protobuf.message import Message
 
@@ -45,21 +43,6 @@ class Forwarder:
             self._note(error)
             await _pass_on(error, context)
             raise
-
-    async def stream(self, address: str, method: Method, request: Message, context: Context) -> AsyncIterator[bytes]:
-        """The leader's messages, encoded. Raises the errors of `unary`."""
-        channel = await self._to(address, context)
-        call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
-        answers = call(request.SerializeToString(), timeout=_left_s(context), metadata=((FORWARDED_KEY, "1"),))
-        try:
-            async for answer in answers:
-                yield answer
-        except grpc.aio.AioRpcError as error:
-            self._note(error)
-            await _pass_on(error, context)
-            raise
-        finally:
-            answers.cancel()
 
     def _note(self, error: grpc.aio.AioRpcError) -> None:
         """After a failed connection, the next call opens a channel of its own: the certificates may have changed."""

@@ -3,7 +3,6 @@
 A service is an object with one coroutine per rpc, named in snake_case:
 
 - unary: ``async def fetch(request, context) -> Message | bytes``; bytes are an encoded message.
-- server-streaming: ``async def watch(request, context) -> AsyncIterator[Message | bytes]``, a generator.
 - bidirectional: ``async def publish(call: Call) -> None``, which reads and writes raw messages until it returns.
 
 Bytes that are no message of the declared type give INVALID_ARGUMENT. A HeadgateError gives its status. Any other error is logged
@@ -15,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -110,8 +109,6 @@ def service_handler(
         act = getattr(implementation, snake(method.name))
         if method.client_streaming:
             table[method.name] = grpc.stream_stream_rpc_method_handler(_Handler(method, act, counts, gate).stream)
-        elif method.server_streaming:
-            table[method.name] = grpc.stream_stream_rpc_method_handler(_Handler(method, act, counts, gate).answers)
         else:
             table[method.name] = grpc.stream_unary_rpc_method_handler(_Handler(method, act, counts, gate).unary)
     return grpc.method_handlers_generic_handler(service.full_name, table)
@@ -130,9 +127,6 @@ class _Handler:
 
     async def unary(self, _requests: object, context: Context) -> bytes:
         return await self._guarded(context, self._answer)
-
-    async def answers(self, _requests: object, context: Context) -> None:
-        await self._guarded(context, self._answers)
 
     async def stream(self, _requests: object, context: Context) -> None:
         await self._guarded(context, self._stream)
@@ -167,13 +161,6 @@ class _Handler:
         response = self._gate.trim(call, response)
         call.is_done = True
         return response if isinstance(response, bytes) else response.SerializeToString()
-
-    async def _answers(self, call: OpenCall) -> None:
-        request = await self._gate.request(call)
-        async with aclosing(self._act(request, call.context)) as answers:
-            async for answer in answers:
-                self._gate.check(call, request)
-                await call.write(answer if isinstance(answer, bytes) else answer.SerializeToString())
 
     async def _stream(self, call: OpenCall) -> None:
         self._gate.check(call, None)

@@ -99,7 +99,7 @@ class GrpcServer:
         self._forwarder = Forwarder(connect)
         self._counts = CallCounts()
         self._callers = Callers(security, audit, certificates, settings, node.engine.turns)
-        capacity = self._server_state, node.participant.capacity, self._forwarder
+        capacity = node.participant.capacity, self._forwarder
         self._services: dict[str, tuple[FileDescriptor, object]] = {
             "Admin": (admin_pb2.DESCRIPTOR, self._admin),
             "Log": (log_pb2.DESCRIPTOR, LogService(self._server_state)),

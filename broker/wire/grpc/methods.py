@@ -18,7 +18,6 @@ class Method:
     request: type[Message]
     response: type[Message]
     client_streaming: bool
-    server_streaming: bool
 
     @property
     def short(self) -> str:
@@ -35,7 +34,6 @@ def methods(service: ServiceDescriptor) -> dict[str, Method]:
             request=GetMessageClass(method.input_type),
             response=GetMessageClass(method.output_type),
             client_streaming=method.client_streaming,
-            server_streaming=method.server_streaming,
         )
         for method in service.methods
     }

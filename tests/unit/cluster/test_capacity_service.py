@@ -1,16 +1,14 @@
 """`Capacity` and KEDA's `ExternalScaler` over real gRPC channels: a leader, and a broker that forwards calls to it.
 
 Runs: a small control plane in memory with the real services, handlers, forwarding and Python client. Compared: the numbers of
-both services at both brokers; reasons of errors; the messages of streams and their ends. A mismatch means that a fleet follows
+both services at both brokers; reasons of errors. A mismatch means that a fleet follows
 another number than users see, or that KEDA gets no number when its Service picks a broker that does not lead.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -28,12 +26,10 @@ from headgate.broker.cluster.capacity import (
     opened,
     renewed,
 )
-from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.capacity_service import CAPACITY, METRIC, SCALER, CapacityService, ExternalScalerService
 from headgate.broker.server.grpc.forward import Forwarder
 from headgate.broker.server.grpc.handlers import CallCounts, service_handler
-from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
 from headgate.broker.wire.grpc.methods import Method
 
@@ -48,7 +44,6 @@ class PaperControl:
         self.elsewhere: str | None = None
         self.stored: dict[str, Reservation] = {}
         self.deadlines = Deadlines()
-        self.callbacks: list[Callable[[], None]] = []
         self.minimum = 1
 
     def leader(self) -> str | None:
@@ -81,16 +76,8 @@ class PaperControl:
     def live_brokers(self) -> int:
         return 2
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        self.callbacks.append(callback)
-
-    def unsubscribe(self, callback: Callable[[], None]) -> None:
-        self.callbacks.remove(callback)
-
     def changed(self) -> None:
         self.deadlines.observe(self.stored, 0)
-        for callback in list(self.callbacks):
-            callback()
 
 
 class Door:
@@ -98,12 +85,11 @@ class Door:
 
     def __init__(self, view: PaperControl) -> None:
         self.view = view
-        self.server_state = ServerState(cast("Any", SimpleNamespace()), Settings())
         self.forwarder = Forwarder()
         self.address = ""
 
     def capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
-        given, counts = (self.server_state, self.view, self.forwarder), CallCounts()
+        given, counts = (self.view, self.forwarder), CallCounts()
         services = {
             capacity_pb2.DESCRIPTOR.services_by_name["Capacity"]: CapacityService(*given),
             externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"]: ExternalScalerService(*given),
@@ -117,19 +103,13 @@ class Door:
         self.channel = grpc.aio.insecure_channel(self.address)
 
     async def stop(self) -> None:
-        self.server_state.stop()
         await self.channel.close()
         await self.server.stop(1)
         await self.forwarder.close()
-        assert not self.view.callbacks, "a stream left its callback behind"
 
     async def ask(self, method: Method, request: Message) -> Any:
         call: Any = self.channel.unary_unary(method.path)
         return method.response.FromString(await call(request.SerializeToString(), timeout=WAIT_S))
-
-    def watch(self, method: Method, request: Message) -> Any:
-        call: Any = self.channel.unary_stream(method.path)
-        return call(request.SerializeToString(), timeout=WAIT_S)
 
 
 @pytest_asyncio.fixture
@@ -198,45 +178,10 @@ async def test_limits_are_said(doors: tuple[Door, Door], brokers: int, ttl_ms: i
                     await control.open_reservation(1, 1000, lanes=lanes)
 
 
-async def test_watching_says_the_number_now_and_whenever_it_changes(doors: tuple[Door, Door]) -> None:
-    leader, _ = doors
-    for door in doors:
-        watch = door.watch(CAPACITY["WatchDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest())
-        active = door.watch(SCALER["StreamIsActive"], externalscaler_pb2.ScaledObjectRef(name="headgate"))
-        seen = [capacity_pb2.DesiredBrokers.FromString(await watch.read()).brokers]
-        pushed = [externalscaler_pb2.IsActiveResponse.FromString(await active.read()).result]
-        for brokers in (3, 3, 7):
-            await leader.view.open_reservation(Reservation(id="x", owner="", brokers=brokers, ttl_ms=5000))
-            if brokers != seen[-1]:
-                seen.append(capacity_pb2.DesiredBrokers.FromString(await watch.read()).brokers)
-                pushed.append(externalscaler_pb2.IsActiveResponse.FromString(await active.read()).result)
-        assert seen == [1, 3, 7] and pushed == [True, True, True]
-        await leader.view.release_reservation("x")
-        assert capacity_pb2.DesiredBrokers.FromString(await watch.read()).brokers == 1
-        watch.cancel(), active.cancel()
-    async with asyncio.timeout(WAIT_S):
-        while leader.view.callbacks:  # noqa: ASYNC110  # the server says nothing when a client's cancellation arrived
-            await asyncio.sleep(0.01)
-
-
 async def test_a_fleet_that_keeps_none_is_told_so(doors: tuple[Door, Door]) -> None:
     leader, other = doors
     leader.view.desired = lambda: Desired(brokers=0, reasons=("the minimum is 0 brokers",))  # type: ignore[method-assign]
     assert await keda(other) == (False, 0, 0.0, 0.0)
-
-
-async def test_streams_end_when_the_lead_goes_and_when_the_server_stops(doors: tuple[Door, Door]) -> None:
-    leader, _ = doors
-    watch = leader.watch(CAPACITY["WatchDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest())
-    await watch.read()
-    leader.view.leads, leader.view.elsewhere = False, "127.0.0.1:1"
-    leader.view.changed()
-    assert await watch.read() is grpc.aio.EOF
-    leader.view.leads = True
-    watch = leader.watch(CAPACITY["WatchDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest())
-    await watch.read()
-    leader.server_state.stop()
-    assert await watch.read() is grpc.aio.EOF
 
 
 async def status(door: Door, method: Method, request: Message) -> tuple[grpc.StatusCode, str, str]:

@@ -125,7 +125,6 @@ class Broker(Door):
         await self.extra.start()
 
     async def stop(self) -> None:
-        self.server_state.stop()
         await self.extra.stop(1)
         await self.forwarder.close()
 
