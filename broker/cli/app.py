@@ -5,32 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated
 
 import typer
 import typer.completion
+import typer.core
 import typer.main
 from typer.exceptions import TyperException
 
 from headgate.broker.cli import output, plain_help
-from headgate.broker.cli.commands import (
-    acl,
-    capacity,
-    cluster,
-    dagster,
-    flood,
-    gate,
-    group,
-    profile,
-    quota,
-    records,
-    segment,
-    sql,
-    store,
-    topic,
-    user,
-    verify,
-)
+from headgate.broker.cli.command import Later
 from headgate.broker.cli.options import bad_option
 from headgate.broker.cli.version import version_line
 from headgate.broker.runtime.errors import HeadgateError, Reason
@@ -47,16 +32,51 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+_COMMANDS = {
+    "cluster": {
+        "up": "Run a local cluster until Ctrl-C.",
+        "init": "Make a new cluster in an empty store, and print its id.",
+        "broker": "Run one broker process: fleets start this command.",
+        "health": "Ask the broker of this machine whether it serves clients, for health checks.",
+    },
+    "status": {"status": "Show the cluster: its brokers, segments and topics, their traffic, and the leader's latest decisions."},
+    "drain": {"drain": "Move all segments of a broker to the others, and give it none until it is started again."},
+    "produce": {"produce": "Write one record per line, from files or standard input."},
+    "consume": {"consume": "Print records as they arrive, until Ctrl-C."},
+    "sql": {"sql": "Query topics with SQL: each topic is a table."},
+    "dagster": {
+        "demo": "Show a flood of real flights: Dagster, Spark, brokers from 1 to 3 to 1, live traffic throughout.",
+        "ui": "Run Dagster's page and daemon for your floods until Ctrl-C.",
+    },
+}
+"""By module in broker/cli/commands/: the commands in it, with the first sentence of each."""
 _GROUPS = {
-    "topic": topic, "group": group, "segment": segment, "capacity": capacity, "gate": gate, "flood": flood,
-    "user": user, "acl": acl, "quota": quota, "store": store, "profile": profile, "verify": verify,
-}  # fmt: skip
-"""By name: the module of a group of commands."""
+    "topic": "Create, list, describe, alter and delete topics.",
+    "group": "List, describe, reset and delete consumer groups.",
+    "segment": "List segments; split, merge and move them by hand.",
+    "capacity": "Reserve brokers: open, renew, release, list; show the planned number.",
+    "gate": "Gates, for history by reference: open, fill, renew, release, list, describe.",
+    "flood": "Bring history into a topic by reference, with Spark; prove that it is there.",
+    "user": "Create, list and delete users, and change passwords.",
+    "acl": "Say who may do what: Kafka's ACLs, and the same for gates, files and capacity.",
+    "quota": "Limit how much clients may produce, fetch and ask for.",
+    "store": "Look into a store: is it whole, who uses it, and what goes next. Changes nothing; brokers may run.",
+    "profile": "Name clusters, and choose the one that commands use.",
+    "verify": "Verify any Kafka endpoint while you inject faults: is a record lost, repeated, reordered, or gone after it was "
+    "read?",
+}
+"""Groups of commands, each a module in broker/cli/commands/ of the same name."""
 
-for _module in (cluster, records, sql, dagster):
-    app.add_typer(_module.app)
-for _name, _module in _GROUPS.items():
-    app.add_typer(_module.app, name=_name)
+
+@cache
+def command() -> typer.core.TyperGroup:
+    """The command `headgate`, with all others. Their modules are not imported yet."""
+    root = typer.main.get_group(app)
+    for module, texts in (*_COMMANDS.items(), *((name, {name: text}) for name, text in _GROUPS.items())):
+        for name, text in texts.items():
+            root.add_command(Later(name, module, text))
+    plain_help.plain(root)
+    return root
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -65,22 +85,22 @@ def run(arguments: Sequence[str]) -> int:
     given = _cluster_first(list(arguments))
     if not given or (len(given) == 1 and given[0] in _GROUPS):
         given.append("--help")
-    command = " ".join(["headgate", *_command_words(given)])
+    words = " ".join(["headgate", *_command_words(given)])
     if COMPLETE in os.environ:
         typer.completion.get_completion_inspect_parameters()  # teaches typer the shells
     try:
-        code = plain_help.plain(typer.main.get_command(app))(given, prog_name="headgate", standalone_mode=False)
+        code = command()(given, prog_name="headgate", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
         context = getattr(error, "ctx", None)
-        path = command if context is None else context.command_path
+        path = words if context is None else context.command_path
         output.fail(f"{' '.join(error.format_message().split())} (see `{path} --help`)", path)
         return output.EXIT_USAGE
     except (HeadgateError, output.SomeFailedError) as error:
         _drop_closed_output()
         errors = error.errors if isinstance(error, output.SomeFailedError) else (error,)
         for line in errors:
-            output.fail(output.error_line(line, command), command)
+            output.fail(output.error_line(line, words), words)
         return output.EXIT_USAGE if all(error.reason is Reason.INVALID_REQUEST for error in errors) else output.EXIT_FAILED
     except (typer.Abort, KeyboardInterrupt):
         _drop_closed_output()
@@ -89,15 +109,15 @@ def run(arguments: Sequence[str]) -> int:
         _drop_closed_output()
         return 0
     except OSError as error:
-        output.fail(str(error).lower(), command)
+        output.fail(str(error).lower(), words)
         return output.EXIT_FAILED
     except Exception as error:
         if isinstance(error, UnicodeEncodeError) and any(error.object in argument for argument in given):
-            output.fail(f"an argument is not UTF-8. value=`{error.object}`", command)
+            output.fail(f"an argument is not UTF-8. value=`{error.object}`", words)
             return output.EXIT_USAGE
         if os.environ.get(TRACEBACK):
             raise
-        output.fail(f"unexpected error: {type(error).__name__}: {error} ({TRACEBACK}=1 shows where)", command)
+        output.fail(f"unexpected error: {type(error).__name__}: {error} ({TRACEBACK}=1 shows where)", words)
         return output.EXIT_FAILED
     return code if isinstance(code, int) else 0
 

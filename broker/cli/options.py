@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from headgate.broker.cli import profiles
-from headgate.broker.runtime.config import parse_duration_ms, parse_size
+from headgate.broker.runtime.config import Settings, Value, parse_duration_ms, parse_size
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
@@ -60,6 +60,21 @@ GateId = Annotated[str, typer.Argument(metavar="GATE", help="The id that `headga
 NewTtl = Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="New time to live. Default: unchanged.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
 Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
+
+
+def given_settings(
+    named: Mapping[str, str | None], others: Sequence[str] = (), defaults: Mapping[str, Value] | None = None
+) -> Settings:
+    """A broker's settings from options with names of settings, other arguments, and the environment.
+
+    Raises InvalidError with INVALID_REQUEST: a wrong setting is a usage error here. A cluster may refuse a topic's setting although
+    the command was right.
+    """
+    arguments = [part for name, value in named.items() if value is not None for part in (name, value)]
+    try:
+        return Settings.load([*arguments, *others], os.environ, defaults)
+    except InvalidError as error:
+        raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
 
 
 def owner_name() -> str:

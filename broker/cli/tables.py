@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer.main
-
-from headgate.broker.cli.app import app
+from headgate.broker.cli.app import command
 from headgate.broker.cluster.topic_config import KEYS
 from headgate.broker.runtime import config, setting_texts
 from headgate.broker.runtime.metrics import Metrics
@@ -50,17 +48,17 @@ def filled(page: str) -> str:
 
 
 def _commands() -> str:
-    rows = [f"| `headgate {path}` | {_cell(text)} |" for path, text in _leaves(typer.main.get_command(app), "")]
+    rows = [f"| `headgate {path}` | {_cell(text)} |" for path, text in _leaves(command(), "")]
     return "\n".join(["| command | purpose |", "| --- | --- |", *rows])
 
 
 def _leaves(command: Any, path: str) -> Iterator[tuple[str, str]]:
     """Every command without subcommands: its path with its arguments, and the first paragraph of its help."""
+    command = getattr(command, "loaded", command)
     children = getattr(command, "commands", None)
     if children is not None:
         for name, child in children.items():
-            if not child.hidden:
-                yield from _leaves(child, f"{path} {name}".strip())
+            yield from _leaves(child, f"{path} {name}".strip())
         return
     arguments = [_argument(param) for param in command.params if param.param_type_name == "argument"]
     yield " ".join([path, *arguments]), (command.help or "").split("\n\n")[0]

@@ -17,10 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from functools import cache
 from typing import BinaryIO, NoReturn
-
-import typer.main
 
 from tests.support import forks
 
@@ -93,8 +90,8 @@ def prepare() -> None:
 
     with redirect_stderr(io.StringIO()):
         app.run(["topic", "list", "--cluster", "none"])  # Typer imports more at its first command
-    typer.main.get_command = cache(typer.main.get_command)
-    typer.main.get_command(app.app)
+    for command in app.command().commands.values():
+        getattr(command, "loaded", None)
 
 
 def main() -> NoReturn:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.broker.cli.access import new_password
+from headgate.broker.cli.commands.user import new_password
 from headgate.broker.client.address import parse
 from headgate.broker.runtime import secret_files
 from headgate.broker.runtime.errors import FatalError, InvalidError

@@ -1,1 +1,1 @@
-"""The command line's commands with their options, by group. A command imports its work, a file of broker/cli/, when it runs."""
+"""The commands, a file for each or for a group of them: options and work. `broker/cli/app.py` imports a file when it is called."""

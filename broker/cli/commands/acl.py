@@ -1,15 +1,21 @@
-"""`headgate acl`: its commands and their options."""
+"""``headgate acl``: rules about what users may do."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from headgate.broker.cli import output
+from headgate.broker.cli.command import command
 from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, Json
+from headgate.broker.client.access_admin import AccessAdmin, Acl
+from headgate.broker.cluster.acl import spelled
+from headgate.broker.runtime.errors import InvalidError, Reason
 
-app = typer.Typer(help="Say who may do what: Kafka's ACLs, and the same for gates, files and capacity.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 RESOURCES = "topic, group, cluster, transactional_id, gate, file, capacity or broker"
 OPERATIONS = (
     "read, write, create, delete, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write or all"
@@ -27,40 +33,55 @@ NameFilter = Annotated[str, typer.Option("--name", metavar="NAME", help="Only ru
 PrincipalFilter = Annotated[str, typer.Option("--principal", metavar="PRINCIPAL", help="Only rules of this principal.")]
 
 
-@app.command("allow")
-def acl_allow(
+@command(app, "allow")
+def allow(
     principal: Principal,
     operations: Operations,
     resource: Resource,
     name: Name,
     cluster: Cluster = DEFAULT_CLUSTER,
     host: Host = "*",
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Allow operations: `headgate acl allow User:alice read,describe topic clicks`."""
-    from headgate.broker.cli import access
-
-    output.check_reachable(cluster)
-    output.run(access.add_acls(cluster, "allow", principal, operations, resource, name, host))
+    return _add(cluster, "allow", principal, operations, resource, name, host)
 
 
-@app.command("deny")
-def acl_deny(
+@command(app, "deny")
+def deny(
     principal: Principal,
     operations: Operations,
     resource: Resource,
     name: Name,
     cluster: Cluster = DEFAULT_CLUSTER,
     host: Host = "*",
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Deny operations, whatever other rules allow."""
-    from headgate.broker.cli import access
-
-    output.check_reachable(cluster)
-    output.run(access.add_acls(cluster, "deny", principal, operations, resource, name, host))
+    return _add(cluster, "deny", principal, operations, resource, name, host)
 
 
-@app.command("list")
-def acl_list(
+async def _add(cluster: str, permission: str, principal: str, operations: str, resource: str, name: str, host: str) -> None:
+    """Add a rule for each operation. A name that ends with `*` is a prefix."""
+    name, pattern = spelled(resource, name)
+    acls = [
+        Acl(
+            resource=resource,
+            name=name,
+            pattern=pattern,
+            principal=principal,
+            host=host,
+            operation=operation.strip(),
+            permission=permission,
+        )
+        for operation in operations.split(",")
+        if operation.strip()
+    ]
+    async with AccessAdmin(cluster) as admin:
+        await admin.add_acls(acls)
+    _print(acls, False)
+
+
+@command(app, "list")
+async def list_acls(
     cluster: Cluster = DEFAULT_CLUSTER,
     resource: ResourceFilter = "",
     name: NameFilter = "",
@@ -68,24 +89,43 @@ def acl_list(
     json: Json = False,
 ) -> None:
     """List rules."""
-    from headgate.broker.cli import access
-
-    output.check_reachable(cluster)
-    output.run(access.list_acls(cluster, access.chosen(resource, name, principal), json))
+    async with AccessAdmin(cluster) as admin:
+        _print(await admin.acls(Acl(resource=resource, name=name, principal=principal)), json)
 
 
-@app.command("remove")
-def acl_remove(
+@command(app, "remove")
+def remove_acls(
     cluster: Cluster = DEFAULT_CLUSTER,
     resource: ResourceFilter = "",
     name: NameFilter = "",
     principal: PrincipalFilter = "",
     every: Annotated[bool, typer.Option("--all", help="Remove all rules, without a filter.")] = False,
     json: Json = False,
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Remove rules, and print them."""
-    from headgate.broker.cli import access
+    if every == bool(resource or name or principal):
+        raise InvalidError(Reason.INVALID_REQUEST, "give --resource, --name or --principal, or --all for all rules")
 
-    wanted = access.filter_or_all(resource, name, principal, every)
-    output.check_reachable(cluster)
-    output.run(access.remove_acls(cluster, wanted, json))
+    async def work() -> None:
+        async with AccessAdmin(cluster) as admin:
+            _print(await admin.remove_acls(Acl(resource=resource, name=name, principal=principal)), json)
+
+    return work()
+
+
+def _print(acls: Sequence[Acl], json: bool) -> None:
+    if json:
+        output.print_json([asdict(acl) for acl in acls])
+        return
+    rows = [
+        (
+            acl.permission,
+            acl.principal,
+            acl.operation,
+            acl.resource,
+            acl.name + ("*" if acl.pattern == "prefixed" else ""),
+            "" if acl.host == "*" else acl.host,
+        )
+        for acl in acls
+    ]
+    output.print_table(("rule", "principal", "operation", "resource", "name", "from"), rows)

@@ -19,12 +19,12 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 @app.command(context_settings=_PASS_ON)
-def demo(context: typer.Context) -> None:
+def demo(context: typer.Context) -> int:
     """Show a flood of real flights: Dagster, Spark, brokers from 1 to 3 to 1, live traffic throughout. Takes some minutes.
 
     `headgate demo --help` lists its options.
     """
-    raise typer.Exit(_run_apart(_command("demo", "headgate.assets.demo", context.args)))
+    return _run_apart(_command("demo", "headgate.assets.demo", context.args))
 
 
 @app.command(context_settings=_PASS_ON)

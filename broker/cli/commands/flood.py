@@ -16,7 +16,7 @@ from headgate.broker.runtime.extras import missing
 if TYPE_CHECKING:
     from headgate.pipelines.backfill import Backfill
 
-app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that gets the records.")]
@@ -126,7 +126,7 @@ def flood_run(
     certificate: Certificate = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read all records back through a client, and compare.")] = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Bring history into a topic: Spark writes it to the topic's store, and it appears in one step, in front of later live
     records.
 
@@ -142,12 +142,12 @@ def flood_run(
     given = {name for name in context.params if _is_given(context, name)}
     if file is not None or given & set(OF_A_FILE):
         _check_form(given - set(OF_A_FILE) - set(OF_BOTH), file)
-        raise typer.Exit(_run_file(file or Path("floods.yaml"), flood, partition, cluster, master, conf, certificate, json))
+        return _run_file(file or Path("floods.yaml"), flood, partition, cluster, master, conf, certificate, json)
     from headgate.broker.cli.flood import run_flood
 
     backfill = _backfill(context.params, topic, source)
     output.check_reachable(cluster)
-    raise typer.Exit(run_flood(backfill, master, named_pairs("--conf", conf), certificate, json))
+    return run_flood(backfill, master, named_pairs("--conf", conf), certificate, json)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
@@ -226,24 +226,24 @@ def flood_verify(
     ] = None,
     write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the new certificate to this file.")] = None,
     json: Json = False,
-) -> None:
+) -> int:
     """Read a flood back from the topic through a client: count, sum, look for gaps and duplicates. Exit code 0: all records are
     there."""
     from headgate.broker.cli.flood import verify_flood
 
     output.check_reachable(cluster)
-    raise typer.Exit(verify_flood(cluster, topic, flood_id, certificate, write, json))
+    return verify_flood(cluster, topic, flood_id, certificate, write, json)
 
 
 Floods = Annotated[Path, typer.Argument(metavar="FILE", help="The YAML file with the floods.")]
 
 
 @app.command("check")
-def flood_check(file: Floods = Path("floods.yaml"), json: Json = False) -> None:
+def flood_check(file: Floods = Path("floods.yaml"), json: Json = False) -> int:
     """Judge the floods of a file, without a cluster: the file itself, and the columns of each source. Exit code 0: no mistake."""
     from headgate.broker.cli.floods import check
 
-    raise typer.Exit(check(file, json))
+    return check(file, json)
 
 
 @app.command("plan")
@@ -256,19 +256,19 @@ def flood_plan(
     flood: Annotated[list[str] | None, typer.Option("--flood", metavar="NAME", help="Only this flood; may be repeated.")] = None,
     cluster: Cluster = DEFAULT_CLUSTER,
     json: Json = False,
-) -> None:
+) -> int:
     """Plan the floods of a file: rows, bytes, brokers, time, the order in the topic, and what is left out. Exit code 0: all can
     run."""
     from headgate.broker.cli.floods import plan
 
     output.check_reachable(cluster)
-    raise typer.Exit(plan(file, flood or (), partition or (), cluster, json))
+    return plan(file, flood or (), partition or (), cluster, json)
 
 
 @app.command("list")
-def flood_list(file: Floods = Path("floods.yaml"), cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+def flood_list(file: Floods = Path("floods.yaml"), cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> int:
     """List the floods of a file and their state in the cluster."""
     from headgate.broker.cli.floods import show
 
     output.check_reachable(cluster)
-    raise typer.Exit(show(file, cluster, json))
+    return show(file, cluster, json)

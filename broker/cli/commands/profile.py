@@ -1,4 +1,4 @@
-"""`headgate profile`: names for clusters."""
+"""``headgate profile``: names for clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.broker.cli import output, profiles
 from headgate.broker.cli.options import Json
 from headgate.broker.client.address import absolute
 
-app = typer.Typer(help="Name clusters, and choose the one that commands use.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="PROFILE", help="The profile's name.")]
 
 

@@ -1,32 +1,45 @@
-"""`headgate segment`: its commands and their options."""
+"""``headgate segment``: manual forms of the leader's own actions, and the list of segments."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from headgate.broker.cli import output
+from headgate.broker.cli.cluster_tables import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
+from headgate.broker.cli.command import command
 from headgate.broker.cli.options import DEFAULT_CLUSTER, INT32_MAX, INT64_MAX, Cluster, Json, SegmentId
+from headgate.broker.cli.orders import ordering
+from headgate.broker.client import Admin
+from headgate.broker.client.control import Control, Segment
 
-app = typer.Typer(help="List segments; split, merge and move them by hand.", rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command("list")
-def segment_list(
+@command(app, "list")
+async def list_all(
     cluster: Cluster = DEFAULT_CLUSTER,
     topic: Annotated[str | None, typer.Option("--topic", help="Only entries of this topic.")] = None,
     json: Json = False,
 ) -> None:
     """List open segments: their partitions, their leads, their traffic."""
-    from headgate.broker.cli import segment
+    async with Control(cluster) as control:
+        view = await control.describe()
+    segments = [segment for segment in view.segments if topic in (None, segment.topic)]
+    if topic is not None and not segments:
+        async with Admin(cluster) as admin:
+            await admin.describe_topic(topic)  # raises if the topic does not exist
+    if json:
+        output.print_json([asdict(segment) for segment in segments])
+        return
+    output.print_table(SEGMENT_COLUMNS, segment_rows(segments), numeric=SEGMENT_NUMERIC)
 
-    output.check_reachable(cluster)
-    output.run(segment.list_all(cluster, topic, json))
 
-
-@app.command("split")
-def segment_split(
+@command(app, "split")
+async def split(
     segment: SegmentId,
     cluster: Cluster = DEFAULT_CLUSTER,
     at: Annotated[
@@ -38,14 +51,12 @@ def segment_split(
     json: Json = False,
 ) -> None:
     """Cut a segment in two. Its writers wait a moment."""
-    from headgate.broker.cli import segment as commands
-
-    output.check_reachable(cluster)
-    output.run(commands.split(cluster, segment, at, broker, json))
+    async with ordering(cluster, "segment split") as control:
+        _show(await control.split(segment, at, broker), f"segment {segment} split", json)
 
 
-@app.command("merge")
-def segment_merge(
+@command(app, "merge")
+async def merge(
     segment: SegmentId,
     next_segment: Annotated[
         int, typer.Argument(metavar="NEXT", min=0, max=INT64_MAX, help="The segment with the partitions behind those of the first.")
@@ -54,14 +65,12 @@ def segment_merge(
     json: Json = False,
 ) -> None:
     """Merge two neighbouring segments at the broker of the first one. Their writers wait a moment."""
-    from headgate.broker.cli import segment as commands
-
-    output.check_reachable(cluster)
-    output.run(commands.merge(cluster, segment, next_segment, json))
+    async with ordering(cluster, "segment merge") as control:
+        _show(await control.merge(segment, next_segment), f"segments {segment} and {next_segment} merged", json)
 
 
-@app.command("move")
-def segment_move(
+@command(app, "move")
+async def move(
     segment: SegmentId,
     cluster: Cluster = DEFAULT_CLUSTER,
     broker: Annotated[
@@ -70,7 +79,15 @@ def segment_move(
     json: Json = False,
 ) -> None:
     """Move a segment to another broker. Its writers wait a moment."""
-    from headgate.broker.cli import segment as commands
+    async with ordering(cluster, "segment move") as control:
+        _show(await control.move(segment, broker), f"segment {segment} moved", json)
 
-    output.check_reachable(cluster)
-    output.run(commands.move(cluster, segment, broker, json))
+
+def _show(segments: Sequence[Segment], what: str, json: bool) -> None:
+    if json:
+        output.print_json([asdict(segment) for segment in segments])
+        return
+    made = ", ".join(
+        f"segment {segment.id} of {segment.topic} {segment.span} at broker {segment.broker_id}" for segment in segments
+    )
+    output.print_line(f"{what}: {made}")

@@ -253,7 +253,7 @@ async def test_status_shows_segments_and_decisions(brokers: tuple[Broker, Broker
 async def test_status_without_a_leader_shows_the_rest(
     brokers: tuple[Broker, Broker], headgate: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.broker.cli.status.LEADER_MS", 300)
+    monkeypatch.setattr("headgate.broker.cli.commands.status.LEADER_MS", 300)
     leader, other = brokers
     leader.control.leads = False
     code, out, _ = await headgate(other, "status", "--window", "0")

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.broker.cli.store import cost
+from headgate.broker.cli.commands.store import cost
 from headgate.broker.cluster.gates import data_prefix
 from headgate.broker.engine.base import keys
 from headgate.broker.engine.read.references import References

@@ -8,13 +8,18 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from headgate.broker.cli import output
+from headgate.broker.cli.command import command
+from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, TopicName, bad_option, separator_bytes, split_pairs
 from headgate.broker.cli.record_format import Headers, parse_json
 from headgate.broker.client import Admin, Delivery, Producer
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -26,6 +31,8 @@ LINE_BYTES_MAX = 64 << 20
 INTERRUPTED_S = 5.0
 """Time that the brokers have to ack the lines before Ctrl-C, or before an invalid line."""
 STANDARD_INPUT = "-"
+
+app = typer.Typer(rich_markup_mode=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,45 @@ class Tally:
             output.fail(f"a record was refused: {output.error_line(error, COMMAND)} line=`{line}`", COMMAND)
 
 
-async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_format: Format, compression: str) -> int:
+@command(app, "produce")
+def produce(
+    topic: TopicName,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE...]", help="Files to read; - and the default: standard input.")
+    ] = None,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="A line is KEY<TEXT>VALUE; \\t is a tab.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Default: chosen by key; without a key in turn.")
+    ] = None,
+    compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    null_value: Annotated[
+        str | None, typer.Option("--null-value", metavar="TEXT", help="A line with this value is written as a tombstone.")
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="A line is a JSON object as `consume --json` prints it: key, value, headers, timestamp_ms."),
+    ] = False,
+) -> Coroutine[Any, Any, int]:
+    """Write one record per line, from files or standard input. Counts the records that are durable."""
+    if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        raise bad_option("--compression", compression, "none, gzip, snappy, lz4 or zstd")
+    headers = tuple((name, os.fsencode(value)) for name, value in split_pairs("--header", header))
+    separator = separator_bytes(key_separator)
+    if separator == b"":
+        raise bad_option("--key-separator", "", "at least one character")
+    if json and (separator is not None or null_value is not None):
+        raise InvalidError(Reason.INVALID_REQUEST, "--json has key and null itself: give no --key-separator and no --null-value")
+    line_format = Format(separator, None if null_value is None else os.fsencode(null_value), headers, partition, json)
+    return _produce_lines(cluster, topic, files or [], line_format, compression)
+
+
+async def _produce_lines(cluster: str, topic: str, files: Sequence[Path], line_format: Format, compression: str) -> int:
     """Write every line of the files, or of standard input, and report the number on stderr.
 
     Returns the exit code: 1 if records were refused.

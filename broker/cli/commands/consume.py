@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from headgate.broker.cli import output
+from headgate.broker.cli.command import command
+from headgate.broker.cli.options import DEFAULT_CLUSTER, INT64_MAX, Cluster, TopicNames, separator_bytes
 from headgate.broker.cli.record_format import Printer
 from headgate.broker.client import Consumer, ConsumerRecord, GateAdmin, GateState, Start, Timestamp, TopicPartition
 from headgate.broker.client.admin import Admin
@@ -16,10 +21,14 @@ from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.setting_kinds import parse_time_ms
 
+if TYPE_CHECKING:
+    from headgate.broker.schemas.decoder import Decoder
+
 POLL_MS = 500
 LOOK_S = 2.0
 """Pause between two checks for added partitions, and between two commits of a group's positions."""
-INT64_MAX = 2**63 - 1
+
+app = typer.Typer(rich_markup_mode=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,69 @@ def parse_offset(text: str) -> tuple[Start | Back, int | None]:
 _PLACES: Mapping[str, Start] = {"beginning": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
 
 
-async def consume_records(cluster: str, reading: Reading, printer: Printer) -> None:
+@command(app, "consume")
+def consume(
+    topics: TopicNames,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", "-b", help="Start at the first record.")] = False,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset", "-o", metavar="OFFSET", help="N: start there. -N: N records before the end. FROM:TO: end before TO."
+        ),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", "-t", metavar="WHEN", help="Start at ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after this many records.")] = None,
+    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at the current end of each partition.")] = False,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="Print KEY<TEXT>VALUE; \\t is a tab.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="GROUP", help="Continue at this group's positions, and move them. It has no members."
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="Such as '%t %p %o %T %k %v %h\\n': topic, partition, offset, time in ms, key, value, headers; %K %S: sizes.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per record, with time and headers.")] = False,
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="A schema registry: keys and values in its frame are printed as JSON."),
+    ] = None,
+) -> Coroutine[Any, Any, None]:
+    """Print records as they arrive, until Ctrl-C. Starts at the end by default."""
+    if (pattern is not None) + json + (key_separator is not None) > 1:
+        raise InvalidError(Reason.INVALID_REQUEST, "give only one of --format, --json and --key-separator")
+    start, until = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
+    printer = Printer(json, separator_bytes(key_separator), pattern, None if registry is None else _decoder(registry))
+    reading = Reading(
+        topics=list(dict.fromkeys(topics)), partitions=partition or None, start=start, until=until, count=count,
+        exit_at_end=exit_at_end, group=group,
+    )  # fmt: skip
+    return _consume_records(cluster, reading, printer)
+
+
+def _decoder(registry: str) -> Decoder:
+    from headgate.broker.schemas.decoder import Decoder  # slow to import, and few read framed records
+
+    return Decoder.of(registry)
+
+
+async def _consume_records(cluster: str, reading: Reading, printer: Printer) -> None:
     """Print records: for ever, or until the end that `reading` states."""
     async with Consumer(cluster, on_outage=partial(output.tell_outage, "consume")) as consumer:
         places, ends = await _places(cluster, reading)

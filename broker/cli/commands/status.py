@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
+from typing import Annotated, Any
 
-from headgate.broker.cli import gate as gate_commands
+import typer
+
 from headgate.broker.cli import output
 from headgate.broker.cli.cluster_tables import (
     DECISION_COLUMNS,
@@ -19,7 +21,10 @@ from headgate.broker.cli.cluster_tables import (
     starvation,
     state,
 )
-from headgate.broker.cli.quota import throttled_lines
+from headgate.broker.cli.command import command
+from headgate.broker.cli.commands import gate as gate_commands
+from headgate.broker.cli.commands.quota import throttled_lines
+from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, Json, duration_ms
 from headgate.broker.client import Admin, Broker, Gate, GateAdmin, GateState, TopicStatus
 from headgate.broker.client.control import ClusterView, Control
 from headgate.broker.runtime.config import SECOND_MS
@@ -33,7 +38,20 @@ LEADER_MS = 5 * SECOND_MS
 """Longest wait for the leader; the rest of the screen does not need the leader."""
 
 
-async def show_status(cluster: str, window_ms: int, json: bool) -> None:
+app = typer.Typer(rich_markup_mode=None)
+
+
+@command(app, "status")
+def status(
+    cluster: Cluster = DEFAULT_CLUSTER,
+    window: Annotated[str, typer.Option(metavar="DURATION", help="Time to measure traffic; 0: do not measure.")] = "1s",
+    json: Json = False,
+) -> Coroutine[Any, Any, None]:
+    """Show the cluster: its brokers, segments and topics, their traffic, and the leader's latest decisions."""
+    return _show_status(cluster, duration_ms("--window", window, high_ms=10_000), json)
+
+
+async def _show_status(cluster: str, window_ms: int, json: bool) -> None:
     """Show brokers and topics; with a window, also the traffic in it."""
     async with Admin(cluster, timeout_ms=window_ms + 15 * SECOND_MS) as admin:
         status = await admin.status(rate_window_ms=window_ms)
