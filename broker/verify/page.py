@@ -140,7 +140,7 @@ def as_text(result: Result) -> str:
         f"longest silence     {longest[1].unavailable_us / 1e6:.2f} s without an acknowledgement, {_place(result.run, longest[0])}",
         f"                    from {_clock(result.run, longest[1].unavailable_from_us)}",
         f"client errors       {result.event_count:,}",
-        f"history             {result.directory} (`headgate verify judge DIR` judges it again)",
+        f"history             {result.directory} (`python -m headgate.broker.verify judge DIR` judges it again)",
         "",
         "found       rule",
     ]

@@ -1,7 +1,7 @@
-"""Rounds of faults under `headgate verify`: `python -m tests.chaos --rounds N --seed S`, or `make chaos`.
+"""Rounds of faults under the verifier (`broker/verify/`): `python -m tests.chaos --rounds N --seed S`, or `make chaos`.
 
 Runs: lives of a cluster of three real brokers, in turn over one directory, on a loop device if root allows it, and over S3 (moto).
-`headgate verify`, which shares no code with the brokers, writes and reads throughout, with a classic group and one of KIP-848;
+The verifier, which shares no code with the brokers, writes and reads throughout, with a classic group and one of KIP-848;
 records become Parquet files after seconds, and clients of two libraries work in transactions. Each round is one fault for one
 broker, or for all: killed, drained, paused, cut off, far from each other or from S3 (up to 5 s each way), starved by busy loops,
 out of memory, with a clock that jumps, without S3 for minutes, or on a device that loses its power, freezes or is full. With

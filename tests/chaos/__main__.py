@@ -17,7 +17,7 @@ from tests.support.loop_device import refused
 
 def main() -> int:
     """Returns 0 if the verifier found every life right, else 1. The directories of failed lives are kept."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Rounds of faults under `headgate verify`.")
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Rounds of faults under the verifier.")
     parser.add_argument("--rounds", type=int, default=10, help="faults in all (10)")
     parser.add_argument("--rounds-per-life", type=int, default=5, help="faults between a start and its verdict (5)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="draws the faults; default: a new one")
@@ -78,7 +78,7 @@ def main() -> int:
         if is_right:
             shutil.rmtree(directory)
         else:
-            _say(f"  kept in {directory}: `headgate verify judge {directory / 'history'}`")
+            _say(f"  kept in {directory}: `python -m headgate.broker.verify judge {directory / 'history'}`")
     _say(f"{rounds} rounds, {len(lives)} lives, {acked:,} acknowledged records, {wrong} lives WRONG; seed {given.seed}")
     return 1 if wrong else 0
 

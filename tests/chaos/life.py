@@ -1,4 +1,4 @@
-"""One life of a cluster: brokers start, `headgate verify` begins, faults occur round after round, the verifier judges."""
+"""One life of a cluster: brokers start, the verifier begins, faults occur round after round, the verifier judges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate verify` against a real Apache Kafka: one that keeps its promises, and one that is configured to break them.
+"""The verifier against a real Apache Kafka: one that keeps its promises, and one that is configured to break them.
 
 Runs: KRaft on loopback. Nodes that are killed and paused, with three copies and `acks=all`, must be judged right. Then two
 copies, `acks=1` and unclean leader election: the follower is paused, so that it lacks the records acknowledged meanwhile; the

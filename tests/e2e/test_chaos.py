@@ -1,6 +1,6 @@
 """A short form of `make chaos` (`tests/chaos`), and a proof that it can fail.
 
-Runs: lives of three brokers with a few faults, judged by `headgate verify`; in the long form also in the middle of floods by
+Runs: lives of three brokers with a few faults, judged by the verifier; in the long form also in the middle of floods by
 Spark. Then a life of brokers that ack before a record is on the disk, and a power loss: acked records must be missing. A mismatch
 in the first lives means a defect of the brokers. A mismatch in the last one means that the simulated power loss loses no data, so
 these tests prove nothing.

@@ -7,7 +7,7 @@ killed (SIGKILL), drained (SIGTERM), or paused for up to 20 s and resumed; or it
 and the store still reach it, cut off from the store, or from both. A broker that was replaced meanwhile must end with exit code
 3, and is restarted; no broker may end otherwise. Compared, at the end: the whole topic with every ack and with the reads of the
 consumers (`tests/support/history.py`). A mismatch means that an acked record was lost, repeated, reordered, moved, or readable
-before it was safe. `headgate verify`, which shares no code with the brokers, judges a topic of its own beside it.
+before it was safe. The verifier, which shares no code with the brokers, judges a topic of its own beside it.
 
 HEADGATE_CHAOS_ROUNDS sets the number of rounds of the long forms, HEADGATE_CHAOS_SEED replays a run's choices.
 """

@@ -1,7 +1,7 @@
 """A long run that must not grow: `python -m tests.soak --hours 4`, or the short form in `make soak`.
 
 Runs: two real brokers over one store, with small chunks and short retention, so that folding, retention and sweeping work all
-the time. `headgate verify` writes, and reads in groups. Each round brings a flood by reference, whose rows a foreign client
+the time. The verifier writes, and reads in groups. Each round brings a flood by reference, whose rows a foreign client
 reads back, a group that comes and goes, and sometimes a topic that is deleted; every second round kills one broker and measures
 its recovery. Spark runs a whole `headgate flood run` once an hour. Meanwhile a thread samples memory, objects and bytes in the
 store, and the size of the manifest.

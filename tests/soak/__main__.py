@@ -19,7 +19,7 @@ def main() -> int:
     """Returns 0 if no curve grows and the verifier found everything right, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="A long run that must not grow.")
     parser.add_argument("--hours", type=float, default=HOURS, help=f"duration of the rounds ({HOURS:g})")
-    parser.add_argument("--rate", type=int, default=500, help="records of 4 KB per second that `headgate verify` writes (500)")
+    parser.add_argument("--rate", type=int, default=500, help="records of 4 KB per second that the verifier writes (500)")
     parser.add_argument("--store", help="URL of an empty store; default: a temporary directory")
     parser.add_argument("--output", type=Path, default=Path("soak"), help="directory of soak.csv and soak.svg (./soak)")
     parser.add_argument("--no-spark", action="store_true", help="without floods through Spark")

@@ -1,4 +1,4 @@
-"""`headgate verify` beside a test: a separate process, which works until the test ends it, and then judges."""
+"""The verifier (`broker/verify/`) beside a test: a separate process, which works until the test ends it, and then judges."""
 
 from __future__ import annotations
 
@@ -34,23 +34,14 @@ def still_silent(lines: Sequence[set[int]]) -> set[int]:
 
 
 class Verifier:
-    """Runs `headgate verify`. Use it as a context manager. `end` makes it judge; leaving the block without `end` kills it.
+    """Runs the verifier. Use it as a context manager. `end` makes it judge; leaving the block without `end` kills it.
 
     Args:
         options: further options of the command.
     """
 
     def __init__(self, bootstrap: str, history: Path, *options: str) -> None:
-        self._command = [
-            sys.executable,
-            "-m",
-            "headgate.broker.cli.main",
-            "verify",
-            "--bootstrap",
-            bootstrap,
-            "--history",
-            str(history),
-        ]
+        self._command = [sys.executable, "-m", "headgate.broker.verify", "--bootstrap", bootstrap, "--history", str(history)]
         self._command += ["--duration", "1d", "--interval", "500ms", "--json", *options]
         self._lines: list[str] = []
         self._silent: list[set[int]] = []

@@ -1,7 +1,7 @@
-"""Histories written by hand, each with one defect, against the judge of `headgate verify`.
+"""Histories written by hand, each with one defect, against the judge of the verifier.
 
 Every kind of violation has a history that breaks only its rule, and a similar one that is allowed. A mismatch means that
-`headgate verify` would call a broken endpoint right, or a right one broken.
+the verifier would call a broken endpoint right, or a right one broken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lines of progress of `headgate verify` name the partitions without an acknowledgement, and tests beside it read them.
+"""The lines of progress of the verifier name the partitions without an acknowledgement, and tests beside it read them.
 
 A mismatch means that a test of outages waits for a partition that has acknowledged, or does not wait for one that has not.
 """

@@ -1,6 +1,6 @@
 """Answers about group positions and high watermarks, judged: histories written by hand, and a simulated register.
 
-A mismatch means that `headgate verify` would miss a coordinator that answers an old position, or blame a correct one.
+A mismatch means that the verifier would miss a coordinator that answers an old position, or blame a correct one.
 """
 
 from __future__ import annotations
