@@ -150,5 +150,7 @@ def _call(future: Future[Any], call: Callable[[], Any]) -> None:
         result = call()
     except BaseException as error:  # noqa: BLE001  # the caller's
         future.set_exception(error)
+        # The error's traceback has this frame. As a cycle it would keep alive what the call used, such as files.
+        del future
     else:
         future.set_result(result)

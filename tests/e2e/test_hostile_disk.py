@@ -10,7 +10,6 @@ user's data.
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import shutil
@@ -28,6 +27,7 @@ from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
+from tests.support.small_disk import fill_disk, mounted
 from tests.support.wire import ClosedByPeer, RawConnection
 
 NONE, STORAGE_ERROR, REQUEST_TIMED_OUT = 0, 56, 7
@@ -92,25 +92,8 @@ def check_reads(ledger: Ledger) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MB for this test."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "headgate-test", str(place)], check=True)
-    yield place
-    # Unmounts lazily: the broker may still hold files when a test has failed.
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def fill_disk(place: Path) -> Path:
-    """Fill the file system to its last byte. Returns the file that fills it."""
-    ballast = place / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (MIB, 4096, 1):
-            try:
-                while True:
-                    file.write(b"\x00" * size)
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
-    return ballast
+    with mounted(tmp_path / "disk", 24 * MIB) as place:
+        yield place
 
 
 @pytest.mark.needs_mount

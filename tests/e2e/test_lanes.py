@@ -20,9 +20,10 @@ import signal
 import socket
 import time
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.request import urlopen
 
@@ -75,12 +76,14 @@ async def fill(brokers: Brokers) -> Log:
     return {number: rows + [(ROWS + at, b"live-%d" % at) for at in range(LIVE)] for number, rows in expected(gate).items()}
 
 
-async def with_lane(make_broker: BrokerFactory, store: Path) -> tuple[Brokers, BrokerProcess, Log]:
+async def with_lane(
+    make_broker: BrokerFactory, store: Path, lane_settings: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Brokers, BrokerProcess, Log]:
     """Two brokers with the topic, and a lane that both know."""
     brokers = Brokers(make_broker, store, env=SETTINGS, count=2)
     await asyncio.to_thread(brokers.start)
     log = await fill(brokers)
-    lane = make_broker(store, env=SETTINGS, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
+    lane = make_broker(store, env={**SETTINGS, **lane_settings}, arguments=("--broker-id", str(LANE_ID), "--role", "lane"))
     lane.spawn()
     lane.wait_serving(60)
     eventually(lambda: all(metric(one, "headgate_cluster_lanes") for one in brokers.all), "all brokers know the lane")

@@ -11,6 +11,7 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -51,6 +52,30 @@ def test_a_pool_works_in_order_and_gives_results_and_errors_back() -> None:
     assert isinstance(futures[1].exception(), MemoryError)
     with pytest.raises(RuntimeError, match="shut down"):
         pool.submit(work, 3)
+
+
+def test_a_failed_call_keeps_nothing_alive() -> None:
+    """Not even until cycles are collected: it may be the file that filled a disk."""
+
+    class Used:
+        pass
+
+    def fail() -> None:
+        used = Used()
+        left.append(weakref.ref(used))
+        raise OSError("no space")
+
+    left: list[weakref.ref[Used]] = []
+    pool = Pool(1, "failing")
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="no space"):
+            pool.submit(fail).result(PATIENCE_S)
+        pool.shutdown()
+        assert left[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_work_that_waits_is_cancelled_where_that_is_asked_for() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import weakref
 from collections import OrderedDict
@@ -75,9 +76,11 @@ class DiskCache:
         self._directory = directory
         self._file_bytes = bytes_max // FILES
         self.places: OrderedDict[Hashable, Place] = OrderedDict()
-        self._files: list[_File] = []
+        self._files: list[_File] | None = []
+        """None: a write failed. The thread that writes sets it, so that groups that wait behind the failed one are not written."""
         self._buffers = ReadBuffers(BUFFER_BYTES, BUFFERS_MAX)
-        self._paused_until_s = 0.0
+        self._resumes_s = math.inf
+        """When writes begin again after one that failed."""
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             _File(directory)
@@ -89,7 +92,7 @@ class DiskCache:
 
     @property
     def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self._files)
+        return sum(file.size_bytes for file in self._files or ())
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self.places
@@ -99,14 +102,25 @@ class DiskCache:
 
     def takes(self, size_bytes: int, now_s: float) -> bool:
         """True if a group of this size can be written now."""
-        return size_bytes <= self._file_bytes and now_s >= self._paused_until_s
+        if self._files is None and now_s >= self._resumes_s:
+            self._files, self._resumes_s = [], math.inf
+        return size_bytes <= self._file_bytes and self._files is not None
 
-    def write(self, batches: Sequence[memoryview]) -> Place:
-        """Write a group. Raises OSError."""
-        size, files = sum(map(len, batches)), self._files
-        if not files or files[-1].size_bytes + size > self._file_bytes:
-            files.append(_File(self._directory))
-        file = files[-1]
+    def write(self, batches: Sequence[memoryview]) -> Place | None:
+        """Write a group. None: a write before it failed. Raises OSError."""
+        files = self._files
+        if files is None:
+            return None
+        try:
+            if not files or files[-1].size_bytes + sum(map(len, batches)) > self._file_bytes:
+                files.append(_File(self._directory))
+            return self._append(files[-1], batches)
+        except OSError:
+            self._files = None
+            raise
+
+    @staticmethod
+    def _append(file: _File, batches: Sequence[memoryview]) -> Place:
         position, crc = file.size_bytes, 0
         for batch in batches:
             crc = crc32c(batch, crc)
@@ -118,23 +132,22 @@ class DiskCache:
 
     def keep(self, key: Hashable, place: Place) -> None:
         """A group was written. Groups of files that are too many are dropped."""
-        if place.file not in self._files:
+        files = self._files
+        if files is None or place.file not in files:
             return  # written while the cache gave its space back
         self.places[key] = place
-        while len(self._files) > FILES:
-            oldest = self._files.pop(0)
+        while len(files) > FILES:
+            oldest = files.pop(0)
             # Groups stand in the order of their files.
             while self.places and next(iter(self.places.values())).file is oldest:
                 self.places.popitem(last=False)
 
     def failed(self, error: OSError, now_s: float) -> None:
-        """A write failed. Nothing is written for a time. A full disk gets its space back."""
-        self._paused_until_s = now_s + PAUSE_S
-        hint = "its files were dropped; set a lower history_cache_dir_bytes" if error.errno in _FULL else ""
+        """A write failed. The disk gets all of its space back, and nothing is written for a time."""
+        self._files, self._resumes_s = None, now_s + PAUSE_S
+        self.places.clear()
+        hint = "its files were dropped; set a lower history_cache_dir_bytes" if error.errno in _FULL else "look at the disk"
         logger.warning("history_cache_unwritten", directory=self._directory, error=error.strerror, hint=hint)
-        if error.errno in _FULL:
-            self.places.clear()
-            self._files = []  # a new list: a write may be under way
 
     def read(self, place: Place) -> list[memoryview] | None:
         """The batches of a group; None if they are not as they were written."""
@@ -174,7 +187,7 @@ class DiskSide:
         self.cache = cache
         self._run = run
         self._writing = writing
-        self.unwritten = 0
+        self.unwritten: set[Hashable] = set()
         """Groups that wait for the disk."""
         self.hits = 0
 
@@ -194,21 +207,24 @@ class DiskSide:
         return group_of(batches)
 
     def put(self, key: Hashable, group: EncodedGroup, now_s: float) -> None:
-        """Write a group behind the reader's back. Those that come faster than the disk takes them are not written."""
-        if self.unwritten == UNWRITTEN_MAX or key in self.cache or not self.cache.takes(group.size_bytes, now_s):
+        """Write a group behind the reader's back, unless it is there or on its way. Those that come faster than the disk takes them
+        are not written."""
+        if key in self.cache or key in self.unwritten or len(self.unwritten) == UNWRITTEN_MAX:
+            return
+        if not self.cache.takes(group.size_bytes, now_s):
             return
 
-        def written(done: asyncio.Future[Place]) -> None:
-            self.unwritten -= 1
+        def written(done: asyncio.Future[Place | None]) -> None:
+            self.unwritten.remove(key)
             if done.cancelled():
                 return
             error = done.exception()
             if isinstance(error, OSError):
                 self.cache.failed(error, asyncio.get_running_loop().time())
-            else:
-                self.cache.keep(key, done.result())
+            elif (place := done.result()) is not None:
+                self.cache.keep(key, place)
 
-        self.unwritten += 1
+        self.unwritten.add(key)
         self._run(partial(self.cache.write, group.batches), self._writing).add_done_callback(written)
 
     def shutdown(self) -> None:

@@ -25,6 +25,7 @@ from headgate.broker.engine.read.disk_cache import DiskCache, DiskSide
 from headgate.broker.engine.read.encoding import Encoders, RowGroupBytes, encode
 from headgate.broker.engine.read.history_cache import EncodedGroup, HistoryCache, group_of
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
+from headgate.broker.engine.read.room import Place, Room
 from headgate.broker.engine.read.units import Led, Units, first_in, greatest_in
 from headgate.broker.log.compression import Codec
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
@@ -77,7 +78,7 @@ class HistoryReader:
         locate: returns the store and the key of an extent's path. Raises InvalidError if the path is not allowed.
         cache_bytes_max: bytes of encoded row groups in the cache.
         parallel: row groups, or parts of them, that are encoded at the same time. Up to `parallel` + 1 are in memory beside the
-            cache.
+            cache, and those that the store sends late (`room.py`).
         encoders: encode the row groups; closed with the reader. None: threads of this process encode them.
         pools: makes the reader's threads.
         led: the extents with the same recipe as an extent of adopted rows, of all partitions that are read here.
@@ -103,7 +104,7 @@ class HistoryReader:
         self._encode_work = pools(parallel, "history")
         self.disk = None if disk is None else DiskSide(disk, self._run, pools(1, "history-disk"))
         self._resting: asyncio.TimerHandle | None = None
-        self._room = asyncio.Semaphore(parallel + 1)
+        self._room = Room(parallel + 1)
         self._files = HistoryFiles(locate, self._run, self._shared)
         in_pool = partial(self._run, pool=self._encode_work)
         self._units = Units(self._files, in_pool, self._room, self._shared, led, self._has_unit, encoders, codec)
@@ -284,7 +285,7 @@ class HistoryReader:
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: OpenFile) -> EncodedGroup:
         from_disk = None
         if self.disk is not None and key in self.disk:
-            async with self._room:
+            async with self._room.place():
                 from_disk = await self.disk.get(key)
         if extent.adopted:
             if from_disk is not None:
@@ -296,8 +297,8 @@ class HistoryReader:
         if from_disk is not None:
             encoded = from_disk
         else:
-            async with self._room:
-                encoded = await self._encode_part(extent, file.footer, key)
+            async with self._room.place() as place:
+                encoded = await self._encode_part(extent, file.footer, key, place)
             self._rest_later()
         group = file.footer.groups[key.number]
         end_row = group.rows if extent.folded else encoded.end - extent.base_offset - group.first_row
@@ -353,10 +354,12 @@ class HistoryReader:
                 hint="row groups are encoded for each fetch again: raise history_cache_bytes to two for each partition read",
             )
 
-    async def _encode_part(self, extent: ParquetExtent, file: ExtentFile, part: _GroupKey) -> EncodedGroup:
+    async def _encode_part(self, extent: ParquetExtent, file: ExtentFile, part: _GroupKey, place: Place) -> EncodedGroup:
         store, key = self._files.place(extent)
         descriptor = await store.open_file(key) if self._encoders is not None and isinstance(store, Files) else None
-        source = await self._files.bytes_of(extent, file.groups[part.number]) if descriptor is None else descriptor
+        source: bytes | int | None = descriptor
+        if source is None:
+            source = await place.read(self._files.bytes_of(extent, file.groups[part.number]))
         base_offset, end_offset = _covered(extent, file, part.number)
         group = RowGroupBytes(
             file, extent.size_bytes, part.number, source, base_offset, extent.leader_epoch, self._codec,
@@ -374,7 +377,7 @@ class HistoryReader:
     def _read_ahead(self, extent: ParquetExtent, file: OpenFile, offset: int, following: ParquetExtent | None) -> None:
         """Begin to encode the rows that a reader probably asks for next, if no work waits for the threads and the cache has
         room."""
-        if self._room.locked() or self._closed:
+        if self._room.is_full or self._closed:
             return
         if offset >= extent.end_offset:
             if following is None:

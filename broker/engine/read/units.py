@@ -21,6 +21,7 @@ from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.engine.read.encoding import Encoders, UnitSource, encode_unit
 from headgate.broker.engine.read.history_cache import EncodedGroup, group_of
 from headgate.broker.engine.read.history_files import FileKey, HistoryFiles, OpenFile, corrupt, ended, file_key
+from headgate.broker.engine.read.room import Place, Room
 from headgate.broker.log.batch import parse_header
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.recipe import Recipe, UnitBytes, Wanted
@@ -90,7 +91,7 @@ class Units:
         self,
         files: HistoryFiles,
         run: Run,
-        room: asyncio.Semaphore,
+        room: Room,
         shared: Callable[[asyncio.Task[Any]], Awaitable[Any]],
         led: Led,
         has: Callable[[ParquetExtent, OpenFile, int], bool],
@@ -160,17 +161,17 @@ class Units:
             raise corrupt(extent, error.message) from error
 
     async def _decode(self, place: tuple[str, int, int], recipe: Recipe, keep: Keep) -> dict[UnitKey, EncodedGroup]:
-        async with self._room:
+        async with self._room.place() as held:
             asked = self._asked.pop(place)
-            for other in await self._others(place, next(iter(asked.values())).extent):
+            for other in await held.read(self._others(place, next(iter(asked.values())).extent)):
                 asked.setdefault(UnitKey(file_key(other.extent), other.at), other)
             # The rows of a partition are asked for twice if a fold has just left a piece of what another reader reads as a whole.
             wanted: dict[Wanted, list[UnitKey]] = {}
             for key, asking in sorted(asked.items(), key=lambda item: item[1].extent.partition):
                 wanted.setdefault(_wanted(asking), []).append(key)
             extent = next(iter(asked.values())).extent
-            unit = await self._unit(extent, recipe, place[2], list(wanted))
-            batches = await self._encoded(extent, recipe, place[2], unit)
+            unit = await held.read(self._unit(extent, recipe, place[2], list(wanted)))
+            batches = await self._encoded(extent, recipe, place[2], unit, held)
         found: dict[UnitKey, EncodedGroup] = {}
         at = 0
         for rows, keys in wanted.items():
@@ -213,13 +214,13 @@ class Units:
         made: UnitBytes = await outlast(self._run(partial(_described, recipe, number, footers, int(self._codec), wanted)))
         return made
 
-    async def _encoded(self, extent: ParquetExtent, recipe: Recipe, number: int, unit: UnitBytes) -> list[memoryview]:
+    async def _encoded(self, extent: ParquetExtent, recipe: Recipe, number: int, unit: UnitBytes, held: Place) -> list[memoryview]:
         paths = [recipe.files[file].path for file in recipe.files_of(recipe.units[number])]
         places = [self._files.place_of(extent, path) for path in paths]
         encode = _encode_here if self._encoders is None else self._encoders.encode_unit
         descriptors = await opened_files(places)
         if descriptors is None:
-            source = await unit_bytes(places, unit)
+            source = await held.read(unit_bytes(places, unit))
             found: list[memoryview] = await outlast(self._run(partial(encode, unit, source)))
             return found
         try:
