@@ -197,7 +197,7 @@ def interrupted(encoders: Encoders, group: RowGroupBytes, interrupt: Callable[[i
         interrupt(pid)
         error = work.exception(PATIENCE_S)
     assert isinstance(error, HeadgateError)
-    assert not alive(pid)
+    until(lambda: not alive(pid))
     return error
 
 
@@ -222,7 +222,7 @@ def test_what_is_left_of_an_answer_is_nobodys(encoders: Encoders, monkeypatch: p
         patch.setattr(encoding, "receive", no_memory)
         with pytest.raises(MemoryError):
             encoders.encode(group_of(data))
-    assert not alive(pid)
+    until(lambda: not alive(pid))
     assert encoders.encode(group_of(data, 1)) == encode_here(group_of(data, 1))
 
 
@@ -241,7 +241,7 @@ def test_rest(encoders: Encoders) -> None:
     encoders.encode(group)
     (pid,) = encoders.pids
     encoders.rest()
-    assert not alive(pid)
+    until(lambda: not alive(pid))
     assert encoders.pids == []
     assert encoders.encode(group) == encode_here(group)
 
