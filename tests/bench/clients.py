@@ -50,7 +50,11 @@ class Live:
         self._process.stdin.flush()
 
     def p99_ms(self) -> float:
-        """End the producer. Returns the p99 from produce() to the ack since `begin`. Raises BenchError."""
+        """As `end`, the p99 alone."""
+        return self.end()["p99_ms"]
+
+    def end(self) -> dict[str, float]:
+        """End the producer. Returns `p50_ms`, `p99_ms` and others from produce() to the ack since `begin`. Raises BenchError."""
         try:
             out, errors = self._process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
@@ -58,7 +62,7 @@ class Live:
         if self._process.returncode:
             raise BenchError(f"the live producer failed. message=`{errors.strip()[-300:]}`")
         answer: dict[str, float] = json.loads(out)
-        return answer["p99_ms"]
+        return answer
 
 
 @contextlib.contextmanager

@@ -440,7 +440,7 @@ def drain(page: Page, brokers: Brokers, broker: BrokerProcess) -> None:
     page.open(f"http://{HOST}:{broker.http_port}/broker?id={number}")
     page.write("input[name=confirm]", number)
     page.click("Drain the broker", "button")
-    page.until_text("The broker is drained. It leads nothing")
+    page.until_text("The broker is drained. It has no segments")
     assert {one.broker_id for one in brokers.segments("orders")}.isdisjoint({int(number)})
     assert not page.run("!!document.querySelector('button.danger')")
 

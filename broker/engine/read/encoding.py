@@ -218,6 +218,11 @@ class Encoders:
         """As `encode_unit` of the module. Raises as `encode`."""
         return self._ask(lambda process: process.encode_unit(unit, source))
 
+    def warm(self) -> None:
+        """Start a process if there is none. It imports its libraries while the caller prepares its first request."""
+        if not self.pids:
+            self._give_back(self._take(), answered=True)
+
     def _ask(self, question: Callable[[_EncoderProcess], list[memoryview]]) -> list[memoryview]:
         try:
             return self._try(question)

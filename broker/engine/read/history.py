@@ -134,6 +134,8 @@ class HistoryReader:
                 reference. RetryError: the store does not answer.
         """
         assert extent.base_offset <= offset < extent.end_offset, "the offset is within the extent"
+        if self._files.known(extent) is None:
+            self._warm()
         try:
             file = await self._files.open(extent)
             batches: list[memoryview] = []
@@ -332,12 +334,18 @@ class HistoryReader:
         if self.disk is not None and not self._closed:
             self.disk.put(key, encoded, self._now_s())
 
+    def _warm(self) -> None:
+        """Start a process while a file is opened: its imports take longer than that."""
+        if self._encoders is not None and not self._closed:
+            self._encode_work.submit(self._encoders.warm)
+            self._rest_later()
+
     def _rest_later(self) -> None:
         """End the processes when they have had nothing to do for a time."""
         if self._encoders is not None:
             if self._resting is not None:
                 self._resting.cancel()
-            self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
+            self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._encode_work.submit, self._encoders.rest)
 
     def _keep(self, key: _GroupKey, encoded: EncodedGroup) -> None:
         if self._closed:
@@ -370,9 +378,6 @@ class HistoryReader:
             # Close it only after the thread has finished with it, also if no reader waits any more.
             work.add_done_callback(lambda _: os.close(descriptor))
         return await outlast(work)
-
-    def _rest(self, encoders: Encoders) -> None:
-        self._encode_work.submit(encoders.rest)
 
     def _read_ahead(self, extent: ParquetExtent, file: OpenFile, offset: int, following: ParquetExtent | None) -> None:
         """Begin to encode the rows that a reader probably asks for next, if no work waits for the threads and the cache has

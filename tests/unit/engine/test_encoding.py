@@ -98,6 +98,15 @@ def test_as_a_thread_would(encoders: Encoders) -> None:
     assert len(encoders.pids) == 1
 
 
+def test_a_process_is_started_ahead(encoders: Encoders) -> None:
+    encoders.warm()
+    (pid,) = encoders.pids
+    encoders.warm()
+    group = group_of(parquet(2000))
+    assert encoders.encode(group) == encode_here(group)
+    assert encoders.pids == [pid]
+
+
 def test_from_a_descriptor(encoders: Encoders, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     data = parquet(9000)

@@ -137,6 +137,16 @@ async def test_a_live_view_gets_what_comes(make: Make) -> None:
     assert "150 messages are left out" in third.text and "places=0-10.1-211" in third.text
 
 
+def test_live_views_of_a_busy_topic_show_the_same_messages() -> None:
+    now_s = 0.0
+    pace = Pace(lambda: now_s)
+    assert pace.beat("t", {0: 100}) == {0: 100}
+    now_s = 0.9
+    assert pace.beat("t", {0: 900}) == {0: 100} and pace.beat("other", {0: 5}) == {0: 5}
+    now_s = 1.0
+    assert pace.beat("t", {0: 1000}) == {0: 1000} and pace.beat("other", {0: 6}) == {0: 5}
+
+
 async def test_a_download_has_every_message(make: Make) -> None:
     world = await make()
     await filled(world)

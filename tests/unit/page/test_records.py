@@ -88,6 +88,7 @@ def test_decoding_has_an_end() -> None:
         (b"[1,]", "text", "[1,]"),
         (b"17", "text", "17"),
         ("\u202e\N{SNOWMAN} x".encode(), "text", "\u202e\N{SNOWMAN} x"),
+        (b"[" + b"{}," * 70 + b"1]", "json", "[\n" + "  {},\n" * 70 + "  1\n]"),
         (b"[" * 70 + b"]" * 70, "text", "[" * 70 + "]" * 70),
         (b"a\x00b", "hex", "000000  61 00 62                                         a.b"),
         (b"\xff\xfe", "hex", "000000  ff fe                                            .."),

@@ -137,7 +137,7 @@ def hands(who: Who) -> dict[str, str]:
     made = {
         "messages": renderer.part(
             "messages", who=who, topic=HOSTILE, asked=asked, starts=STARTS, address=asked.address, page=page, places="0-1",
-            rows=rows([(0, record)]), mode="search", is_read=True, trouble=HOSTILE,
+            rows=renderer.part("rows", rows=rows([(0, record)])), mode="search", is_read=True, trouble=HOSTILE,
         ),
         "settings": renderer.part(
             "settings", who=who, topic=HOSTILE, partitions=1, own=[entry], others=[entry], chosen=entry, done=HOSTILE

@@ -87,6 +87,7 @@ class CapacityPages:
             number=number,
             address=f"{found.member.host}:{found.member.kafka_port}",
             is_draining=found.draining,
+            is_leader=found.member.broker_id == seen.leader_broker_id,
             segments=segments[:WINDOWS_MAX],
             segments_total=len(segments),
             others=sum(not row.draining and not row.member.role and row is not found for row in seen.members),

@@ -18,9 +18,9 @@ from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.server.http.connection import wait_gone
 from headgate.broker.server.http.guard import refusal
 from headgate.broker.server.http.hands.entrance import is_asked_here
-from headgate.broker.server.http.hands.framed import Framed
+from headgate.broker.server.http.hands.framed import Found, Framed
 from headgate.broker.server.http.hands.reading import Messages, Pace, Query, Reader, places_of, places_text
-from headgate.broker.server.http.hands.records import Row, Wanted, rows
+from headgate.broker.server.http.hands.records import Wanted, rows
 from headgate.broker.server.http.hands.room import Room, sentence
 
 STARTS = (
@@ -39,6 +39,8 @@ DOWNLOAD_BYTES_MAX = 256 << 20
 DOWNLOAD_S = 120.0
 """Longest time of a download, also for a browser that takes it slowly. `headgate consume` has no such limits."""
 LINES_PER_TURN = 100
+KEPT_BYTES_MAX = 256 << 10
+"""Bytes of the messages of one page whose HTML is kept for other live views."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +114,14 @@ class MessagePages:
     def __init__(self, room: Room, pace: Pace) -> None:
         self._room, self._pace = room, pace
         self._framed = Framed(room.entrance.schema_registry, pace.now_s)
+        self._making = asyncio.Lock()
+        self._kept: tuple[Found, str] = ([], "")
+        """What a live view has shown last, and its HTML."""
 
     async def messages(self, request: Request) -> Response:
         """One page of messages, in HTML."""
         hand, topic, asked = await self._room.hand(request), request.path_params["name"], asked_of(request)
-        page, found, trouble, status = Messages(), list[Row](), "", 200
+        page, found, trouble, status = Messages(), "", "", 200
         is_read = is_asked_here(request)
         if is_read:
             try:
@@ -126,8 +131,7 @@ class MessagePages:
                     return Response(status_code=204)
                 records, unasked = await self._framed.decoded(page.found)
                 page.troubles += [unasked] if unasked else []
-                # Laying out JSON and hex takes milliseconds.
-                found = await asyncio.get_running_loop().run_in_executor(None, rows, records)
+                found = await self._html(records, is_live=asked.start == "live")
             except HeadgateError as error:
                 trouble, status = sentence(error), refusal(error).status_code
         mode = "live" if asked.start == "live" else "search" if asked.is_search else "page"
@@ -146,6 +150,19 @@ class MessagePages:
             is_read=is_read,
             trouble=trouble,
         )
+
+    async def _html(self, found: Found, *, is_live: bool) -> str:
+        """Messages as they are shown. Those of a live view are made once for all views that show the same ones."""
+        if not is_live:
+            # Laying out JSON and hex takes milliseconds.
+            return await self._room.render("rows", rows=await asyncio.get_running_loop().run_in_executor(None, rows, found))
+        async with self._making:
+            if found != self._kept[0]:
+                html = await self._html(found, is_live=False)
+                if sum(len(record.value or b"") for _, record in found) > KEPT_BYTES_MAX:
+                    return html
+                self._kept = found, html
+            return self._kept[1]
 
     async def download(self, request: Request) -> Response:
         """Messages as lines of JSON."""

@@ -43,6 +43,8 @@ READERS_MAX = 4
 """Pages that are read at a time, at one broker."""
 WAITING_MAX = 40
 """Pages that wait for their turn; further ones are refused."""
+BEAT_S = 1.0
+"""Live views of a busy topic that ask within this time get the same messages."""
 PAUSE_PER_WORK = 2.0
 """Pause between two reads, as a multiple of the event loop's time for the last one: all pages take a third of the loop at most."""
 WALKS_MAX = 8
@@ -121,6 +123,14 @@ class Pace:
         self._places = asyncio.Semaphore(READERS_MAX)
         self._decoding = asyncio.Semaphore(1)
         self._waiting = 0
+        self._beats: dict[str, tuple[float, Mapping[int, int]]] = {}
+        """By topic: when a live view asked for its ends, and these ends by partition."""
+
+    def beat(self, topic: str, ends: Mapping[int, int]) -> Mapping[int, int]:
+        """Ends of a topic's partitions that are at most `BEAT_S` old: these ones, or those that another live view has found."""
+        now_s = self.now_s()
+        self._beats = {name: beat for name, beat in self._beats.items() if now_s - beat[0] < BEAT_S}
+        return self._beats.setdefault(topic, (now_s, ends))[1]
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -181,6 +191,13 @@ class _Page:
         if query.start == "live" and query.places is not None:
             # Asked once a second by each open view, mostly in vain: one question to each lead.
             self._high = await self._offsets(list(query.places), log_pb2.Position(latest=True))
+            if any(high - query.places[number] > ROWS for number, high in self._high.items()):
+                # Which of so many messages a view shows is all the same: all views show the same ones, whose HTML is made once.
+                shown = self._pace.beat(query.topic, self._high)
+                self._high = {
+                    number: max(min(shown.get(number, high), high), min(query.places[number], high))
+                    for number, high in self._high.items()
+                }
             self._low = {number: min(max(query.places[number], high - ROWS), high) for number, high in self._high.items()}
             if left_out := sum(max(low - query.places[number], 0) for number, low in self._low.items()):
                 self._trouble(f"{left_out:,} messages are left out: they come faster than a live view shows them")

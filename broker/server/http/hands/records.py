@@ -246,11 +246,12 @@ def _laid_out(data: bytes) -> str | None:
     """JSON on several lines, its numbers and texts as they are; None for other text, and for a single number or text."""
     if data.lstrip()[:1] not in (b"{", b"["):
         return None
-    depth = 0
-    for found in _BRACKETS.finditer(data):
-        depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(found[0], 0)
-        if depth > NESTED_MAX:
-            return None
+    if data.count(b"[") + data.count(b"{") > NESTED_MAX:
+        depth = 0
+        for found in _BRACKETS.finditer(data):
+            depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(found[0], 0)
+            if depth > NESTED_MAX:
+                return None
     try:
         return msgspec.json.format(data, indent=2).decode()
     except (msgspec.DecodeError, RecursionError):

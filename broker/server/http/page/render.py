@@ -29,8 +29,8 @@ CARDS_MAX = 12
 """Floods and open gates that are drawn."""
 SHARED = ("head", "floods", "brokers", "capacity", "decisions")
 """Parts that are the same on all pages. The others depend on the page's query."""
-HANDS = ("login", "error", "messages", "group", "new_topic", "settings", "gate", "reservations", "broker", "access")
-"""Whole pages of what people look into and change."""
+HANDS = ("login", "error", "messages", "rows", "group", "new_topic", "settings", "gate", "reservations", "broker", "access")
+"""Pages of what people look into and change; `rows`: the messages of one."""
 
 
 class Renderer:
