@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from headgate.broker.client import kafka
 from headgate.broker.client.cluster import ADMIN, ClusterClient
 from headgate.broker.client.errors import from_message
+from headgate.broker.client.rows import from_row, from_rows
 from headgate.broker.client.types import (
     Broker,
     CheckedRecords,
@@ -77,12 +78,8 @@ class Admin(ClusterClient):
             retry=True,
             extra_s=rate_window_ms / 1000,
         )
-        return ClusterStatus(
-            cluster_id=response.cluster_id,
-            broker_id=response.broker_id,
-            brokers=tuple(_broker(row) for row in response.brokers),
-            topics=tuple(_topic_status(row) for row in response.topics),
-        )
+        topics = tuple(from_row(TopicStatus, row, id=uuid.UUID(bytes=row.id)) for row in response.topics)
+        return from_row(ClusterStatus, response, brokers=from_rows(Broker, response.brokers), topics=topics)
 
     async def list_topics(self) -> list[Topic]:
         """All topics, by name."""
@@ -102,7 +99,7 @@ class Admin(ClusterClient):
         return TopicDescription(
             topic=_topic(row.topic),
             partitions=tuple(_partition(partition) for partition in row.partitions),
-            config=tuple(_config_entry(entry) for entry in row.config),
+            config=from_rows(ConfigEntry, row.config),
         )
 
     async def create_topic(
@@ -234,18 +231,7 @@ class Admin(ClusterClient):
 
         async def attempt() -> CheckedRecords:
             row: admin_pb2.CheckRecordsResponse = await self._cluster.call(ADMIN["CheckRecords"], request, retry=True)
-            return CheckedRecords(
-                unreadable=tuple(
-                    UnreadableBatch(
-                        base_offset=batch.base_offset, end_offset=batch.end_offset, size_bytes=batch.size_bytes, why=batch.why
-                    )
-                    for batch in row.unreadable
-                ),
-                base_offset=row.base_offset,
-                next_offset=row.next_offset,
-                end_offset=row.end_offset,
-                batches=row.batches,
-            )
+            return from_row(CheckedRecords, row, unreadable=from_rows(UnreadableBatch, row.unreadable))
 
         return await self._cluster.retry_until_timeout(attempt)
 
@@ -279,20 +265,12 @@ class Admin(ClusterClient):
 
 
 def _topic(row: admin_pb2.Topic) -> Topic:
-    return Topic(name=row.name, id=uuid.UUID(bytes=row.id), partitions=row.partitions, created_ms=row.created_ms)
+    return from_row(Topic, row, id=uuid.UUID(bytes=row.id))
 
 
 def _partition(row: admin_pb2.Partition) -> Partition:
-    return Partition(
-        number=row.partition,
-        leader=row.leader,
-        leader_epoch=row.leader_epoch,
-        log_start=row.log_start,
-        high_watermark=row.high_watermark,
-        size_bytes=row.size_bytes,
-        records=_records(row),
-        skipped=tuple((span.base_offset, span.end_offset) for span in row.skipped),
-    )
+    skipped = tuple((span.base_offset, span.end_offset) for span in row.skipped)
+    return from_row(Partition, row, number=row.partition, records=_records(row), skipped=skipped)
 
 
 def _records(row: admin_pb2.Partition) -> int:
@@ -300,36 +278,3 @@ def _records(row: admin_pb2.Partition) -> int:
         return row.records
     # A broker of an earlier release does not tell it.
     return -1 if row.high_watermark < 0 else row.high_watermark - row.log_start
-
-
-def _config_entry(row: admin_pb2.ConfigEntry) -> ConfigEntry:
-    return ConfigEntry(name=row.name, value=row.value, is_default=row.is_default, documentation=row.documentation)
-
-
-def _broker(row: admin_pb2.Broker) -> Broker:
-    return Broker(
-        id=row.id,
-        host=row.host,
-        kafka_port=row.kafka_port,
-        grpc_port=row.grpc_port,
-        http_port=row.http_port,
-        version=row.version,
-        incarnation_id=row.incarnation_id,
-        uptime_ms=row.uptime_ms,
-        memory_bytes=row.memory_bytes,
-        trouble=row.trouble,
-        clock_doubt=row.clock_doubt,
-        history_limit=row.history_limit,
-    )
-
-
-def _topic_status(row: admin_pb2.TopicStatus) -> TopicStatus:
-    return TopicStatus(
-        name=row.name,
-        id=uuid.UUID(bytes=row.id),
-        partitions=row.partitions,
-        size_bytes=row.size_bytes,
-        records=row.records,
-        records_in_per_second=row.records_in_per_second if row.HasField("records_in_per_second") else None,
-        bytes_in_per_second=row.bytes_in_per_second if row.HasField("bytes_in_per_second") else None,
-    )

@@ -12,12 +12,12 @@ from google.protobuf.message import Message
 from headgate.broker.client.address import parse
 from headgate.broker.client.backoff import Backoff
 from headgate.broker.client.cluster import ClusterClient, Link
+from headgate.broker.client.rows import from_row, from_rows
 from headgate.broker.client.types import DEFAULT_CLUSTER
 from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
 from headgate.broker.wire.grpc.methods import Method, methods
-from headgate.broker.wire.grpc.optional import given
 
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 LOOK_S = 2.0
@@ -197,8 +197,8 @@ class Control(ClusterClient):
             segments=tuple(
                 sorted((_segment(row) for row in response.segments), key=lambda segment: (segment.topic, segment.first_partition))
             ),
-            decisions=tuple(_decision(row) for row in response.decisions),
-            quotas=tuple(_quota_use(row) for row in response.quotas),
+            decisions=tuple(from_row(Decision, row, topics=tuple(row.topics)) for row in response.decisions),
+            quotas=from_rows(QuotaUse, response.quotas),
         )
 
     async def split(self, segment_id: int, at_partition: int | None = None, broker_id: int | None = None) -> tuple[Segment, ...]:
@@ -336,7 +336,7 @@ class Control(ClusterClient):
         response: capacity_pb2.OpenReservationResponse = await self._cluster.call(
             CAPACITY["OpenReservation"], request, retry=bool(reservation_id)
         )
-        return _reservation(response.reservation)
+        return from_row(Reservation, response.reservation)
 
     async def renew_reservation(self, reservation_id: str, ttl_ms: int | None = None) -> Reservation:
         """Start the reservation's time to live again. Raises InvalidError(NOT_FOUND) if the reservation has expired."""
@@ -344,7 +344,7 @@ class Control(ClusterClient):
         response: capacity_pb2.RenewReservationResponse = await self._cluster.call(
             CAPACITY["RenewReservation"], request, retry=True
         )
-        return _reservation(response.reservation)
+        return from_row(Reservation, response.reservation)
 
     async def release_reservation(self, reservation_id: str) -> bool:
         """End the reservation. Returns whether it was open."""
@@ -359,14 +359,14 @@ class Control(ClusterClient):
         response: capacity_pb2.ListReservationsResponse = await self._cluster.call(
             CAPACITY["ListReservations"], capacity_pb2.ListReservationsRequest(), retry=True
         )
-        return [_reservation(row) for row in response.reservations]
+        return list(from_rows(Reservation, response.reservations))
 
     async def desired_brokers(self) -> DesiredBrokers:
         """The desired number of brokers."""
         response: capacity_pb2.DesiredBrokers = await self._cluster.call(
             CAPACITY["GetDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest(), retry=True
         )
-        return DesiredBrokers(brokers=response.brokers, reasons=tuple(response.reasons), live_brokers=response.live_brokers)
+        return from_row(DesiredBrokers, response, reasons=tuple(response.reasons))
 
 
 def _members(rows: Iterable[control_pb2.MemberState]) -> tuple[Member, ...]:
@@ -374,65 +374,13 @@ def _members(rows: Iterable[control_pb2.MemberState]) -> tuple[Member, ...]:
 
 
 def _member(row: control_pb2.MemberState) -> Member:
-    return Member(
-        broker_id=row.member.broker_id,
-        incarnation_id=row.incarnation_id,
-        host=row.member.host,
-        kafka_port=row.member.kafka_port,
-        grpc_port=row.member.grpc_port,
-        http_port=row.member.http_port,
-        rack=row.member.rack,
-        cpu_share=row.cpu_share,
-        memory_bytes=row.memory_bytes,
-        connections=row.connections,
-        draining=row.draining,
-        trouble=row.trouble,
-        follower_broker_id=row.follower_broker_id if row.HasField("follower_broker_id") else None,
-        late_ms=row.late_ms,
-        starved=row.starved,
-        silence_ms_max=row.silence_ms_max,
-        listeners=dict(row.member.listeners),
-    )
+    names = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack")
+    of_member = {name: getattr(row.member, name) for name in names}
+    return from_row(Member, row, **of_member, listeners=dict(row.member.listeners))
 
 
 def _segment(row: control_pb2.SegmentState) -> Segment:
-    return Segment(
-        id=row.id,
-        topic=row.topic,
-        first_partition=row.first_partition,
-        end_partition=row.end_partition,
-        broker_id=row.broker_id,
-        leader_epoch=row.leader_epoch,
-        bytes_in_per_s=row.bytes_in_per_second,
-        bytes_out_per_s=row.bytes_out_per_second,
+    return from_row(
+        Segment, row, bytes_in_per_s=row.bytes_in_per_second, bytes_out_per_s=row.bytes_out_per_second,
         requests_per_s=row.requests_per_second,
-    )
-
-
-def _quota_use(row: control_pb2.QuotaUse) -> QuotaUse:
-    return QuotaUse(
-        broker_id=row.broker_id,
-        **given(row, "user", "client_id", "ip"),
-        kind=row.kind,
-        limit=row.limit,
-        share=row.share,
-        rate=row.rate,
-        throttled=row.throttled,
-        waited_s=row.waited_s,
-    )
-
-
-def _decision(row: control_pb2.Decision) -> Decision:
-    return Decision(
-        age_ms=row.age_ms,
-        kind=row.kind,
-        why=row.why,
-        error=row.error,
-        under_way=row.under_way,
-        pause_ms=row.pause_ms,
-        topics=tuple(row.topics),
-    )
-
-
-def _reservation(row: capacity_pb2.Reservation) -> Reservation:
-    return Reservation(id=row.id, owner=row.owner, brokers=row.brokers, ttl_ms=row.ttl_ms, left_ms=row.left_ms, lanes=row.lanes)
+    )  # fmt: skip

@@ -5,11 +5,12 @@ from __future__ import annotations
 import builtins
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 
 from headgate.broker.client.cluster import ClusterClient
 from headgate.broker.client.file_ref import FileRef as FileRef
+from headgate.broker.client.rows import from_row, from_rows
 from headgate.broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
@@ -283,7 +284,7 @@ class GateAdmin(ClusterClient):
         response: gates_pb2.DescribeGateResponse = await self._cluster.call(
             GATES["DescribeGate"], gates_pb2.DescribeGateRequest(topic=topic, gate_id=gate_id), retry=True
         )
-        return _gate(response.gate), [_file(row) for row in response.files]
+        return _gate(response.gate), list(from_rows(FileRef, response.files))
 
     async def report_flood(self, report: FloodReport) -> None:
         """Tell the leader how far a flood is. It stores nothing. Raises InvalidError(UNSUPPORTED) if the brokers are too old."""
@@ -305,40 +306,27 @@ class GateAdmin(ClusterClient):
 
 def layout_request(topic: str, wanted: RecordRange | None) -> gates_pb2.LayoutRequest:
     """The request of `GateAdmin.layout`."""
-    return gates_pb2.LayoutRequest(topic=topic, wanted=None if wanted is None else _range(wanted))
+    if wanted is None:
+        return gates_pb2.LayoutRequest(topic=topic)
+    limits = {**asdict(wanted), "partitions": sorted(wanted.partitions or ())}
+    return gates_pb2.LayoutRequest(topic=topic, wanted=gates_pb2.RecordRange(**limits))
 
 
 def layout_of(topic: str, response: gates_pb2.LayoutResponse, ends: Mapping[int, int]) -> Layout:
     """The answer of a broker. `ends`: high watermarks by partition."""
-    return Layout(
-        topic=topic,
-        topic_id=uuid.UUID(bytes=response.topic_id),
-        store_url=response.store_url,
-        prefix=response.prefix,
-        files=response.files,
-        partitions=tuple(
-            PartitionLayout(
-                partition=row.partition,
-                log_start=row.log_start,
-                high_watermark=ends[row.partition],
-                grpc_address=row.grpc_address,
-                kafka_address=row.kafka_address,
-                extents=tuple(_file(file) for file in row.files),
-                holes=tuple(
-                    Hole(
-                        gate_id=hole.gate_id,
-                        base_offset=hole.base_offset,
-                        end_offset=hole.end_offset,
-                        open=hole.state == gates_pb2.GATE_STATE_OPEN,
-                    )
-                    for hole in row.holes
-                ),
-                folded=tuple(FoldedFile(file=_file(folded.file), end_offset=folded.end_offset) for folded in row.folded),
-                left_out=tuple((span.base_offset, span.end_offset) for span in row.left_out),
-            )
-            for row in response.partitions
-        ),
+    partitions = tuple(
+        from_row(
+            PartitionLayout,
+            row,
+            high_watermark=ends[row.partition],
+            extents=from_rows(FileRef, row.files),
+            holes=tuple(from_row(Hole, hole, open=hole.state == gates_pb2.GATE_STATE_OPEN) for hole in row.holes),
+            folded=tuple(from_row(FoldedFile, folded, file=from_row(FileRef, folded.file)) for folded in row.folded),
+            left_out=tuple((span.base_offset, span.end_offset) for span in row.left_out),
+        )
+        for row in response.partitions
     )
+    return from_row(Layout, response, topic=topic, topic_id=uuid.UUID(bytes=response.topic_id), partitions=partitions)
 
 
 _PLACES = {
@@ -369,51 +357,6 @@ def _message(file: FileRef) -> gates_pb2.FileRef:
     return message
 
 
-def _range(wanted: RecordRange) -> gates_pb2.RecordRange:
-    return gates_pb2.RecordRange(
-        partitions=sorted(wanted.partitions or ()),
-        first_offset=wanted.first_offset,
-        last_offset=wanted.last_offset,
-        first_timestamp_ms=wanted.first_timestamp_ms,
-        last_timestamp_ms=wanted.last_timestamp_ms,
-    )
-
-
-def _file(row: gates_pb2.FileRef) -> FileRef:
-    return FileRef(
-        partition=row.partition,
-        path=row.path,
-        base_offset=row.base_offset,
-        rows=row.rows,
-        size_bytes=row.size_bytes,
-        footer_crc32c=row.footer_crc32c,
-        timestamp_min_ms=row.timestamp_min_ms,
-        timestamp_max_ms=row.timestamp_max_ms,
-        adopted_bytes=row.adopted_bytes,
-    )
-
-
 def _gate(row: gates_pb2.Gate) -> Gate:
-    return Gate(
-        topic=row.topic,
-        id=row.id,
-        place=_PLACE_OF[row.place],
-        state=_STATE_OF[row.state],
-        windows=tuple(
-            GateWindow(partition=window.partition, base_offset=window.base_offset, end_offset=window.end_offset)
-            for window in row.windows
-        ),
-        store_url=row.store_url,
-        prefix=row.prefix,
-        opened_ms=row.opened_ms,
-        expires_in_ms=row.expires_in_ms,
-        ttl_ms=row.ttl_ms,
-        filled_ms=row.filled_ms,
-        rows=row.rows,
-        size_bytes=row.size_bytes,
-        files=row.files,
-        digest=row.digest,
-        released_by=row.released_by,
-        definition=row.definition,
-        owner=row.owner,
-    )
+    windows = from_rows(GateWindow, row.windows)
+    return from_row(Gate, row, place=_PLACE_OF[row.place], state=_STATE_OF[row.state], windows=windows)

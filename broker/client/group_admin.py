@@ -9,6 +9,7 @@ from functools import partial
 from headgate.broker.client import kafka
 from headgate.broker.client.cluster import ADMIN, ClusterClient
 from headgate.broker.client.errors import from_message
+from headgate.broker.client.rows import from_row, from_rows
 from headgate.broker.client.types import OffsetAndTimestamp, Start, TopicPartition
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2
@@ -101,7 +102,7 @@ class GroupAdmin(ClusterClient):
         response: groups_pb2.ListGroupsResponse = await self._cluster.call(
             GROUPS["ListGroups"], groups_pb2.ListGroupsRequest(), retry=True
         )
-        return [_summary(row) for row in response.groups]
+        return list(from_rows(GroupSummary, response.groups))
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """One group. Raises InvalidError(GROUP_ID_NOT_FOUND)."""
@@ -253,45 +254,8 @@ def _has_members(group_id: str) -> InvalidError:
     return InvalidError(Reason.NON_EMPTY_GROUP, f"group has members: stop them first. group=`{group_id}`")
 
 
-def _summary(row: groups_pb2.Group) -> GroupSummary:
-    return GroupSummary(
-        id=row.id,
-        state=row.state,
-        protocol_type=row.protocol_type,
-        members=row.members,
-        positions=row.positions,
-        lag_records=row.lag_records,
-    )
-
-
 def _description(row: groups_pb2.GroupDescription) -> GroupDescription:
-    return GroupDescription(
-        group=_summary(row.group),
-        protocol=row.protocol,
-        generation=row.generation,
-        members=tuple(
-            GroupMember(
-                id=member.id,
-                instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                partitions=member.partitions,
-            )
-            for member in row.members
-        ),
-        positions=tuple(_position(position) for position in row.positions),
-    )
-
-
-def _position(row: groups_pb2.GroupPosition) -> GroupPosition:
-    return GroupPosition(
-        topic=row.topic,
-        partition=row.partition,
-        offset=row.offset if row.HasField("offset") else None,
-        metadata=row.metadata,
-        committed_ms=row.committed_ms,
-        log_start=row.log_start,
-        high_watermark=row.high_watermark,
-        lag_records=row.lag_records if row.HasField("lag_records") else None,
-        member_id=row.member_id,
-    )
+    return from_row(
+        GroupDescription, row, group=from_row(GroupSummary, row.group), members=from_rows(GroupMember, row.members),
+        positions=from_rows(GroupPosition, row.positions),
+    )  # fmt: skip
