@@ -22,7 +22,7 @@ from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, contr
     [
         (types.Broker, admin_pb2.Broker()),
         (types.ConfigEntry, admin_pb2.ConfigEntry()),
-        (types.UnreadableBatch, admin_pb2.UnreadableBatch()),
+        (types.UnreadableBatch, admin_pb2.CheckRecordsResponse.Unreadable()),
         (QuotaUse, control_pb2.QuotaUse()),
         (Reservation, capacity_pb2.Reservation()),
         (FileRef, gates_pb2.FileRef()),
