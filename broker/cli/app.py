@@ -59,7 +59,7 @@ _GROUPS = {
     "flood": "Bring history into a topic by reference, with Spark; prove that it is there.",
     "user": "Create, list and delete users, and change passwords.",
     "acl": "Say who may do what: Kafka's ACLs, and the same for gates, files and capacity.",
-    "quota": "Limit how much clients may produce, fetch and ask for.",
+    "quota": "Limit how much clients may produce and fetch.",
     "store": "Look into a store: is it whole, who uses it, and what goes next. Changes nothing; brokers may run.",
     "profile": "Name clusters, and choose the one that commands use.",
 }

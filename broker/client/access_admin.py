@@ -59,7 +59,6 @@ class Quota:
 
     user: str | None = None
     client_id: str | None = None
-    ip: str | None = None
     values: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -114,7 +113,7 @@ class AccessAdmin(ClusterClient):
         await self._alter_quotas(quota, remove=True)
 
     async def _alter_quotas(self, quota: Quota, *, remove: bool) -> None:
-        names = zip(PARTS, (quota.user, quota.client_id, quota.ip), strict=True)
+        names = zip(PARTS, (quota.user, quota.client_id), strict=True)
         entry = alter_client_quotas.EntryData(
             entity=[
                 alter_client_quotas.EntityData(entity_type=word, entity_name=name or None)

@@ -100,13 +100,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """The use of a quota at one broker, per second: bytes, connections or seconds of the broker's time. None: the clients that
-    share it have any such name. `limit`: of the cluster; `share`: of this broker."""
+    """The use of a quota at one broker, in bytes per second. None: the clients that share it have any such name. `limit`: of the
+    cluster; `share`: of this broker."""
 
     broker_id: int
     user: str | None = None
     client_id: str | None = None
-    ip: str | None = None
     kind: str
     limit: float
     share: float

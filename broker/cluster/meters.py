@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headgate.broker.cluster.quotas import OF_CLIENTS, Entity, Key, Kind, Quotas
+from headgate.broker.cluster.quotas import Entity, Key, Kind, Quotas
 
 BURST_S = 1.0
 """Seconds of its quota that an idle client may use at once, as the length of Kafka's quota window."""
-REQUEST_WAIT_S_MAX = 1.0
-"""Longest wait for request time, in seconds: Kafka's quota window."""
 METERS_MAX = 50_000
 """Meters of one broker, more than its connections have. Above it those that are full are forgotten, which changes nothing for their
 clients."""
@@ -104,7 +102,6 @@ class Client:
 
     produce: Meter | None
     fetch: Meter | None
-    request: Meter | None
 
 
 class Meters:
@@ -125,7 +122,6 @@ class Meters:
         """Of quotas that the leader has divided."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after quotas have changed."""
-        self.refused_connections = 0
         self._past_s = dict.fromkeys(Kind, 0.0)
         """Waits at meters that are forgotten."""
 
@@ -140,17 +136,14 @@ class Meters:
         self._clients.clear()
         quotas, now_s = self._quotas(), self.now_s()
         for (entity, kind), meter in before.items():
-            if kind is Kind.CONNECT:
-                found = quotas.of_address(entity.ip or "")
-            else:
-                found = quotas.of(kind, entity.user or "", entity.client_id or "")
+            found = quotas.of(kind, entity.user or "", entity.client_id or "")
             if found is None or found[0] != entity:
                 self._past_s[kind] += meter.waited_s
                 continue
-            per_s = _per_second(kind, found[1])
-            if per_s != meter.limit:
+            limit = found[1]
+            if limit != meter.limit:
                 self._shares.pop((entity, kind), None)
-                meter.change(per_s, self._share(entity, kind, per_s), now_s)
+                meter.change(limit, self._share(entity, kind, limit), now_s)
             self._meters[entity, kind] = meter
         self.on_change()
 
@@ -162,38 +155,23 @@ class Meters:
         if len(self._clients) >= CLIENTS_MAX:
             self._clients.clear()
         quotas = self._quotas()
-        found = [quotas.of(kind, user, client_id) for kind in OF_CLIENTS]
+        found = [quotas.of(kind, user, client_id) for kind in Kind]
         client = None
         if any(found):
             meters = [
-                None if quota is None else self._meter(quota[0], kind, quota[1])
-                for kind, quota in zip(OF_CLIENTS, found, strict=True)
+                None if quota is None else self._meter(quota[0], kind, quota[1]) for kind, quota in zip(Kind, found, strict=True)
             ]
             client = Client(*meters)
         self._clients[key] = client
         return client
 
-    def connected(self, ip: str) -> bool:
-        """Count a new connection. Returns whether its address may have it."""
-        found = self._quotas().of_address(ip)
-        if found is None:
-            return True
-        meter, now_s = self._meter(found[0], Kind.CONNECT, found[1]), self.now_s()
-        wait_s = meter.wait_s(now_s)
-        if wait_s:
-            self.refused_connections += 1
-            meter.told_to_wait(wait_s, now_s)
-            return False
-        meter.take(1, now_s)
-        return True
-
     def _meter(self, entity: Entity, kind: Kind, limit: float) -> Meter:
         meter = self._meters.get((entity, kind))
         if meter is None:
-            now_s, per_s = self.now_s(), _per_second(kind, limit)
+            now_s = self.now_s()
             if len(self._meters) >= METERS_MAX:
                 self._forget_full(now_s)
-            meter = self._meters[entity, kind] = Meter(per_s, self._share(entity, kind, per_s), now_s)
+            meter = self._meters[entity, kind] = Meter(limit, self._share(entity, kind, limit), now_s)
         return meter
 
     def _forget_full(self, now_s: float) -> None:
@@ -203,10 +181,8 @@ class Meters:
         self._clients.clear()
         self.on_change()
 
-    def _share(self, entity: Entity, kind: Kind, per_s: float) -> float:
-        if kind is Kind.REQUEST:  # a part of the time of each broker
-            return per_s
-        return min(self._shares.get((entity, kind), per_s / max(self._brokers(), 1)), per_s)
+    def _share(self, entity: Entity, kind: Kind, limit: float) -> float:
+        return min(self._shares.get((entity, kind), limit / max(self._brokers(), 1)), limit)
 
     # -- to and from the leader
 
@@ -241,8 +217,3 @@ class Meters:
         for (_, kind), meter in self._meters.items():
             found[kind] += meter.waited_s
         return found
-
-
-def _per_second(kind: Kind, limit: float) -> float:
-    """A quota per second: bytes, connections, or seconds of a broker's time."""
-    return limit / 100 if kind is Kind.REQUEST else limit

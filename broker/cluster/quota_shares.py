@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headgate.broker.cluster.meters import Use
-from headgate.broker.cluster.quotas import Key, Kind
+from headgate.broker.cluster.quotas import Key
 
 HEADROOM = 1.5
 """A broker whose clients do not wait keeps this multiple of what they use, so that growth does not wait for the next division."""
@@ -32,7 +32,7 @@ class QuotaBook:
     def divide(self, incarnation_ids: list[str]) -> dict[str, dict[Key, float]]:
         """The shares of the live brokers whose shares have changed enough: all of a broker's shares replace its earlier ones."""
         self._uses = {key: uses for key, uses in self._uses.items() if key in incarnation_ids}
-        limits = {key: use.limit for uses in self._uses.values() for key, use in uses.items() if key[1] is not Kind.REQUEST}
+        limits = {key: use.limit for uses in self._uses.values() for key, use in uses.items()}
         shares: dict[str, dict[Key, float]] = {incarnation_id: {} for incarnation_id in incarnation_ids}
         for key, limit in limits.items():
             wants = {

@@ -1,6 +1,6 @@
 """Quotas of clients as a part of the manifest: the state, what may become of it, and which quota a client has. No I/O.
 
-The rules are Kafka's (KIP-13, KIP-124, KIP-546, KIP-612). A client is a user and a client id. For each kind of quota the first of
+The rules are Kafka's (KIP-13, KIP-546). A client is a user and a client id. For each kind of quota the first of
 these entities that has one decides::
 
     user and client id, user and default client id, user,
@@ -12,7 +12,6 @@ Clients share a quota by the names that decided: one of a user is shared by all 
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
@@ -29,16 +28,12 @@ DEFAULT = ""
 
 
 class Kind(Enum):
-    """A kind of quota, by Kafka's name."""
+    """A kind of quota, by Kafka's name: bytes per second."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
-    REQUEST = "request_percentage"
-    CONNECT = "connection_creation_rate"
 
 
-OF_CLIENTS = (Kind.PRODUCE, Kind.FETCH, Kind.REQUEST)
-INTEGERS = frozenset((Kind.PRODUCE, Kind.FETCH, Kind.CONNECT))
 KINDS = {kind.value: kind for kind in Kind}
 
 
@@ -47,18 +42,17 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     user: str | None = None
     client_id: str | None = None
-    ip: str | None = None
 
     @property
     def parts(self) -> dict[str, str]:
         """Names by Kafka's word for their type."""
-        return {word: name for word, name in zip(PARTS, (self.user, self.client_id, self.ip), strict=True) if name is not None}
+        return {word: name for word, name in zip(PARTS, (self.user, self.client_id), strict=True) if name is not None}
 
     def __str__(self) -> str:
         return ", ".join(f"{word} {name or '(default)'}" for word, name in self.parts.items())
 
 
-PARTS = ("user", "client-id", "ip")
+PARTS = ("user", "client-id")
 Key = tuple[Entity, Kind]
 
 
@@ -75,14 +69,13 @@ class QuotaRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quotas:
-    """All quotas. `version` grows with every change of this object."""
+    """All quotas."""
 
     def __init__(self, rows: Iterable[QuotaRow] = ()) -> None:
-        self.by_entity: dict[Entity, dict[Kind, float]] = {
-            row.entity: {KINDS[key]: value for key, value in row.values.items() if key in KINDS} for row in rows
-        }
+        self.by_entity: dict[Entity, dict[Kind, float]] = {}
         """Each entity has at least one quota."""
-        self.version = 0
+        for row in rows:
+            self.alter(row.entity, row.values)
 
     def rows(self) -> list[QuotaRow]:
         return [
@@ -92,11 +85,10 @@ class Quotas:
 
     def alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
         """Change quotas of an entity, by Kafka's names. None removes one."""
-        self.version += 1
         values = dict(self.by_entity.pop(entity, {}))
         for key, value in changes.items():
             kind = KINDS.get(key)
-            if kind is None:  # of a newer release
+            if kind is None:  # of another release: share of processor time, connections of an address
                 continue
             values.pop(kind, None)
             if value is not None:
@@ -107,11 +99,11 @@ class Quotas:
     def check(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
         """Check that these quotas may be changed (`alter`). Raises InvalidError."""
         check_entity(entity)
-        known = (Kind.CONNECT,) if entity.ip is not None else OF_CLIENTS
         for key, value in changes.items():
             kind = KINDS.get(key)
-            if kind is None or kind not in known:
-                raise InvalidError(Reason.INVALID_REQUEST, f"Invalid configuration key {key[:NAME_CHARS_MAX]}")
+            if kind is None:
+                text = f"Invalid configuration key {key[:NAME_CHARS_MAX]}: known are {', '.join(KINDS)}"
+                raise InvalidError(Reason.INVALID_REQUEST, text)
             if value is not None:
                 _check_value(kind, value)
         if entity not in self.by_entity and len(self.by_entity) >= ENTITIES_MAX:
@@ -128,14 +120,6 @@ class Quotas:
                     user=None if entity.user is None else user, client_id=None if entity.client_id is None else client_id
                 )
                 return shared, value
-        return None
-
-    def of_address(self, ip: str) -> tuple[Entity, float] | None:
-        """The quota of new connections from an address, as `of`."""
-        for name in (ip, DEFAULT):
-            value = self.by_entity.get(Entity(ip=name), _NO_QUOTAS).get(Kind.CONNECT)
-            if value is not None:
-                return Entity(ip=ip), value
         return None
 
 
@@ -157,11 +141,12 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
         if word in names:
             raise InvalidError(Reason.INVALID_REQUEST, f"Invalid empty client quota entity, duplicate entity entry {word}")
         if word not in PARTS:
-            raise InvalidError(Reason.INVALID_REQUEST, f"Unhandled client quota entity type: {word[:NAME_CHARS_MAX]}")
+            text = f"Unhandled client quota entity type: {word[:NAME_CHARS_MAX]}: known are {', '.join(PARTS)}"
+            raise InvalidError(Reason.INVALID_REQUEST, text)
         if name == "":
             raise InvalidError(Reason.INVALID_REQUEST, f"Empty {word} not supported")
         names[word] = DEFAULT if name is None else name
-    entity = Entity(user=names.get("user"), client_id=names.get("client-id"), ip=names.get("ip"))
+    entity = Entity(user=names.get("user"), client_id=names.get("client-id"))
     check_entity(entity)
     return entity
 
@@ -169,21 +154,15 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
 def check_entity(entity: Entity) -> None:
     """Check the names of an entity. Raises InvalidError."""
     parts = entity.parts
-    if not parts or (entity.ip is not None and len(parts) > 1):
+    if not parts:
         raise InvalidError(Reason.INVALID_REQUEST, "Invalid empty client quota entity")
     for word, name in parts.items():
         if len(name) > NAME_CHARS_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"a name is too long. type=`{word}` max=`{NAME_CHARS_MAX}`")
-    if entity.ip:
-        try:
-            ipaddress.ip_address(entity.ip)
-        except ValueError as error:
-            text = f"{entity.ip} is not a valid IP or resolvable host."
-            raise InvalidError(Reason.INVALID_REQUEST, text) from error
 
 
 def _check_value(kind: Kind, value: float) -> None:
     if not 0 < value <= VALUE_MAX:  # also refuses NaN
         raise InvalidError(Reason.INVALID_REQUEST, f"Quota {kind.value} must be greater than 0")
-    if kind in INTEGERS and value != int(value):
+    if value != int(value):
         raise InvalidError(Reason.INVALID_REQUEST, f"{kind.value} cannot be a fractional value.")

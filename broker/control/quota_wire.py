@@ -15,7 +15,7 @@ def _names(entity: Entity) -> dict[str, str]:
 
 
 def _entity(message: control_pb2.QuotaUse | control_pb2.QuotaShare) -> Entity:
-    return Entity(**given(message, "user", "client_id", "ip"))
+    return Entity(**given(message, "user", "client_id"))
 
 
 def use_message(use: Use, broker_id: int = 0) -> control_pb2.QuotaUse:

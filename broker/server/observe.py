@@ -388,23 +388,18 @@ def _register_quotas(metrics: Metrics, engine: Engine) -> None:
     def throttled() -> dict[Labels, float]:
         found: dict[Labels, float] = {}
         for entity, kind in meters.throttled()[:THROTTLED_SERIES_MAX]:
-            found[kind.value, entity.user or "", entity.client_id or "", entity.ip or ""] = 1
+            found[kind.value, entity.user or "", entity.client_id or ""] = 1
         return found
 
     metrics.gauge(
         "headgate_quota_throttled_bool",
         f"1 while clients wait because they have used up a quota, which they share by these names; {THROTTLED_SERIES_MAX} at most",
         throttled,
-        ("quota", "user", "client_id", "ip"),
+        ("quota", "user", "client_id"),
     )
     metrics.counter(
         "headgate_quota_waited_seconds",
         "time that clients were told to wait, by quota",
         lambda: {(kind.value,): seconds for kind, seconds in meters.waited_s().items()},
         ("quota",),
-    )
-    metrics.counter(
-        "headgate_quota_refused_connections",
-        "connections closed because their address had used up its quota",
-        lambda: meters.refused_connections,
     )

@@ -444,7 +444,6 @@ def _wrong_quotas(server: Server) -> Any:
         ({"user": "a"}, {"producer_byte_rate": 0.0}),
         ({"user": "a"}, {"producer_byte_rate": -1.0}),
         ({"user": "a"}, {"producer_byte_rate": 1.5}),
-        ({"user": "a"}, {"request_percentage": 0.0}),
         ({"user": "a"}, {"connection_creation_rate": 1.0}),
         ({"ip": "10.0.0.1"}, {"producer_byte_rate": 1.0}),
         ({"ip": "10.0.0.1"}, {"connection_creation_rate": 0.0}),
@@ -459,13 +458,13 @@ def _wrong_quotas(server: Server) -> Any:
 def _quotas(server: Server) -> Any:
     entities: list[dict[str, str | None]] = [{"user": "a"}, {"user": None}, {"user": "a", "client-id": "c"}, {"client-id": None}]
     found: list[Any] = [
-        codes(server.ask(ALTER_QUOTAS, 1, _alteration(one, producer_byte_rate=1e6, request_percentage=50.5))) for one in entities
+        codes(server.ask(ALTER_QUOTAS, 1, _alteration(one, producer_byte_rate=1e6, consumer_byte_rate=5e6))) for one in entities
     ]
     for strict in (False, True):
         for components in (
-            (), (("user", 0, "a"),), (("user", 1, None),), (("user", 2, None),), (("client-id", 1, None),), (("ip", 2, None),),
+            (), (("user", 0, "a"),), (("user", 1, None),), (("user", 2, None),), (("client-id", 1, None),),
             (("user", 0, "a"), ("client-id", 2, None)), (("user", 0, "nobody"),), (("user", 9, None),), (("group", 2, None),),
-            (("user", 0, None),), (("user", 2, "x"),), (("", 2, None),), (("user", 2, None), ("user", 1, None)), (("user", 2, None), ("ip", 2, None)),
+            (("user", 0, None),), (("user", 2, "x"),), (("", 2, None),), (("user", 2, None), ("user", 1, None)),
         ):  # fmt: skip
             rows = tuple({"entity_type": word, "match_type": kind, "match": name} for word, kind, name in components)
             answer = server.ask(DESCRIBE_QUOTAS, 1, {"components": rows, "strict": strict})
@@ -480,7 +479,7 @@ def _quotas(server: Server) -> Any:
             )
             found.append((strict, components, codes(answer), entries))
     found += [
-        codes(server.ask(ALTER_QUOTAS, 1, _alteration(one, producer_byte_rate=None, request_percentage=None))) for one in entities
+        codes(server.ask(ALTER_QUOTAS, 1, _alteration(one, producer_byte_rate=None, consumer_byte_rate=None))) for one in entities
     ]
     return found
 

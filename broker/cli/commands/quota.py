@@ -16,13 +16,12 @@ from headgate.broker.client.control import QuotaUse
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.setting_kinds import parse_size
 
-COLUMNS = ("user", "client id", "address", "quota", "limit")
+COLUMNS = ("user", "client id", "quota", "limit")
 DEFAULT_SHOWN = "(default)"
-NAMES = "producer_byte_rate, consumer_byte_rate (bytes per second), request_percentage, connection_creation_rate (with --ip)"
+NAMES = "producer_byte_rate, consumer_byte_rate (bytes per second)"
 
 User = Annotated[str | None, typer.Option("--user", metavar="USER", help="Clients of this user; `default`: all others.")]
 ClientId = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Clients with this id; `default`: all others.")]
-Ip = Annotated[str | None, typer.Option("--ip", metavar="IP", help="New connections from this address; `default`: all others.")]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -33,10 +32,9 @@ async def set_quotas(
     cluster: Cluster = DEFAULT_CLUSTER,
     user: User = None,
     client_id: ClientId = None,
-    ip: Ip = None,
 ) -> None:
     """Set quotas: `headgate quota set producer_byte_rate=10MiB --user alice`. They hold in the whole cluster."""
-    quota = entity(user, client_id, ip, limits(values))
+    quota = entity(user, client_id, limits(values))
     async with AccessAdmin(cluster) as admin:
         await admin.set_quotas(quota)
     _print([quota])
@@ -48,10 +46,9 @@ async def remove_quotas(
     cluster: Cluster = DEFAULT_CLUSTER,
     user: User = None,
     client_id: ClientId = None,
-    ip: Ip = None,
 ) -> None:
     """Remove quotas."""
-    quota = entity(user, client_id, ip, dict.fromkeys(names, 0.0))
+    quota = entity(user, client_id, dict.fromkeys(names, 0.0))
     async with AccessAdmin(cluster) as admin:
         await admin.remove_quotas(quota)
     output.print_line(f"removed: {', '.join(quota.values)}")
@@ -68,12 +65,12 @@ async def list_quotas(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) ->
         _print(quotas)
 
 
-def entity(user: str | None, client_id: str | None, ip: str | None, values: dict[str, float]) -> Quota:
+def entity(user: str | None, client_id: str | None, values: dict[str, float]) -> Quota:
     """Quotas for an entity; `default` as a name is every name without a quota of its own. Raises InvalidError."""
-    if user is None and client_id is None and ip is None:
-        raise InvalidError(Reason.INVALID_REQUEST, "say for which clients: --user, --client-id, both, or --ip")
-    names = ["" if name == "default" else name for name in (user, client_id, ip)]
-    return Quota(user=names[0], client_id=names[1], ip=names[2], values=values)
+    if user is None and client_id is None:
+        raise InvalidError(Reason.INVALID_REQUEST, "say for which clients: --user, --client-id, or both")
+    names = ["" if name == "default" else name for name in (user, client_id)]
+    return Quota(user=names[0], client_id=names[1], values=values)
 
 
 def limits(texts: Sequence[str]) -> dict[str, float]:
@@ -95,7 +92,7 @@ def limits(texts: Sequence[str]) -> dict[str, float]:
 
 def _print(quotas: Sequence[Quota]) -> None:
     rows = [
-        (_name(quota.user), _name(quota.client_id), _name(quota.ip), kind, _limit(kind, value))
+        (_name(quota.user), _name(quota.client_id), kind, _limit(value))
         for quota in quotas
         for kind, value in sorted(quota.values.items())
     ]
@@ -106,24 +103,21 @@ def _name(name: str | None) -> str:
     return "" if name is None else name or DEFAULT_SHOWN
 
 
-def _limit(kind: str, value: float) -> str:
-    if kind.endswith("byte_rate"):
-        return f"{output.size(value)}/s"
-    return f"{value:g}%" if kind.endswith("percentage") else f"{value:g}/s"
+def _limit(value: float) -> str:
+    return f"{output.size(value)}/s"
 
 
 def throttled_lines(uses: Sequence[QuotaUse]) -> list[str]:
     """A line for each quota whose clients wait: who shares it, and how much of it they use."""
-    groups: dict[tuple[str | None, str | None, str | None, str], list[QuotaUse]] = {}
+    groups: dict[tuple[str | None, str | None, str], list[QuotaUse]] = {}
     for use in uses:
-        groups.setdefault((use.user, use.client_id, use.ip, use.kind), []).append(use)
+        groups.setdefault((use.user, use.client_id, use.kind), []).append(use)
     lines = []
-    for (user, client_id, ip, kind), found in groups.items():
+    for (user, client_id, kind), found in groups.items():
         if any(use.throttled for use in found):
-            named = [("user", user), ("client id", client_id), ("address", ip)]
+            named = [("user", user), ("client id", client_id)]
             who = ", ".join(f"{word} {name or DEFAULT_SHOWN}" for word, name in named if name is not None)
-            part = 100 if kind.endswith("percentage") else 1
             brokers = ", ".join(str(use.broker_id) for use in found if use.throttled)
-            limit, rate = _limit(kind, found[0].limit * part), _limit(kind, sum(use.rate for use in found) * part)
+            limit, rate = _limit(found[0].limit), _limit(sum(use.rate for use in found))
             lines.append(f"{who} waits: {kind} is {limit}, used {rate} (broker {brokers})")
     return lines

@@ -12,11 +12,9 @@ from typing import Any
 from headgate.broker.cluster.objects import Incarnation
 from headgate.broker.node import Node
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
-from headgate.broker.runtime.tasks import measured
 from headgate.broker.server.grpc.callers import audit_of_call, client_of_call, is_forwarded, principal_of
 from headgate.broker.server.grpc.open_calls import Client, Context
 from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S
-from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
 from headgate.broker.server.kafka.apis import APIS, Served, request_bytes_max
 from headgate.broker.server.kafka.audited import answered
@@ -55,15 +53,10 @@ class KafkaService:
             )
             answer: kafka_pb2.KafkaAnswer = await self._server_state.peers.call(other, ASK, passed, CHANGE_TIMEOUT_S)
             return answer
-        quota = CallQuota(self._server_state.engine.meters, client)
-        await quota.request_room()
-        spent: list[float] = []
         try:
-            return await measured(self._answer(request.request, client), quota.now_s, spent.append)
+            return await self._answer(request.request, client)
         except DecodeError as error:
             raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
-        finally:
-            quota.worked(sum(spent))
 
     def _elsewhere(self, request: kafka_pb2.KafkaRequest, context: Context) -> Incarnation | None:
         """The other broker that is to answer; None: this one is. Raises RetryError(NOT_LEADER)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.cluster.meters import REQUEST_WAIT_S_MAX, Meter, Meters
+from headgate.broker.cluster.meters import Meter, Meters
 from headgate.broker.server.grpc.callers import quota_user, user_of_call
 from headgate.broker.server.grpc.open_calls import Client
 
@@ -32,13 +32,6 @@ class CallQuota:
         """Wait until the client may fetch."""
         await self._room("fetch")
 
-    async def request_room(self) -> None:
-        """Wait until the client may use the event loop, at most as long as a Kafka client is told to wait."""
-        meter = self._meter("request")
-        if meter is not None and (wait_s := min(meter.wait_s(self.now_s()), REQUEST_WAIT_S_MAX)) > 0:
-            meter.told_to_wait(wait_s, self.now_s())
-            await asyncio.sleep(wait_s)
-
     async def _room(self, kind: str) -> None:
         meter = self._meter(kind)
         while meter is not None and (wait_s := meter.wait_s(self._meters.now_s())) > 0:
@@ -51,10 +44,6 @@ class CallQuota:
 
     def fetched(self, size: int) -> None:
         self._take("fetch", size)
-
-    def worked(self, seconds: float) -> None:
-        """Count time of the event loop."""
-        self._take("request", seconds)
 
     def _meter(self, kind: str) -> Meter | None:
         if self._user is None or not self._meters.is_on:

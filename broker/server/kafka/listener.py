@@ -213,16 +213,11 @@ class KafkaServer:
             connection.session.quotas_changed()
 
     def _may_connect(self, peer: str) -> bool:
-        """Count a connection. Returns whether the failed logins and the quota of its address allow it."""
-        host, engine = peer.rpartition(":")[0], self.common.engine
-        if not self._failures.admits(host):
-            reason = "too many logins or TLS handshakes of the address have failed"
-        elif not self.common.has_quotas or engine is None or engine.meters.connected(host):
+        """Returns whether the failed logins of its address allow a connection."""
+        if self._failures.admits(peer.rpartition(":")[0]):
             return True
-        else:
-            reason = "the address has used up its quota of new connections"
         self.connections_refused += 1
-        self.tell_end("connection_throttled", peer, reason)
+        self.tell_end("connection_throttled", peer, "too many logins or TLS handshakes of the address have failed")
         return False
 
     def greet(self, connection: Connection, certificate: bytes | None) -> None:

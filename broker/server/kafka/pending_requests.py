@@ -4,14 +4,12 @@ APIs except Produce and Fetch. Each is a coroutine that ends with the answer in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headgate.broker.log.batch import Buffer
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.steps import finish
-from headgate.broker.runtime.tasks import measured
 from headgate.broker.server.kafka import audited, fetch, produce
 from headgate.broker.server.kafka.api_names import API_NAMES
 from headgate.broker.server.kafka.apis import (
@@ -25,7 +23,6 @@ from headgate.broker.server.kafka.apis import (
 )
 from headgate.broker.server.kafka.common import STORE, WAITED
 from headgate.broker.server.kafka.context import Context
-from headgate.broker.server.kafka.declared import Message
 from headgate.broker.server.kafka.leads import is_led_elsewhere
 from headgate.broker.server.kafka.produce import Answer
 from headgate.broker.server.kafka.session import PARSE_ERRORS, REQUEST, Session, check_answerable, skip_header
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.turns import Turn
     from headgate.broker.server.kafka.common import Common
-    from headgate.broker.server.kafka.throttle import Throttle
     from headgate.broker.transactions.broker_calls import TransactionCalls
     from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
@@ -307,7 +303,7 @@ class PendingRequests:
                 raise DecodeError(f"{error.message} api=`{api.name}` version=`{version}`") from error
             try:
                 handling = audited.answered(declared, message, self._context(api, version, head.client_id, turn), session.identity)
-                response = await (handling if session.throttle is None else self._metered(handling, session.throttle))
+                response = await handling
             except HeadgateError as error:
                 session.drop("request_failed", f"{api.name}: {error.message}")
                 return
@@ -321,15 +317,6 @@ class PendingRequests:
                 session.looked_up(elsewhere=await is_led_elsewhere(cast("ListOffsetsResponse", response), turn))
             await turn.run(dispose(message))
             await turn.run(dispose(response))
-
-    async def _metered(self, handling: Coroutine[Any, Any, Message], throttle: Throttle) -> Message:
-        """The handler's answer, with the time that the client must wait for what it took of the event loop."""
-        spent: list[float] = []
-        response: Message = await measured(handling, self._common.now, spent.append)
-        wait_ms = throttle.worked(sum(spent))
-        if wait_ms and hasattr(response, "throttle_time_ms"):
-            response.throttle_time_ms = wait_ms
-        return response
 
     def _unserved(self, client_id: str | None, what: str) -> None:
         """The client asked for something that this broker does not serve."""

@@ -159,8 +159,6 @@ class Session(Answers):
                 self.drop("malformed_request", str(error))
             return
         self.end_of_produce()
-        if self.throttle is not None:
-            self.throttle.worked(common.now() - self.active_at)
         if self._over_limit():
             self.pause()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.broker.cluster.acl import ANONYMOUS
-from headgate.broker.cluster.meters import REQUEST_WAIT_S_MAX, Client
+from headgate.broker.cluster.meters import Client
 from headgate.broker.cluster.quotas import user_of
 from headgate.broker.wire.kafka import fetch as fetch_wire
 from headgate.broker.wire.kafka import produce as produce_wire
@@ -30,7 +30,7 @@ ANSWER_S = 10.0
 """Seconds of its quota that one answer to a fetch may have, as in Kafka."""
 ANSWER_BYTES_MIN = 1024
 THROTTLE_MS_MAX = (1 << 31) - 1
-NO_QUOTAS = Client(None, None, None)
+NO_QUOTAS = Client(None, None)
 
 
 class Muted(Protocol):
@@ -116,13 +116,6 @@ class Throttle:
             wait_ms = self._mute(meter.take(sum(map(len, answer)), self._common.now()))
             if wait_ms:
                 fetch_wire.throttled(answer, version, wait_ms)
-
-    def worked(self, seconds: float) -> int:
-        """Count time of the event loop. Returns the time, in ms, that the client must wait."""
-        meter = self._client.request
-        if meter is None:
-            return 0
-        return self._mute(min(meter.take(seconds, self._common.now()), REQUEST_WAIT_S_MAX))
 
     def _mute(self, seconds: float) -> int:
         """Read nothing from the client for some time. Returns that time in ms."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.manifest_format import decode_edits, decode_snapshot, encode_edits, encode_snapshot
 from headgate.broker.cluster.meters import BURST_S, Meters, Use
 from headgate.broker.cluster.quota_shares import QuotaBook, divide
-from headgate.broker.cluster.quotas import ENTITIES_MAX, Entity, Kind, Quotas, entity_of
+from headgate.broker.cluster.quotas import ENTITIES_MAX, Entity, Kind, QuotaRow, Quotas, entity_of
 from headgate.broker.runtime.errors import InvalidError
 
 LEVELS = [
@@ -66,32 +67,22 @@ def test_an_entity_without_a_quota_of_a_kind_does_not_decide_about_that_kind() -
     assert quotas.of(Kind.FETCH, "alice", "etl") == (Entity(user="alice"), 5)
 
 
-def test_addresses_have_quotas_of_their_own() -> None:
-    quotas = Quotas()
-    _set(quotas, Entity(ip=""), connection_creation_rate=10)
-    _set(quotas, Entity(ip="10.0.0.1"), connection_creation_rate=2)
-    assert quotas.of_address("10.0.0.1") == (Entity(ip="10.0.0.1"), 2)
-    assert quotas.of_address("10.0.0.2") == (Entity(ip="10.0.0.2"), 10)
-
-
 @pytest.mark.parametrize(
     ("parts", "values"),
     [
         ([], {"producer_byte_rate": 1}),
-        ([("user", "a"), ("ip", "10.0.0.1")], {"producer_byte_rate": 1}),
+        ([("ip", "10.0.0.1")], {"connection_creation_rate": 1}),
         ([("user", "a"), ("user", "b")], {"producer_byte_rate": 1}),
         ([("group", "a")], {"producer_byte_rate": 1}),
         ([("user", "")], {"producer_byte_rate": 1}),
         ([("user", "x" * 251)], {"producer_byte_rate": 1}),
-        ([("ip", "no address")], {"connection_creation_rate": 1}),
-        ([("user", "a")], {"connection_creation_rate": 1}),
-        ([("ip", "10.0.0.1")], {"producer_byte_rate": 1}),
+        ([("user", "a")], {"request_percentage": 1}),
         ([("user", "a")], {"unknown": 1}),
         ([("user", "a")], {"producer_byte_rate": 0}),
         ([("user", "a")], {"producer_byte_rate": -1}),
         ([("user", "a")], {"producer_byte_rate": 1.5}),
-        ([("user", "a")], {"request_percentage": math.nan}),
-        ([("user", "a")], {"request_percentage": math.inf}),
+        ([("user", "a")], {"producer_byte_rate": math.nan}),
+        ([("user", "a")], {"producer_byte_rate": math.inf}),
     ],
 )
 def test_a_wrong_quota_is_refused(parts: list[tuple[str, str | None]], values: dict[str, float | None]) -> None:
@@ -110,10 +101,22 @@ def test_the_number_of_entities_is_bounded() -> None:
 
 def test_quotas_are_part_of_the_manifest() -> None:
     manifest = Manifest()
-    edit = AlterQuotas(Entity(user="alice", client_id=""), {"producer_byte_rate": 1024.0, "request_percentage": 12.5})
+    edit = AlterQuotas(Entity(user="alice", client_id=""), {"producer_byte_rate": 1024.0, "consumer_byte_rate": 12.0})
     manifest.apply(decode_edits(encode_edits([edit])))
     again = decode_snapshot(encode_snapshot(manifest))
-    assert again.quotas.by_entity == manifest.quotas.by_entity == {edit.entity: {Kind.PRODUCE: 1024.0, Kind.REQUEST: 12.5}}
+    assert again.quotas.by_entity == manifest.quotas.by_entity == {edit.entity: {Kind.PRODUCE: 1024.0, Kind.FETCH: 12.0}}
+
+
+def test_kinds_of_earlier_builds_are_skipped() -> None:
+    """Shares of processor time, and connections of addresses, which stand in journals and snapshots of stores."""
+    rows = (
+        '{"entity":{"user":"alice"},"values":{"request_percentage":12.5,"producer_byte_rate":5.0}}',
+        '{"entity":{"user":"bob"},"values":{"request_percentage":12.5}}',
+        '{"entity":{"ip":""},"values":{"connection_creation_rate":9.0}}',
+    )
+    quotas = Quotas(msgspec.json.decode(f"[{','.join(rows)}]", type=list[QuotaRow]))
+    quotas.alter(Entity(user="alice"), {"request_percentage": 9.0})
+    assert quotas.by_entity == {Entity(user="alice"): {Kind.PRODUCE: 5.0}}
 
 
 class World:
@@ -163,22 +166,12 @@ def test_a_changed_quota_counts_at_once_and_what_was_used_stays() -> None:
     assert world.meters.waited_s()[Kind.PRODUCE] > 0, "a counter never falls"
 
 
-def test_connections_of_an_address_are_counted() -> None:
-    world = World()
-    world.set(Entity(ip=""), connection_creation_rate=2)
-    assert [world.meters.connected("10.0.0.1") for _ in range(5)] == [True, True, True, False, False]
-    assert world.meters.connected("10.0.0.2")
-    world.now_s += 0.5
-    assert world.meters.connected("10.0.0.1") and world.meters.refused_connections == 2
-
-
 def test_until_the_leader_has_divided_each_broker_has_an_equal_share() -> None:
     world = World(brokers=4)
-    world.set(Entity(user="alice"), producer_byte_rate=4000, request_percentage=50)
+    world.set(Entity(user="alice"), producer_byte_rate=4000)
     client = world.meters.client("alice", "a")
-    assert client is not None and client.produce is not None and client.request is not None
+    assert client is not None and client.produce is not None
     assert client.produce.share == 1000
-    assert client.request.share == 0.5, "time is a part of each broker's"
     world.meters.divided([(Entity(user="alice"), Kind.PRODUCE, 3500.0)])
     assert client.produce.share == 3500
     world.meters.divided([])

@@ -14,8 +14,6 @@ from headgate.broker.client.kafka import REASONS, RETRIABLE, check
 from headgate.broker.cluster import scram
 from headgate.broker.cluster.access import User
 from headgate.broker.cluster.edits.access import PutUser
-from headgate.broker.cluster.edits.quotas import AlterQuotas
-from headgate.broker.cluster.quotas import Entity
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.kafka.apis import APIS, request_bytes_max
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
@@ -104,29 +102,18 @@ async def test_rules_about_headgates_own_resources_are_set_before_they_are_in_fo
 async def test_quotas_are_set_and_listed(served: Served) -> None:
     async with AccessAdmin(served.address) as admin:
         await admin.set_quotas(Quota(user="", client_id="etl", values={"producer_byte_rate": 5.0, "consumer_byte_rate": 6.0}))
-        await admin.set_quotas(Quota(ip="10.0.0.1", values={"connection_creation_rate": 2.0}))
+        await admin.set_quotas(Quota(user="bob", values={"consumer_byte_rate": 2.0}))
         await admin.remove_quotas(Quota(user="", client_id="etl", values={"consumer_byte_rate": 0.0}))
         assert sorted(await admin.quotas(), key=str) == sorted(
             [
                 Quota(user="", client_id="etl", values={"producer_byte_rate": 5.0}),
-                Quota(ip="10.0.0.1", values={"connection_creation_rate": 2.0}),
+                Quota(user="bob", values={"consumer_byte_rate": 2.0}),
             ],
             key=str,
         )
         with pytest.raises(InvalidError, match="no_such_rate") as caught:
             await admin.set_quotas(Quota(user="alice", values={"no_such_rate": 1.0}))
         assert caught.value.reason is Reason.INVALID_REQUEST
-
-
-async def test_a_quota_of_the_loops_time_holds(served: Served) -> None:
-    await served.engine.change_access(AlterQuotas(Entity(user=""), {"request_percentage": 0.001}))
-    await served.ask(TOPIC, CreateTopicsResponse)
-    meters = served.engine.meters
-    client = meters.client("ANONYMOUS", "")
-    assert client is not None and client.request is not None
-    before = client.request.waited_s
-    await served.ask(TOPIC, CreateTopicsResponse)
-    assert client.request.waited_s > before, "the second request waited for the time that the first one took"
 
 
 def test_a_code_becomes_the_usual_reason_for_it() -> None:

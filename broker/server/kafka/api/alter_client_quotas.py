@@ -1,5 +1,5 @@
 """AlterClientQuotas (49), versions 0-1: sets and removes quotas. All entities of a request change together, without those that are
-wrong. Deviation: `controller_mutation_rate` is not served."""
+wrong. Deviation: only quotas of bytes are served, neither `request_percentage` nor rates of connections or partition changes."""
 
 from __future__ import annotations
 

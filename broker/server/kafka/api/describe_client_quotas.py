@@ -59,12 +59,6 @@ def _wanted(components: list[ComponentData]) -> dict[str, str | None]:
                 Reason.INVALID_REQUEST, f"Request specified {MATCHES[component.match_type]}, but also specified a match string."
             )
         wanted[word] = component.match if component.match_type == EXACT else DEFAULT if component.match_type == OF_DEFAULT else None
-    if "ip" in wanted and len(wanted) > 1:
-        raise InvalidError(
-            Reason.INVALID_REQUEST,
-            "Invalid entity filter component combination. IP filter component should not be used with user or clientId filter "
-            "component.",
-        )
     return wanted
 
 

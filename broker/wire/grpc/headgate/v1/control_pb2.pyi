@@ -92,10 +92,9 @@ class LoadReport(_message.Message):
     def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ..., number: _Optional[int] = ..., quotas: _Optional[_Iterable[QuotaUse]] = ..., round_trip_ms: _Optional[int] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
-    __slots__ = ("user", "client_id", "ip", "kind", "limit", "share", "rate", "throttled", "waited_s", "broker_id")
+    __slots__ = ("user", "client_id", "kind", "limit", "share", "rate", "throttled", "waited_s", "broker_id")
     USER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    IP_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -105,7 +104,6 @@ class QuotaUse(_message.Message):
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     user: str
     client_id: str
-    ip: str
     kind: str
     limit: float
     share: float
@@ -113,7 +111,7 @@ class QuotaUse(_message.Message):
     throttled: bool
     waited_s: float
     broker_id: int
-    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., ip: _Optional[str] = ..., kind: _Optional[str] = ..., limit: _Optional[float] = ..., share: _Optional[float] = ..., rate: _Optional[float] = ..., throttled: _Optional[bool] = ..., waited_s: _Optional[float] = ..., broker_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., kind: _Optional[str] = ..., limit: _Optional[float] = ..., share: _Optional[float] = ..., rate: _Optional[float] = ..., throttled: _Optional[bool] = ..., waited_s: _Optional[float] = ..., broker_id: _Optional[int] = ...) -> None: ...
 
 class QuotaShares(_message.Message):
     __slots__ = ("shares",)
@@ -122,18 +120,16 @@ class QuotaShares(_message.Message):
     def __init__(self, shares: _Optional[_Iterable[QuotaShare]] = ...) -> None: ...
 
 class QuotaShare(_message.Message):
-    __slots__ = ("user", "client_id", "ip", "kind", "share")
+    __slots__ = ("user", "client_id", "kind", "share")
     USER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    IP_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     user: str
     client_id: str
-    ip: str
     kind: str
     share: float
-    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., ip: _Optional[str] = ..., kind: _Optional[str] = ..., share: _Optional[float] = ...) -> None: ...
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., kind: _Optional[str] = ..., share: _Optional[float] = ...) -> None: ...
 
 class SegmentReport(_message.Message):
     __slots__ = ("segment_id", "partitions", "bytes_in", "bytes_out", "requests")
