@@ -135,6 +135,13 @@ async def commit(kafka: Kafka, group: str, rows: list[tuple[str, int, int]], ver
 
 
 async def fetch(kafka: Kafka, group: str, topics: list[tuple[str, list[int]]] | None, version: int) -> dict[tuple[str, int], int]:
+    return {where: offset for where, (offset, _) in (await fetch_rows(kafka, group, topics, version)).items()}
+
+
+async def fetch_rows(
+    kafka: Kafka, group: str, topics: list[tuple[str, list[int]]] | None, version: int
+) -> dict[tuple[str, int], tuple[int, str]]:
+    """Positions and their texts."""
     if version >= 8:
         names = {id_of(kafka, name): name for name in (*kafka.engine.manifest.topics, *(name for name, _ in topics or ()))}
         asked = None if topics is None else [OffsetFetchRequestTopics(name=name, partition_indexes=rows) for name, rows in topics]
@@ -155,7 +162,7 @@ async def fetch(kafka: Kafka, group: str, topics: list[tuple[str, list[int]]] | 
         for row in one.partitions:
             is_unknown = version >= 10 and name not in kafka.engine.manifest.topics
             assert row.error_code == (ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else 0)
-            found[name, row.partition_index] = row.committed_offset
+            found[name, row.partition_index] = row.committed_offset, row.metadata
     return found
 
 
@@ -371,8 +378,14 @@ async def test_commit_without_a_group(kafka: Kafka, topic: str, version: int) ->
     assert await commit(kafka, "", [("t", 0, 6)], version) == [0], "Kafka allows the empty group for positions alone"
     code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     assert await commit(kafka, "x", [("t", 0, 5)], version, member_id="m", generation_id_or_member_epoch=1) == [code]
-    assert await commit(kafka, "g", [("t", 1, 5)], version, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
-    assert await commit(kafka, "g", [("t", 1, 5)], version, metadata=None) == [0]
+    for metadata, code in (
+        ("x" * 4096, 0),
+        ("x" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ("x" * 30_000, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        (None, 0),
+    ):
+        assert await commit(kafka, "g", [("t", 1, 5)], version, metadata=metadata) == [code]
+        assert (await fetch_rows(kafka, "g", [("t", [1])], 9))["t", 1] == (5, "x" * 4096 if code else metadata or "")
     assert await commit(kafka, "g", [], version) == []
     (row,) = [value for _, partition, value in kafka.groups.positions("g") if partition == 0]
     assert (row.offset, row.metadata, row.leader_epoch) == (5, "note", -1)
@@ -386,13 +399,13 @@ async def test_a_retention_that_the_client_asks_for(kafka: Kafka, topic: str) ->
 
 @pytest.mark.parametrize("version", versions("OffsetFetch"))
 async def test_fetch_positions(kafka: Kafka, topic: str, version: int) -> None:
-    await commit(kafka, "g", [("t", 0, 5), ("t", 2, 6)])
-    assert await fetch(kafka, "g", [("t", [0, 1, 2, 9]), ("none", [0])], version) == {
-        ("t", 0): 5,
-        ("t", 1): -1,
-        ("t", 2): 6,
-        ("t", 9): -1,
-        ("none", 0): -1,
+    await commit(kafka, "g", [("t", 0, 5), ("t", 2, 6)], metadata="nöte")
+    assert await fetch_rows(kafka, "g", [("t", [0, 1, 2, 9]), ("none", [0])], version) == {
+        ("t", 0): (5, "nöte"),
+        ("t", 1): (-1, ""),
+        ("t", 2): (6, "nöte"),
+        ("t", 9): (-1, ""),
+        ("none", 0): (-1, ""),
     }
     assert await fetch(kafka, "unknown", [("t", [0])], version) == {("t", 0): -1}
     if version >= 2:
@@ -460,7 +473,7 @@ async def test_list_groups(kafka: Kafka, topic: str, version: int) -> None:
     assert sorted((row.group_id, row.protocol_type) for row in answer.groups) == [("full", "consumer"), ("simple", "")]
     if version >= 4:
         assert {row.group_id: row.group_state for row in answer.groups} == {"full": "Stable", "simple": "Empty"}
-        only = await kafka.call(ListGroupsRequest(states_filter=["stable", "Dead"]), version)
+        only = await kafka.call(ListGroupsRequest(states_filter=["stAble", "Dead"]), version)
         assert [row.group_id for row in only.groups] == ["full"]
     if version >= 5:
         assert {row.group_type for row in answer.groups} == {"classic"}

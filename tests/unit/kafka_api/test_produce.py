@@ -8,6 +8,7 @@ hand-written reader or writer and Kafka's schema disagree, or that a client gets
 from __future__ import annotations
 
 import struct
+import uuid
 
 import pytest
 from headgate.broker.testing.messages.produce import (
@@ -39,8 +40,9 @@ def send(
     kafka: Kafka, version: int, wanted: dict[str, dict[int, bytes]], *, acks: int = -1
 ) -> tuple[dict[tuple[str, int], PartitionProduceResponse], produce.LogShape | None]:
     """The answer for each (topic, partition), and the request shape that the connection would remember."""
-    names = {topic.id: topic.name for topic in kafka.engine.topics()}
-    ids = {name: topic_id for topic_id, name in names.items()}
+    ids = {name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in wanted}
+    ids |= {topic.name: topic.id for topic in kafka.engine.topics()}
+    names = {topic_id: name for name, topic_id in ids.items()}
     data = []
     for name, partitions in wanted.items():
         rows = [PartitionProduceData(index=number, records=records) for number, records in partitions.items()]
@@ -57,7 +59,9 @@ def send(
     answer, end = ProduceResponse.decode(response, header_end, version)
     assert end == len(response)
     answers = {
-        (topic.name or names[topic.topic_id], row.index): row for topic in answer.responses for row in topic.partition_responses
+        (names[topic.topic_id] if version >= TOPIC_IDS else topic.name, row.index): row
+        for topic in answer.responses
+        for row in topic.partition_responses
     }
     bad = sum(row.error_code != 0 for row in answers.values())
     assert bool(bad) == isinstance(made, produce.Answer)
@@ -124,18 +128,30 @@ async def test_several_partitions_are_judged_one_by_one(kafka: Kafka, version: i
     good = batch([b"x"], timestamp_ms=NOW_MS)
     corrupt = bytearray(good)
     corrupt[-1] ^= 1
+    large = batch([b"x" * 100], timestamp_ms=NOW_MS)
+    nowhere = ("no", "not a name", "")
     answers, shape = send(
-        kafka, version, {"a": {0: good, 1: bytes(corrupt), 7: good}, "b": {0: batch([b"x" * 100], timestamp_ms=NOW_MS)}}
+        kafka,
+        version,
+        {
+            "a": {0: good, 1: bytes(corrupt), 7: good, -1: good, 2**31 - 1: good},
+            "b": {0: large},
+            **{name: {0: good} for name in nowhere},
+        },
     )
     assert shape is None
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= TOPIC_IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert {where: row.error_code for where, row in answers.items()} == {
         ("a", 0): 0,
         ("a", 1): ErrorCode.CORRUPT_MESSAGE,
-        ("a", 7): unknown,
+        **dict.fromkeys([("a", number) for number in (7, -1, 2**31 - 1)], unknown),
         ("b", 0): ErrorCode.MESSAGE_TOO_LARGE,
+        **dict.fromkeys([(name, 0) for name in nowhere], unknown),
     }
-    assert answers["a", 0].base_offset == 0
+    assert {where: row.base_offset for where, row in answers.items()} == {
+        where: 0 if where == ("a", 0) else -1 for where in answers
+    }
+    assert [topic.name for topic in kafka.engine.topics()] == ["a", "b"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
