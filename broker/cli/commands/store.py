@@ -79,7 +79,6 @@ async def check(
                 "damages": [_damage_json(damage) for damage in found.damages],
                 "unreadable": [batch._asdict() for batch in found.unreadable],
                 "left_over": [_judged_json(judged) for judged in left_over],
-                "tables": [asdict(table) for table in found.tables],
             }
         )
         return 0 if found.is_whole else output.EXIT_FAILED
@@ -88,7 +87,6 @@ async def check(
         output.print_line(f"  {cost(damage)}")
     for records in found.unreadable[:LINES_MAX]:
         output.print_line(f"no consumer can read {_range(records)} (see `headgate topic check {records.topic}`)")
-    _tell_tables(found)
     _tell_rest(len(found.damages) - LINES_MAX, "more damaged object")
     _tell_rest(len(found.unreadable) - LINES_MAX, "more range", "that no consumer can read")
     output.print_line(_summary(found, deep))
@@ -101,23 +99,10 @@ async def check(
     return 0 if found.is_whole else output.EXIT_FAILED
 
 
-def _tell_tables(found: Inspection) -> None:
-    for table in found.tables[:LINES_MAX]:
-        if table.fault is not None:
-            output.print_line(f"unreadable table: {table.topic}: {table.fault.key}: {table.fault.what}")
-            output.print_line("  no record is lost: consumers do not read the table")
-        elif table.is_behind:
-            output.print_line(
-                f"the table of {table.topic} does not have the topic's newest files: a leader adds them within seconds"
-            )
-
-
 def _summary(found: Inspection, deep: bool) -> str:
     size = output.size(sum(judged.found.size_bytes for judged in found.judged))
     what = "every record read" if deep else "sizes and footers compared; --deep reads every record"
-    count, tables = len(found.damages), sum(table.fault is not None for table in found.tables)
-    damaged = [output.plural(number, noun) for number, noun in ((count, "object"), (tables, "table")) if number]
-    verdict = "whole" if found.is_whole else f"DAMAGED: {', '.join(damaged)}"
+    verdict = "whole" if found.is_whole else f"DAMAGED: {output.plural(len(found.damages), 'object')}"
     return f"{verdict}: {output.plural(len(found.judged), 'object')}, {size}, {what}"
 
 

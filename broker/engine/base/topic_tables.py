@@ -27,8 +27,8 @@ OFFSETS = "headgate.offsets"
 """The property with the offsets in the table: JSON, by partition, ranges [first, end)."""
 TOPIC = "headgate.topic"
 FILES = "headgate.files"
-"""The property with the number of a table's files and a checksum of their names (`digest_of`). A new leader, and `headgate store
-check`, compare it with the manifest."""
+"""The property with the number of a table's files and a checksum of their names (`digest_of`). A new leader compares it with the
+manifest."""
 
 
 class Loaded(NamedTuple):

@@ -19,7 +19,6 @@ from headgate.broker.engine.read.references import References, as_extent
 from headgate.broker.engine.read.units import unit_bytes
 from headgate.broker.engine.upkeep.chunk_fold import check_chunk
 from headgate.broker.engine.upkeep.inventory import Judged, Kind, Need, Records, Standing, judge, needs
-from headgate.broker.engine.upkeep.table_check import TableState, check_tables
 from headgate.broker.log.adopted import described
 from headgate.broker.log.compression import Codec
 from headgate.broker.log.parquet import read_group
@@ -46,18 +45,17 @@ class Damage:
 @dataclass(slots=True)
 class Inspection:
     """What was found. `judged`: every object, by key. `unreadable`: batches that were stored as they came, and that consumers
-    cannot read (`headgate topic check`). `tables`: of all topics, as readers of Iceberg tables see them."""
+    cannot read (`headgate topic check`)."""
 
     manifest: Manifest
     judged: list[Judged] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     unreadable: list[Records] = field(default_factory=list)
-    tables: list[TableState] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
-        """True if every object that the cluster or a table refers to is there and intact."""
-        return not self.damages and not any(table.fault for table in self.tables)
+        """True if every object that the cluster refers to is there and intact."""
+        return not self.damages
 
 
 async def take_stock(store: Store, oldest_ms: int) -> Inspection:
@@ -86,7 +84,7 @@ def _foreign(found: ObjectInfo) -> Judged | None:
 async def check_store(
     store: Store, references: References, oldest_ms: int, *, deep: bool, progress: Callable[[int, int], None]
 ) -> Inspection:
-    """Check that every object that the manifest refers to is there and intact, and that tables name only what is there.
+    """Check that every object that the manifest refers to is there and intact.
 
     Args:
         references: finds and checks files of history.
@@ -106,7 +104,6 @@ async def check_store(
             if key in needs(await read_manifest(store)):
                 stock.damages.append(Damage(key, error.message, () if need.kind is Kind.INDEX else need.records, need.kind))
     progress(len(wanted), len(wanted))
-    stock.tables = await check_tables(store, stock.manifest, sizes)
     return stock
 
 

@@ -1,4 +1,4 @@
-"""Avro container files, as far as Iceberg's manifests need them. Only files of this module are read again, to check them.
+"""Avro container files, as far as Iceberg's manifests need them: written, never read.
 
 Supported are records, arrays, unions of null and one other type, booleans, ints, longs, bytes and strings. A logical type is
 written as the type below it.
@@ -11,15 +11,11 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from headgate.broker.runtime.errors import CorruptError, Reason
 
 BLOCK_BYTES = 1 << 20
 """Bytes of rows, before compression, from which a block is complete."""
-BLOCK_BYTES_MAX = 64 << 20
-"""Bytes of a block after decompression: far more than one row behind `BLOCK_BYTES`."""
 _MAGIC = b"Obj\x01"
 
 
@@ -109,88 +105,3 @@ def _write_long(out: bytearray, value: int) -> None:
         out.append(zigzag & 0x7F | 0x80)
         zigzag >>= 7
     out.append(zigzag)
-
-
-def rows(data: bytes) -> Iterator[dict[str, Any]]:
-    """The rows of a container file as `container` writes it. Raises CorruptError for any other bytes."""
-    try:
-        yield from _rows(data)
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError, zlib.error) as error:
-        raise CorruptError(Reason.CORRUPT_STORE, f"not an Avro file of Headgate: {error}") from error
-
-
-def _rows(data: bytes) -> Iterator[dict[str, Any]]:
-    if data[: len(_MAGIC)] != _MAGIC:
-        raise ValueError("it has another magic")
-    header, at = {}, len(_MAGIC)
-    count, at = _read_long(data, at)
-    for _ in range(count):
-        key, at = _read_bytes(data, at)
-        header[key.decode()], at = _read_bytes(data, at)
-    schema, at = json.loads(header["avro.schema"]), at + 1
-    sync, at = data[at : at + 16], at + 16
-    while at < len(data):
-        count, at = _read_long(data, at)
-        packed, at = _read_bytes(data, at)
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        block = inflater.decompress(packed, BLOCK_BYTES_MAX)
-        if not inflater.eof or data[at : at + 16] != sync:
-            raise ValueError("a block is cut off")
-        at += 16
-        position = 0
-        for _ in range(count):
-            row, position = _read(block, position, schema)
-            yield row
-
-
-def _read(data: bytes, at: int, schema: Any) -> tuple[Any, int]:
-    if isinstance(schema, list):
-        is_there, at = _read_long(data, at)
-        return _read(data, at, schema[1]) if is_there else (None, at)
-    kind = schema if isinstance(schema, str) else schema["type"]
-    match kind:
-        case "record":
-            row: dict[str, Any] = {}
-            for field in schema["fields"]:
-                row[field["name"]], at = _read(data, at, field["type"])
-            return row, at
-        case "array":
-            items: list[Any] = []
-            while True:
-                count, at = _read_long(data, at)
-                if not count:
-                    return items, at
-                for _ in range(count):
-                    item, at = _read(data, at, schema["items"])
-                    items.append(item)
-        case "boolean":
-            return data[at] != 0, at + 1
-        case "int" | "long":
-            return _read_long(data, at)
-        case "bytes":
-            return _read_bytes(data, at)
-        case "string":
-            text, at = _read_bytes(data, at)
-            return text.decode(), at
-        case _:
-            raise ValueError(f"not a supported type: {kind}")
-
-
-def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    length, at = _read_long(data, at)
-    if not 0 <= length <= len(data) - at:
-        raise ValueError("a length does not fit")
-    return data[at : at + length], at + length
-
-
-def _read_long(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number has too many bits")
