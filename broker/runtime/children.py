@@ -1,4 +1,8 @@
-"""Processes of this package that work for this one, each at the other end of a socket."""
+"""Processes of this package that work for this one, each at the other end of a socket.
+
+All are started by `subprocess`, which uses vfork(2). asyncio's functions would let uvloop fork. gRPC's handlers of forks then run
+in the child, beside other threads' calls, and one child of a hundred died there of SIGSEGV before it was the command.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -51,18 +55,31 @@ def start(module: str, *arguments: str, environment: Mapping[str, str] | None = 
         arguments: behind the descriptor of its own end of the socket, which is the first one.
         environment: beside this process's, whose variables come first.
     """
-    import subprocess  # slow to import, and not every broker has such a process
-
     with ExitStack() as undo:
         ours, theirs = (undo.enter_context(end) for end in socket.socketpair())
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-            env=found_by({**(environment or {}), **os.environ}),
-        )  # fmt: skip
+        number = theirs.fileno()
+        process = begin([module, str(number), *arguments], None, {**(environment or {}), **os.environ}, [number])
         theirs.close()
         undo.pop_all()
     return process, ours
+
+
+def begin(arguments: Sequence[str], stdin: int | None, environment: Mapping[str, str], descriptors: Sequence[int]) -> Popen[bytes]:
+    """Start a process of this Python. Raises OSError.
+
+    Args:
+        arguments: a module, and its arguments.
+        stdin: its standard input; None: an empty one.
+        environment: the whole one.
+        descriptors: which the process gets, under the same numbers.
+    """
+    import subprocess  # slow to import, and not every broker has such a process
+
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", *arguments],
+        stdin=subprocess.DEVNULL if stdin is None else stdin, stdout=subprocess.DEVNULL, pass_fds=descriptors,
+        env=found_by(environment),
+    )  # fmt: skip
 
 
 def kill(process: Popen[bytes], patience_s: float = KILLED_S) -> str:

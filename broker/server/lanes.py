@@ -1,9 +1,9 @@
 """Lanes as processes: a broker starts those beside it, and a lane does its own upkeep.
 
 A lane beside a broker runs the same program with `role=lane`, on free ports, as a nice process. It is started when a reader of
-history should go to a lane and this broker has none, and when a client connects to the address that it had. It holds the read end
-of a pipe and ends when that closes, so it ends with its broker, also with one that was killed. It ends by itself when it was not
-read for `history_lane_idle_ms`, or soon, if a reservation asked for it and has ended.
+history should go to a lane and this broker has none, and when a client connects to the address that it had. It holds one end of a
+socket and ends when the other one closes, so it ends with its broker, also with one that was killed. It ends by itself when it was
+not read for `history_lane_idle_ms`, or soon, if a reservation asked for it and has ended.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import asyncio
 import dataclasses
 import os
 import socket
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from headgate.broker.cluster.lanes import LANE_IDS, lane_id, number_beside
 from headgate.broker.cluster.objects import LANE
@@ -26,8 +25,8 @@ from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.runtime.listeners import is_local, listeners, on_free_ports
 from headgate.broker.runtime.logging import get_logger
-from headgate.broker.runtime.modules import found_by
 from headgate.broker.runtime.setting_kinds import AUTO
+from headgate.broker.runtime.supervised import Supervised
 from headgate.broker.runtime.tasks import watch
 from headgate.broker.server.grpc.bounds import find_bounds
 from headgate.broker.server.grpc.peers import Peers
@@ -101,7 +100,7 @@ class LaneKeeper:
         self._sockets: dict[int, list[socket.socket]] = {}
         """The listening sockets of each lane that has ever run, by its number."""
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, Supervised] = {}
         self._soon: dict[int, int] = {}
         """How often in a row a lane ended with an error soon after its start."""
         self._rests: dict[int, asyncio.TimerHandle] = {}
@@ -137,10 +136,11 @@ class LaneKeeper:
         environment |= {SUPERVISED: "1", KAFKA_SOCKETS: ",".join(map(str, descriptors))}
         reason = ""
         try:
-            process = self._processes[number] = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "headgate.broker.cli.main", "broker", *settings.arguments(),
-                stdin=PIPE, stdout=DEVNULL, env=found_by(environment), pass_fds=descriptors,
-            )  # fmt: skip
+            command = ("headgate.broker.cli.main", "broker", *settings.arguments())
+            start = partial(Supervised, command, environment, descriptors)
+            process = self._processes[number] = await self._loop.run_in_executor(None, start)
+            if self._closing:
+                process.stop()
             logger.info("lane_started", lane=settings.broker_id, pid=process.pid)
             if code := await process.wait():
                 reason = how_ended(code)
@@ -182,8 +182,7 @@ class LaneKeeper:
             rest.cancel()
         running = list(self._running.values())
         for process in self._processes.values():
-            if process.stdin is not None:
-                process.stdin.close()
+            process.stop()
         if running:
             await asyncio.wait(running, timeout=END_S)
         for process in list(self._processes.values()):

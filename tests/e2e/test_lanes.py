@@ -44,6 +44,7 @@ from tests.support.pki import Authority
 from tests.support.places import ConfluentPlaced, HeadgatePlaced, PlacedReader, PythonPlaced
 from tests.support.records import Record
 from tests.support.secure import Secure
+from tests.support.writers import BLOCKED_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 
@@ -123,7 +124,7 @@ def judge(readers: list[PlacedReader], log: Log) -> list[str]:
         read = f"{type(one).__name__} reads all {total} records"
         eventually(lambda one=one: one.check() or one.count >= total, read)
         one.stop()
-        one.join(60)
+        one.join(BLOCKED_S)
     return [line for one in readers for line in check_reader(type(one).__name__, one.seen, log)]
 
 
@@ -161,12 +162,7 @@ async def test_replays_through_kills(make_broker: BrokerFactory, tmp_path: Path,
 
 def lane_pid(broker: BrokerProcess, number: int = 0) -> int:
     """The process of a lane beside the broker; 0: it does not run."""
-    children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
-    for pid in children:
-        with suppress(OSError):  # it has ended
-            if f"--broker-id={lane_id(1, number)}\0" in Path(f"/proc/{pid}/cmdline").read_text():
-                return int(pid)
-    return 0
+    return next(iter(broker.children(f"--broker-id={lane_id(1, number)}")), 0)
 
 
 @pytest.mark.timeout(300)
@@ -193,6 +189,7 @@ async def test_a_lane_beside_its_broker(make_broker: BrokerFactory, tmp_path: Pa
     raised = min(2, os.cpu_count() or 1)
     await asyncio.to_thread(read_until_lanes_run, raised)
     first = lane_pid(broker)
+    assert first
     os.kill(first, signal.SIGKILL)
     with socket.create_connection((view.lanes[0].host, view.lanes[0].kafka_port), 60):  # of a client that knows no other way
         eventually(lambda: lane_pid(broker) not in (0, first), "another lane runs at the same address")
