@@ -87,7 +87,9 @@ def parse_offset(text: str) -> tuple[Start | Back, int | None]:
     return start, end
 
 
-_PLACES: Mapping[str, Start] = {"beginning": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
+EARLIEST: Start = "earliest"
+LATEST: Start = "latest"
+_PLACES: Mapping[str, Start] = {"beginning": EARLIEST, "earliest": EARLIEST, "end": LATEST, "latest": LATEST}
 
 
 @command(app, "consume")
@@ -296,22 +298,26 @@ async def _gate_in_the_way(cluster: str, topic: str, positions: Mapping[int, int
 
 async def _places(cluster: str, reading: Reading) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, int]]:
     """The start position and the current end, by partition."""
-    places: dict[TopicPartition, Start] = {}
+    firsts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     start = reading.start
-    for topic in reading.topics:
-        async with Admin(cluster) as admin:
-            description = await admin.describe_topic(topic)
-        known = {part.number: part for part in description.partitions}
-        for number in reading.partitions or ():
-            if number not in known:
-                raise InvalidError(
-                    Reason.INVALID_REQUEST,
-                    f"topic has no such partition. topic=`{topic}` partition=`{number}` partitions=`{len(known)}`",
-                )
-        for number in sorted(set(reading.partitions or known)):
-            part = known[number]
-            at = TopicPartition(topic, number)
-            ends[at] = part.high_watermark
-            places[at] = max(part.log_start, part.high_watermark - start.records) if isinstance(start, Back) else start
-    return places, ends
+    async with Admin(cluster) as admin:
+        for topic in reading.topics:
+            known = {part.number: part for part in (await admin.describe_topic(topic)).partitions}
+            for number in reading.partitions or ():
+                if number not in known:
+                    raise InvalidError(
+                        Reason.INVALID_REQUEST,
+                        f"topic has no such partition. topic=`{topic}` partition=`{number}` partitions=`{len(known)}`",
+                    )
+            for number in sorted(set(reading.partitions or known)):
+                at = TopicPartition(topic, number)
+                firsts[at], ends[at] = known[number].log_start, known[number].high_watermark
+        unknown = [at for at, end in ends.items() if end < 0]
+        if unknown and (reading.exit_at_end or isinstance(start, Back)):
+            # Their leads do not answer at the moment. Both kinds of reading need the ends, so they wait for the next leads.
+            for offsets, place in ((firsts, EARLIEST), (ends, LATEST)):
+                offsets.update((at, told.offset) for at, told in (await admin.offsets(dict.fromkeys(unknown, place))).items())
+    if isinstance(start, Back):
+        return {at: max(firsts[at], end - start.records) for at, end in ends.items()}, ends
+    return dict.fromkeys(ends, start), ends

@@ -19,6 +19,7 @@ import grpc
 import pytest
 
 from headgate.broker.cli import orders
+from headgate.broker.cli.commands.consume import consume
 from headgate.broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition, prefetcher
 from headgate.broker.client import cluster as cluster_module
 from headgate.broker.client import control as control_module
@@ -328,3 +329,19 @@ async def test_an_order_of_which_the_leader_knows_nothing_is_not_waited_for(monk
                 await control.move(1)
     finally:
         await server.stop(None)
+
+
+@pytest.mark.parametrize("start", [{"from_beginning": True}, {"offset": "-1"}])
+async def test_consume_to_the_end_waits_for_a_lead_that_does_not_answer(
+    world: World, start: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end of its partitions is not known before another broker leads them."""
+    await create(world, "t", 6)
+    async with Producer(world.bootstrap) as producer:
+        for number in range(6):
+            await producer.send_and_wait("t", b"%d" % number, partition=number)
+    victim = world.lead("t", 0)
+    other = next(broker for broker in world.brokers if broker is not victim)
+    await victim.crash()
+    await consume(["t"], other.address, exit_at_end=True, **start)
+    assert sorted(capsys.readouterr().out.split()) == ["0", "1", "2", "3", "4", "5"]
