@@ -35,6 +35,8 @@ ATTEMPT_S = 3.0
 answers, all may be far away, and the next waits are longer (`Patience`)."""
 CHANGE_ATTEMPT_S = 10.0
 """The same for calls whose effect must become durable."""
+LOOK_S = 2.0
+"""Longest time for one search for more brokers, if they are near."""
 CONNECT_MS = round(LONGEST_S * 1000)
 """Longest time for one attempt of gRPC to connect, in ms: also TCP's and TLS's round trips over a long way."""
 
@@ -220,10 +222,11 @@ class Cluster:
     async def call(
         self, method: Method, request: Message, *, retry: bool, extra_s: float = 0.0, read: Callable[[Any], Any] = _as_it_is
     ) -> Any:
-        """The response of any broker: of the given addresses, and of those in earlier answers.
+        """The response of any broker: of the given addresses, and of those in earlier answers. For a call that only the cluster's
+        leader takes, it is the leader's.
 
         Args:
-            retry: the call may be made twice. Otherwise it is repeated only if no broker received it.
+            retry: the call may be made twice. Otherwise it is repeated only if no broker began it.
             extra_s: additional time for the answer.
             read: returns what the response says, or raises the HeadgateError in it.
 
@@ -269,13 +272,13 @@ class Cluster:
         loop = self.own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
-        failed: set[str] = set()
+        failed: dict[str, Reason] = {}
         doubt = False
         while True:
             asked_s = loop.time()
             address, left_s = self._first, max(deadline - asked_s, 0.01)
             more_s = self.patience.limit_s - ATTEMPT_S
-            link = self._link(address)
+            link = self.link(address)
             alone = len(self._addresses()) == 1
             try:
                 if attempt_s is None and not alone:
@@ -288,10 +291,10 @@ class Cluster:
                     return None, address
                 if not isinstance(error, RetryError):
                     raise
-                unseen = error.reason is Reason.NOT_READY
+                unseen = error.reason in (Reason.NOT_READY, Reason.NOT_LEADER)
                 doubt = doubt or not unseen
-                failed.add(address)
-                fresh = [other for other in self._addresses() if other not in failed]
+                failed[address] = error.reason
+                fresh = await self._fresh(failed)
                 if not fresh:
                     failed.clear()
                     if error.reason is Reason.TIMED_OUT:
@@ -309,6 +312,14 @@ class Cluster:
                     self.patience.answered(loop.time() - asked_s)
                 self._note_outage(None)
                 return response, address
+
+    async def _fresh(self, failed: Mapping[str, Reason]) -> list[str]:
+        """Addresses without a failed attempt. If there is none and a broker was not the leader, the brokers are asked for more."""
+        if Reason.NOT_LEADER in failed.values() and failed.keys() >= set(self._addresses()):
+            with suppress(RetryError, TimeoutError):
+                async with asyncio.timeout(max(LOOK_S, self.patience.limit_s)):
+                    await self.brokers()
+        return [address for address in self._addresses() if address not in failed]
 
     def own_loop(self) -> asyncio.AbstractEventLoop:
         """The running loop. Raises InvalidError when the connections belong to another loop: no answer would ever arrive there."""
@@ -334,7 +345,8 @@ class Cluster:
         """All known addresses: the given ones, then those of the last answer."""
         return list(dict.fromkeys((*self._given, *self._brokers.values())))
 
-    def _link(self, address: str) -> Link:
+    def link(self, address: str) -> Link:
+        """The channel to an address of a broker, or to one that `address_of` gave."""
         if self._closed:
             raise _closed()
         link = self._links.get(address)
@@ -401,7 +413,7 @@ class Cluster:
         row = response.topics[0]
         if row.HasField("error"):
             # That broker may not know a topic that was just created; the cluster's leader does.
-            others = [self._link(other) for other in self._brokers.values() if other != address]
+            others = [self.link(other) for other in self._brokers.values() if other != address]
             answers = await asyncio.gather(*[self._row(link, request) for link in others])
             row = next((found for found in answers if found is not None), row)
         if row.HasField("error"):
@@ -441,20 +453,16 @@ class Cluster:
         address = self._brokers.get(view.leaders[partition])
         if address is None:
             raise RetryError(Reason.NOT_LEADER, f"the partition's lead is not known. topic=`{view.name}` partition=`{partition}`")
-        return self._link(address)
+        return self.link(address)
 
     def address_of(self, place: admin_pb2.Broker | log_pb2.Lane) -> str:
         """Where this client reaches a broker or a lane."""
         certified = self.security is not None and bool(self.security.certificate)
         return _address(place.host, place.grpc_mtls_port if certified and place.grpc_mtls_port else place.grpc_port)
 
-    def link(self, address: str) -> Link:
-        """The channel to an address that `address_of` gave."""
-        return self._link(address)
-
     def any_broker(self) -> Link:
         """The channel to any broker that answers metadata requests."""
-        return self._link(self._first)
+        return self.link(self._first)
 
     # -- offsets
 

@@ -7,21 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import Message
-
-from headgate.broker.client.address import parse
-from headgate.broker.client.backoff import Backoff
-from headgate.broker.client.cluster import ClusterClient, Link
+from headgate.broker.client.cluster import ClusterClient
 from headgate.broker.client.rows import from_row, from_rows
 from headgate.broker.client.types import DEFAULT_CLUSTER
-from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
-from headgate.broker.wire.grpc.methods import Method, methods
+from headgate.broker.wire.grpc.methods import methods
 
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
-LOOK_S = 2.0
-"""Longest time for one search for more brokers, if they are near."""
 ORDER_S = 300.0
 """Longest wait, in seconds, for an order that the leader has under way. With 5 s for each call of the store, it takes a minute."""
 ORDER_LOOK_S = 10.0
@@ -171,21 +165,12 @@ class Control(ClusterClient):
     ) -> None:
         super().__init__(cluster, timeout_ms=timeout_ms)
         self._on_wait = on_wait
-        self._timeout_s = timeout_ms / 1000
-        self._addresses = list(parse(cluster).brokers)
-        self._links: dict[str, Link] = {}
-
-    async def close(self) -> None:
-        await super().close()
-        for link in self._links.values():
-            await link.close()
-        self._links.clear()
 
     # -- segments
 
     async def describe(self) -> ClusterView:
         """Members, segments and decisions."""
-        response: control_pb2.DescribeResponse = await self._ask_leader(
+        response: control_pb2.DescribeResponse = await self._cluster.call(
             CONTROL["Describe"], control_pb2.DescribeRequest(), retry=True
         )
         return ClusterView(
@@ -230,7 +215,7 @@ class Control(ClusterClient):
         return await self._reshard(control_pb2.ReshardRequest(drain=drain))
 
     async def _reshard(self, request: control_pb2.ReshardRequest) -> tuple[Segment, ...]:
-        asking = asyncio.create_task(self._ask_leader(CONTROL["Reshard"], request, retry=False, more_s=ORDER_S))
+        asking = asyncio.create_task(self._cluster.call(CONTROL["Reshard"], request, retry=False, extra_s=ORDER_S))
         try:
             await self._until_done(asking, request.WhichOneof("order") or "")
             response: control_pb2.ReshardResponse = await asking
@@ -265,56 +250,6 @@ class Control(ClusterClient):
                 )
             if ours:
                 self._on_wait(waited_s, ours[0])
-
-    async def _ask_leader(self, method: Method, request: Message, *, retry: bool, more_s: float = 0.0) -> Any:
-        """The leader's response. The leader is found through the broker list of any broker.
-
-        Args:
-            retry: the call may be made twice. Otherwise it is only repeated if no broker has begun it.
-            more_s: further wait for the answer of a broker that takes the call.
-        """
-        loop = self._cluster.own_loop()
-        deadline = loop.time() + self._timeout_s
-        backoff = Backoff()
-        while True:
-            last: HeadgateError | None = None
-            for address in list(self._addresses):
-                link = self._links.setdefault(address, Link(address, self._cluster.security))
-                try:
-                    left_s = max(deadline - loop.time(), 0.01)
-                    # A broker that hangs accepts the call and does not answer, and another broker may be the leader by now.
-                    limited = retry and len(self._addresses) > 1
-                    answer = await link.call(
-                        method, request, min(left_s, self._cluster.patience.limit_s) if limited else left_s + more_s
-                    )
-                except RetryError as error:
-                    if not retry and error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY):
-                        raise
-                    last = error
-                else:
-                    # The leader is asked first from now on.
-                    self._addresses.remove(address)
-                    self._addresses.insert(0, address)
-                    return answer
-            assert last is not None
-            if last.reason is Reason.TIMED_OUT:
-                self._cluster.patience.ran_out()
-            pause_s = backoff.pause_s()
-            if loop.time() + pause_s >= deadline:
-                raise last
-            if not await self._look_around():
-                await asyncio.sleep(pause_s)
-
-    async def _look_around(self) -> bool:
-        """Ask for further brokers. Returns whether there are new ones."""
-        try:
-            async with asyncio.timeout(max(LOOK_S, self._cluster.patience.limit_s)):
-                found = await self._cluster.brokers()
-        except (RetryError, TimeoutError):
-            return False
-        new = [address for address in found if address not in self._addresses]
-        self._addresses += new
-        return bool(new)
 
     # -- capacity
 
