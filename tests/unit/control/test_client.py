@@ -271,6 +271,20 @@ async def test_a_broker_that_hangs_does_not_hide_the_leader(world: World, monkey
         await hanging.stop(None)
 
 
+async def test_the_leader_is_found_through_a_broker_that_is_not(world: World) -> None:
+    """Also for an order, which is sent only once; beside an address where no broker listens."""
+    await create(world, "t", 2)
+    follower, dead = next(broker for broker in world.brokers if broker is not world.leader), f"{HOST}:{free_port()}"
+    for given in (follower.address, f"{follower.address},{dead}", f"{dead},{follower.address}"):
+        async with Control(given) as control:
+            assert (await control.describe()).leader_broker_id == world.leader.number
+        async with Control(given) as control:
+            (segment, *_) = [found for found in (await control.describe()).segments if found.topic == "t"]
+        async with Control(given) as control:
+            (moved,) = await control.move(segment.id)
+            assert moved.broker_id != segment.broker_id
+
+
 async def test_an_order_is_waited_for_as_long_as_it_is_under_way(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
