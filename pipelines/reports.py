@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from headgate.broker.client.gate_admin import FloodReport
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.errors import HeadgateError, InvalidError
 from headgate.pipelines.connection import Connection
 from headgate.pipelines.progress import Phase, Progress
 
@@ -29,8 +29,6 @@ class Reports:
         self._connection = connection
         self._newest: dict[tuple[str, str], FloodReport] = {}
         self._sent: dict[tuple[str, str], tuple[FloodReport, float]] = {}
-        self._is_off = False
-        """True once the brokers turned out to be too old for reports."""
 
     def __enter__(self) -> Self:
         self._repeated = self._connection.every(PAUSE_S, self._send)
@@ -63,12 +61,12 @@ class Reports:
         now_s = asyncio.get_running_loop().time()
         for key, report in list(self._newest.items()):
             sent, at_s = self._sent.get(key, (None, 0.0))
-            if self._is_off or (sent == report and (report.is_over or now_s - at_s < REPEAT_S)):
+            if sent == report and (report.is_over or now_s - at_s < REPEAT_S):
                 continue
             try:
                 await self._connection.gates.report_flood(report)
-            except InvalidError as error:
-                self._is_off = error.reason is Reason.UNSUPPORTED
+            except InvalidError:
+                pass  # refused, and told again no sooner than an unchanged one
             except HeadgateError:
                 continue  # sent again with the next one
             self._sent[key] = report, now_s

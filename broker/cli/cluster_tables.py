@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from headgate.broker.cli import output
 from headgate.broker.client.control import ClusterView, Control, Decision, DesiredBrokers, Member, Segment
-from headgate.broker.runtime.errors import InvalidError, Reason
-
-_T = TypeVar("_T")
 
 SEGMENT_COLUMNS = ("segment", "topic", "partitions", "lead", "epoch", "in/s", "out/s", "requests/s")
 SEGMENT_NUMERIC = ("segment", "epoch", "in/s", "out/s", "requests/s")
@@ -24,23 +20,12 @@ class Look:
     """The cluster at one moment."""
 
     view: ClusterView
-    desired: DesiredBrokers | None
+    desired: DesiredBrokers
 
 
-async def look(control: Control) -> Look | None:
-    """Ask the leader. None: these brokers have no segments yet. Raises HeadgateError."""
-    view = await _supported(control.describe())
-    return None if view is None else Look(view, await _supported(control.desired_brokers()))
-
-
-async def _supported(asking: Awaitable[_T]) -> _T | None:
-    """The answer; None if the brokers do not know the call."""
-    try:
-        return await asking
-    except InvalidError as error:
-        if error.reason is Reason.UNSUPPORTED:
-            return None
-        raise
+async def look(control: Control) -> Look:
+    """Ask the leader. Raises HeadgateError."""
+    return Look(await control.describe(), await control.desired_brokers())
 
 
 def headline(found: Look) -> str:
@@ -48,9 +33,8 @@ def headline(found: Look) -> str:
     view, desired = found.view, found.desired
     total_in = sum(segment.bytes_in_per_s for segment in view.segments)
     total_out = sum(segment.bytes_out_per_s for segment in view.segments)
-    wanted = "" if desired is None else f" of {desired.brokers} desired"
     return (
-        f"{output.plural(len(view.members), 'broker')}{wanted}, leader {view.leader_broker_id}, "
+        f"{output.plural(len(view.members), 'broker')} of {desired.brokers} desired, leader {view.leader_broker_id}, "
         f"{output.plural(len(view.segments), 'segment')}, {output.size(total_in)}/s in, {output.size(total_out)}/s out"
     )
 

@@ -270,11 +270,4 @@ def _topic(row: admin_pb2.Topic) -> Topic:
 
 def _partition(row: admin_pb2.Partition) -> Partition:
     skipped = tuple((span.base_offset, span.end_offset) for span in row.skipped)
-    return from_row(Partition, row, number=row.partition, records=_records(row), skipped=skipped)
-
-
-def _records(row: admin_pb2.Partition) -> int:
-    if row.HasField("records"):
-        return row.records
-    # A broker of an earlier release does not tell it.
-    return -1 if row.high_watermark < 0 else row.high_watermark - row.log_start
+    return from_row(Partition, row, number=row.partition, records=row.records if row.HasField("records") else -1, skipped=skipped)

@@ -28,7 +28,6 @@ from headgate.broker.runtime.setting_kinds import (
     TRUE,
     Value,
     check_registry,
-    check_removed,
     checked,
     expected,
     invalid,
@@ -449,7 +448,6 @@ def setting(name: str) -> Field[Any]:
     """The field of a setting. Raises InvalidError(INVALID_CONFIG) with the nearest known name."""
     found = Settings.__dataclass_fields__.get(name)
     if found is None:
-        check_removed(name)
         near = _nearest(name, Settings.__dataclass_fields__)
         hint = "`headgate broker --help` lists them all." if near is None else f"did you mean `{near}`?"
         raise invalid(f"unknown setting. {hint} setting=`{name}`")
@@ -551,7 +549,6 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
             values[item.name] = value
     known = [environment_name(item.name) for item in fields(Settings)] + [ADMIN_PASSWORD]
     for name in environment:
-        check_removed(name.removeprefix(ENVIRONMENT_PREFIX).lower())
         # A name that resembles no setting belongs to other software.
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and (meant := _nearest(name, known, MISSPELT_RATIO)):
             raise invalid(f"unknown setting in the environment. did you mean `{meant}`? name=`{name}`")

@@ -184,19 +184,3 @@ def check_registry(url: str) -> None:
 
 def invalid(message: str) -> InvalidError:
     return InvalidError(Reason.INVALID_CONFIG, message)
-
-
-REMOVED = {
-    "audit_topic": "whoever may write to a topic can forge lines in it. The audit log goes to the file that `audit_file` names",
-    **dict.fromkeys(
-        ("table_catalog", "table_catalog_namespace"),
-        "a Dagster asset registers the topics' tables in your catalog; its 30 lines stand in broker/README.md, Topics as tables",
-    ),
-}
-"""Settings of earlier releases: why they are gone, and what is there instead."""
-
-
-def check_removed(name: str) -> None:
-    """Raise InvalidError(INVALID_CONFIG) for a setting of an earlier release."""
-    if name in REMOVED:
-        raise invalid(f"setting was removed: {REMOVED[name]}. setting=`{name}`")

@@ -90,9 +90,8 @@ async def _show_status(cluster: str, window_ms: int, json: bool) -> None:
             output.print_line(starved)
         for line in throttled_lines(found.view.quotas):
             output.print_line(line)
-        if found.desired is not None:
-            for reason in found.desired.reasons:
-                output.print_line(f"  {reason}")
+        for reason in found.desired.reasons:
+            output.print_line(f"  {reason}")
         if found.view.segments:
             output.print_table(
                 SEGMENT_COLUMNS, segment_rows(found.view.segments), numeric=SEGMENT_NUMERIC, optional=("epoch", "requests/s")

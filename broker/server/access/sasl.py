@@ -22,7 +22,6 @@ from headgate.broker.server.access.passwords import Passwords
 from headgate.broker.server.access.rights import Identity
 from headgate.broker.server.access.tokens import Tokens, token_of
 
-MECHANISMS_ALL = (*MECHANISMS, "PLAIN", "OAUTHBEARER")
 AGAIN_GRACE_S = 1.0
 """Time for a login that a client began before the end of its last one: the client's machine, or the broker, may be late. A token
 ends at its own end."""

@@ -78,6 +78,5 @@ async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bo
     async for name, part in engine.turns.begin().each(parts):
         # A broker says nothing of partitions that it does not lead (any more).
         if part.high_watermark >= 0:
-            records = part.records if part.HasField("records") else part.high_watermark - part.log_start
-            found[name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes, part.stable_end, records)
+            found[name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes, part.stable_end, part.records)
     return found

@@ -26,12 +26,12 @@ from headgate.broker.log.batch import parse
 from headgate.broker.log.check import SenderTrust
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.tasks import end_tasks
-from headgate.broker.server.grpc.byte_budget import ByteBudget
 from headgate.broker.server.grpc.callers import check_topic, claim_of_call
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Call, decode
 from headgate.broker.server.grpc.quotas import CallQuota
 from headgate.broker.server.grpc.server_state import ServerState
+from headgate.broker.server.grpc.shares import MOST_PART, Share, Shares
 from headgate.broker.wire.grpc import payload
 from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -68,7 +68,8 @@ class Publisher:
         self._server_state = server_state
         self._engine = server_state.engine
         self._call = call
-        self._budget = ByteBudget(server_state.settings.connection_inflight_bytes_max)
+        # The stream is the only client of this budget, and may take one part in MOST_PART of it.
+        self._budget = Share(Shares(MOST_PART * server_state.settings.connection_inflight_bytes_max), "stream")
         self._share = server_state.share()
         self._quota = CallQuota(self._engine.meters)
         self._trust = SenderTrust()
@@ -230,7 +231,7 @@ class Publisher:
 
     def _ack_is_due(self) -> bool:
         # An overdrawn budget stops the reading: the batches that an ack waits for would never come.
-        return self._due or self._no_more or len(self._decided) >= self._ack_batches or self._budget.is_overdrawn
+        return self._due or self._no_more or len(self._decided) >= self._ack_batches or self._budget.is_full
 
     def _on_timer(self) -> None:
         self._timer = None

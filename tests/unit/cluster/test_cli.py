@@ -229,7 +229,6 @@ async def test_capacity_from_open_to_release(brokers: tuple[Broker, Broker], hea
 async def test_states_of_brokers_and_decisions_in_words(brokers: tuple[Broker, Broker]) -> None:
     async with Control(brokers[1].address) as control:
         found = await look(control)
-    assert found is not None
     states = [state(one, 1, found.view.leader_broker_id) for one in found.view.members]
     assert states == ["serves, leader, starved", "drains"]
     assert decision_rows(found.view.decisions) == [
