@@ -278,10 +278,6 @@ def dispose(message: object) -> Steps[None]:
                     yield from dispose(one)
 
 
-def read_int8s(buf: Buffer, pos: int, count: int) -> tuple[list[int], int]:
-    return list(struct.unpack_from(f">{count}b", buf, pos)), pos + count
-
-
 def read_int32s(buf: Buffer, pos: int, count: int) -> tuple[list[int], int]:
     return list(struct.unpack_from(f">{count}i", buf, pos)), pos + 4 * count
 
@@ -403,10 +399,6 @@ def portions(items: list[_T]) -> Iterator[list[_T]]:
         return
     for at in range(0, len(items), STEP_ELEMENTS):
         yield items[at : at + STEP_ELEMENTS]
-
-
-def write_int8s(out: bytearray, values: list[int]) -> None:
-    out += struct.pack(f">{len(values)}b", *values)
 
 
 def write_int32s(out: bytearray, values: list[int]) -> None:
