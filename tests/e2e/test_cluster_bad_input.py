@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -19,7 +20,7 @@ from headgate.broker.cluster.lease import Lease
 from headgate.broker.engine.base import keys
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.cluster import Brokers, Clients, eventually
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import S3Server
@@ -40,6 +41,13 @@ def refused(broker: BrokerProcess) -> tuple[int, str]:
 def members(brokers: Brokers) -> dict[int, str]:
     """The incarnation of every broker."""
     return {row.member.broker_id: row.incarnation_id for row in brokers.describe().members}
+
+
+def difference_s(broker: BrokerProcess) -> float:
+    """The difference between a broker's clock and another one, in seconds, as its metric shows it."""
+    with urlopen(f"http://{HOST}:{broker.http_port}/metrics", timeout=10) as response:
+        (line,) = [line for line in response.read().decode().splitlines() if line.startswith("headgate_clock_difference_seconds")]
+    return float(line.split()[-1])
 
 
 @pytest.mark.timeout(120)
@@ -108,6 +116,7 @@ def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
         # The pause is long enough for a lease that trusts the clock to expire.
         set_clock(clocks[leader], -HOUR_S)
         time.sleep(4)
+        eventually(lambda: difference_s(brokers.all[leader]) > HOUR_S / 2, "the metric shows the jump")
         clients.acked_in_all(5)
         wrong = clients.judge()
     assert not wrong, "\n".join(wrong[:20])

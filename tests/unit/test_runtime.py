@@ -114,6 +114,7 @@ def test_a_steady_clock_is_in_doubt_as_long_as_any_other_clock_differs() -> None
     clock.note("leader", -3 * 86_400_000)
     clock.note("store", 90_000)
     assert clock.doubt is not None and clock.difference_ms == 3 * 86_400_000
+    assert clock.doubt.startswith("clock in doubt, nothing is deleted by age: ")
     assert "3.0 d behind the leader's clock" in clock.doubt and "90.0 s ahead of the store's clock" in clock.doubt
     clock.note("leader", 0)
     assert clock.difference_ms == 90_000

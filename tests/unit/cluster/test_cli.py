@@ -25,6 +25,9 @@ from headgate.broker.server.grpc.handlers import CallCounts, service_handler
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2
 from tests.unit.cluster.test_capacity_service import Door, PaperControl
 
+IN_DOUBT = "clock in doubt, nothing is deleted by age: the broker's time is 3.0 d ahead of the leader's clock"
+"""What a broker tells of its clock."""
+
 
 class PaperAdmin:
     """The part of `Admin` that `status` and `segment list` need; it knows both brokers, and answers that no other topics exist."""
@@ -121,7 +124,9 @@ class Broker(Door):
         )
         port = self.extra.add_insecure_port("127.0.0.1:0")
         self.address = f"127.0.0.1:{port}"
-        self.admin.brokers.append(admin_pb2.Broker(id=len(self.admin.brokers) + 1, host="127.0.0.1", grpc_port=port))
+        number = len(self.admin.brokers) + 1
+        doubt = IN_DOUBT if number == 1 else ""
+        self.admin.brokers.append(admin_pb2.Broker(id=number, host="127.0.0.1", grpc_port=port, clock_doubt=doubt))
         await self.extra.start()
 
     async def stop(self) -> None:
@@ -243,6 +248,7 @@ async def test_status_shows_segments_and_decisions(brokers: tuple[Broker, Broker
     code, out, _ = await headgate(other, "status", "--window", "0")
     assert code == 0 and "cluster c1: 2 brokers, 1 topic" in out and "2 brokers of 1 desired, leader 1, 2 segments" in out
     assert "segment 9 took 0.40 of a broker" in out and "\norders\t8\t" in out
+    assert f"\nbroker 1: {IN_DOUBT}\n" in out
     assert "\nmachine starved: broker 1 runs up to 1.3 s late; a silent broker is replaced after up to 6.4 s\n" in out
     value = json.loads((await headgate(leader, "status", "--window", "0", "--json"))[1])
     assert [one["starved"] for one in value["control"]["view"]["members"]] == [True, False]
