@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headgate.broker.client.gate_admin import GateState
+from headgate.broker.runtime.errors import RetryError
 from headgate.pipelines.backfill import Backfill, run
 from headgate.pipelines.certificate import Certificate
 from headgate.pipelines.columns import engine as columns_engine
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.progress import Phase, Progress
 from headgate.pipelines.spark_rows import ARROW
+from tests.e2e.test_flood import gates
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write
@@ -88,6 +91,28 @@ def read_again(broker: BrokerProcess, topic: str, source: tuple[Path, list[Event
 def run_after(broker: BrokerProcess, topic: str, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
     """The flood, which another process did not finish, adds the source once."""
     check(broker, topic, source, run(flood(broker, topic, source[0]), spark), spark)
+
+
+def test_a_file_that_changes_between_count_and_write(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    """`test_columns.py` has all changes of files, in the test's own process."""
+    rows = events(600, seed=22)
+    place = write(tmp_path / "events", rows, files=1)
+    other = write(tmp_path / "other", events(600, seed=24), files=1)
+    path, kept = place / "part-0.parquet", tmp_path / "kept"
+    said: list[str] = []
+
+    def listen(seen: Progress) -> None:
+        said.append(seen.message)
+        if seen.phase is Phase.OPENING:
+            path.rename(kept)
+            (other / "part-0.parquet").rename(path)
+
+    with pytest.raises(RetryError, match=rf"changed.*file=`{path}`"):
+        run(flood(broker, "changes", place), spark, progress=listen)
+    assert any("tasks work on columns" in text for text in said)
+    assert [gate.state for gate in gates(broker, "changes")] == [GateState.RELEASED]
+    kept.rename(path)
+    run_after(broker, "changes", (place, rows), spark)
 
 
 LOOK_S = 0.002

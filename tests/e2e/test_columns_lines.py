@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headgate.broker.runtime.errors import RetryError
+from headgate.broker.runtime.errors import InvalidError, RetryError
 from headgate.pipelines.columns import job as columns_job
 from headgate.pipelines.columns import task_division, writing
 from headgate.pipelines.columns.errors import UnlikeError
@@ -311,3 +311,11 @@ def test_lines_that_change_meanwhile_are_told(spark: SparkSession, tmp_path: Pat
     os.utime(path / "1.csv", ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(RetryError, match=f"changed or vanished.*file=`{path}/1.csv`"):
         work.count()
+
+
+def test_a_time_out_of_range_is_named_with_its_place(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("".join(f"u,x,{1 << 62 if number == 593 else number}\n" for number in range(600)))
+    frame = spark.read.schema("user string, payload string, ms long").csv(str(path))
+    with pytest.raises(InvalidError, match=rf"no value for a row.* file=`{path}` from_byte=`0` row=`593`"):
+        work_and_counts(spark, lines_of(frame, event_time="timestamp_millis(ms)"), PARTITIONS)

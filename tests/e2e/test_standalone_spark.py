@@ -80,6 +80,9 @@ master, port, source, what, *phases = sys.argv[1:]
 class Broker:
     grpc_port = port
 conf = {"spark.headgate.taskMemory": "16m", "spark.executor.memory": "512m", "spark.headgate.executorWait": "20s"}
+if what == "nothing":  # tasks run twice instead
+    conf |= {"spark.speculation": "true", "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3",
+             "spark.speculation.minTaskRuntime": "1ms"}
 spark = session(master, conf=conf)
 kills.columns_job.task_bytes = lambda *_: kills.TASK_BYTES
 app = spark.sparkContext.applicationId

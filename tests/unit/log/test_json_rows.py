@@ -87,7 +87,12 @@ def test_text_that_is_no_text() -> None:
 @pytest.mark.parametrize(("kind", "bits"), [("double", ">f8"), ("float", ">f4")])
 def test_numbers_have_the_digits_of_java(kind: str, bits: str) -> None:
     """Texts that Java 25 gave for the bits of numbers of all sizes, subnormal ones too. Java 19 was the first one with these
-    digits. `e2e/test_columns_floats.py` asks more of them of a Java."""
+    digits. Recorded with Spark on that Java::
+
+        frame = spark.createDataFrame([(number,) for number in numbers], "number double")  # or float
+        texts = [row.text for row in frame.selectExpr("cast(number as string) text").collect()]
+        found = {struct.pack(">d", number).hex(): text for number, text in zip(numbers, texts)}  # or ">f"
+    """
     texts = json.loads(Path(__file__).with_name("java_numbers.json").read_text())[kind]
     numbers = np.frombuffer(bytes.fromhex("".join(texts)), bits).astype(bits.replace(">", "<"))
     assert java_text(pa.array(numbers)).to_pylist() == list(texts.values())
