@@ -328,7 +328,7 @@ CLIENTS: dict[str, tuple[Callable[[World, str], Running], str]] = {
     "java": (_java, maven.missing() or ""),
 }
 """By name: how to start it, and why it cannot run here."""
-SHORT = ("librdkafka", "aiokafka")
+SHORT = ("librdkafka", "aiokafka", "kafka-python")
 """Clients of the short form."""
 
 
@@ -357,5 +357,5 @@ def test_every_client_logs_in_through_a_change_of_certificates(world: World, mec
 
 
 def test_clients_log_in_through_a_change_of_certificates(world: World) -> None:
-    """The short form: two clients, one mechanism, one change of each broker."""
+    """The short form: three clients, one mechanism, one change of each broker."""
     _roll(world, "SCRAM-SHA-256", SHORT, 1)

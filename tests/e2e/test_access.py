@@ -32,7 +32,6 @@ import jwt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from aiokafka import AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import (
@@ -210,41 +209,6 @@ def test_a_wrong_token_is_refused(world: World, fault: str) -> None:
         urllib.request.urlopen(request, context=create_ssl_context(cafile=str(world.authority.ca)), timeout=30)
     raised.value.close()
     assert raised.value.code == 401
-
-
-async def _aiokafka(world: World, password: str) -> None:
-    producer = AIOKafkaProducer(
-        bootstrap_servers=f"localhost:{world.broker.tls_port}",
-        security_protocol="SASL_SSL",
-        ssl_context=create_ssl_context(cafile=str(world.authority.ca)),
-        sasl_mechanism="SCRAM-SHA-256",
-        sasl_plain_username="alice",
-        sasl_plain_password=password,
-    )
-    await producer.start()
-    try:
-        await producer.send_and_wait("open", b"y")
-    finally:
-        await producer.stop()
-
-
-def test_aiokafka_logs_in(world: World) -> None:
-    asyncio.run(_aiokafka(world, ALICE_PASSWORD))
-
-
-def test_kafka_python_logs_in(world: World) -> None:
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(
-        bootstrap_servers=f"localhost:{world.broker.tls_port}",
-        security_protocol="SASL_SSL",
-        ssl_cafile=str(world.authority.ca),
-        sasl_mechanism="SCRAM-SHA-512",
-        sasl_plain_username="alice",
-        sasl_plain_password=ALICE_PASSWORD,
-    )
-    producer.send("open", b"z").get(PATIENCE_S)
-    producer.close()
 
 
 def test_permissions_decide_and_invisible_topics_are_not_listed(world: World) -> None:

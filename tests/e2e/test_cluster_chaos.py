@@ -133,57 +133,40 @@ def test_some_rounds_with_clocks_that_jump(make_broker: BrokerFactory, tmp_path:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_rounds_with_clocks_that_jump(make_broker: BrokerFactory, tmp_path: Path, report: Report) -> None:
-    ways = ["clock", "clock and kill", "clock", "pause"]
-    run(
-        make_broker,
-        report,
-        ways,
-        ROUNDS,
-        label="clocks long",
-        s3=tmp_path / "store",
-        seconds=None,
-        clocks=tmp_path,
-        history=tmp_path / "history",
-    )
-
-
 @pytest.mark.timeout(300)
 def test_some_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path) -> None:
     run(make_broker, report, ["kill", "peers", "store"], 3, label="S3", s3=s3_server, seconds=QUICK_S, history=tmp_path / "history")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers"])
-def test_rounds_on_a_directory(make_broker: BrokerFactory, tmp_path: Path, report: Report, how: str) -> None:
-    run(
-        make_broker,
-        report,
-        [how],
-        ROUNDS,
-        label=f"{how} directory",
-        s3=tmp_path / "store",
-        seconds=None,
-        history=tmp_path / "history",
-    )
+ON_A_DIRECTORY = ("kill", "drain", "pause", "peers")
+ROUNDS_LONG = [
+    ("directory", "durable", ["clock", "clock and kill", "clock", "pause"]),
+    *[("directory", "durable", [way]) for way in ON_A_DIRECTORY],
+    *[("S3", ack, [way]) for way in (*ON_A_DIRECTORY, "store", "alone") for ack in ("durable", "replicated")],
+]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers", "store", "alone"])
-@pytest.mark.parametrize("ack", ["durable", "replicated"])
-def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path, how: str, ack: str) -> None:
+@pytest.mark.parametrize(("store", "ack", "ways"), ROUNDS_LONG, ids=lambda value: value if isinstance(value, str) else value[0])
+def test_rounds(
+    make_broker: BrokerFactory,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    report: Report,
+    store: str,
+    ack: str,
+    ways: list[str],
+) -> None:
     run(
         make_broker,
         report,
-        [how],
+        ways,
         ROUNDS,
-        label=f"{how} {ack} S3",
-        s3=s3_server,
+        label=f"{ways[0]} {ack} {store} long",
+        s3=request.getfixturevalue("s3_server") if store == "S3" else tmp_path / "store",
         seconds=None,
         ack=ack,
+        clocks=tmp_path if "clock" in ways else None,
         history=tmp_path / "history",
     )

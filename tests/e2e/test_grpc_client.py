@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import time
 from collections.abc import Callable
 
@@ -216,29 +215,6 @@ async def test_one_log_behind_both_doors(broker: BrokerProcess) -> None:
         assert [(topic.name, topic.records) for topic in status.topics if topic.name == "a"] == [("a", 6)]
         one = status.brokers[0]
         assert (one.kafka_port, one.grpc_port, one.http_port) == (broker.kafka_port, broker.grpc_port, broker.http_port)
-
-
-async def test_garbage_on_the_grpc_port(broker: BrokerProcess) -> None:
-    draw = random.Random(SEED)
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    hostile = [
-        b"",
-        b"\x00" * 100,
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
-        b"\x00\x00\x00\x10\x00\x12\x00\x03\x00\x00\x00\x01\x00\x00",
-        preface,
-        preface + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(1000),
-        *(preface + draw.randbytes(draw.randrange(200)) for _ in range(20)),
-        *(draw.randbytes(draw.randrange(2000)) for _ in range(20)),
-    ]
-    for data in hostile:
-        with socket.create_connection((HOST, broker.grpc_port), timeout=10) as connection:
-            try:
-                connection.sendall(data)
-            except OSError:
-                continue  # the server closed it while the test still sent
-    await serves(broker)
 
 
 async def test_wrong_types_and_random_messages(broker: BrokerProcess) -> None:

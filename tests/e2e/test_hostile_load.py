@@ -147,29 +147,6 @@ def test_produce_and_fetch_on_one_pipelined_connection(broker: BrokerProcess, va
     watch.check()
 
 
-def test_readers_that_do_not_read(broker: BrokerProcess) -> None:
-    """Sixty clients request 8 MB each, again and again, and never read: memory stays bounded, and others are served meanwhile."""
-    topic = create_topic(broker.bootstrap, fresh("unread"), 1)
-    fill(broker, topic, 40 * MIB)
-    body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0))
-    connections = [RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=4_096) for _ in range(60)]
-    try:
-        with Watch(broker) as watch:
-            for connection in connections:
-                for number in range(20):
-                    connection.send(framed(request_header(oracle.FETCH, 11, number) + body))
-            other = create_topic(broker.bootstrap, fresh("others"), 1)
-            with connect(broker) as healthy:
-                for number in range(100):
-                    assert produce(healthy, other, batch([b"x"])) == number
-                    time.sleep(0.01)
-        watch.check()
-    finally:
-        for connection in connections:
-            connection.close()
-    check_healthy(broker)
-
-
 def test_a_reader_that_reads_slowly_gets_everything(broker: BrokerProcess) -> None:
     """A slow client is not hostile: the broker does not cut off a client that takes 50 kB at a time while it makes progress."""
     topic = create_topic(broker.bootstrap, fresh("slow"), 1)

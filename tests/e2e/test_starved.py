@@ -2,7 +2,7 @@
 
 Runs: three broker processes that are stopped together (SIGSTOP) for longer than `cluster_member_timeout_ms` and run for a moment
 between two stops, as on a machine with far more runnable processes than cores; then one that is stopped for good. The brokers of
-`headgate up`, in the same way, and beside busy loops.
+`headgate up`, in the same way.
 Compared: the processes that still run with the started ones. A mismatch means that healthy brokers replace one another, and each
 replacement costs the machine more; or that a broker that hangs is never replaced.
 """
@@ -11,23 +11,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headgate.broker.runtime.errors import RetryError
-from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
-from tests.e2e.test_fleet import PARTITIONS, Fleet, brokers_of
+from tests.e2e.test_fleet import Fleet, brokers_of
 from tests.e2e.test_fleet import eventually as eventually_up
-from tests.e2e.test_process import Running, Spawn, spawn
-from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, eventually
-from tests.support.writers import ConfluentWriter
+from tests.e2e.test_process import Spawn, spawn
+from tests.support.cluster import EXIT_FENCED, Brokers, eventually
 
 __all__ = ["spawn"]
 
@@ -35,9 +29,6 @@ TIMEOUT_S = 1.0
 """`cluster_member_timeout_ms`: it is short, so that the stops, and thus the test, are short."""
 STOPS = 4
 GO_ON_S = 0.3
-BUSY_LOOPS = 25
-"""Busy loops per core."""
-BUSY_S = 60.0
 
 
 @pytest.mark.timeout(180)
@@ -80,58 +71,23 @@ def is_starved(fleet: Fleet) -> bool:
         return False
 
 
-def starve_up(running: Running, starve: Callable[[Fleet, dict[int, int]], None]) -> None:
-    """Starve the brokers of `headgate up`: the same processes run afterwards."""
+def test_a_local_fleet_that_is_starved_keeps_its_brokers(spawn: Spawn, tmp_path: Path) -> None:
+    """The same processes run afterwards."""
+    timeout_ms = str(round(TIMEOUT_S * 1000))
+    environment = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": timeout_ms}
+    running = spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3", environment=environment)
     fleet = Fleet(running)
     before = brokers_of(running)
     assert len(before) == 3
-    starve(fleet, before)
+    for _ in range(STOPS):
+        for pid in before.values():
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT_S)
+        for pid in before.values():
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(GO_ON_S)
+    eventually_up(lambda: is_starved(fleet), "the leader tells that the machine is starved", running)
     assert brokers_of(running) == before, running.err
     assert "ended" not in running.err, running.err
     running.process.send_signal(signal.SIGTERM)
     assert running.wait() == 0
-
-
-def test_a_local_fleet_that_is_starved_keeps_its_brokers(spawn: Spawn, tmp_path: Path) -> None:
-    def stop_together(fleet: Fleet, pids: dict[int, int]) -> None:
-        for _ in range(STOPS):
-            for pid in pids.values():
-                os.kill(pid, signal.SIGSTOP)
-            time.sleep(2 * TIMEOUT_S)
-            for pid in pids.values():
-                os.kill(pid, signal.SIGCONT)
-            time.sleep(GO_ON_S)
-        eventually_up(lambda: is_starved(fleet), "the leader tells that the machine is starved", running)
-
-    timeout_ms = str(round(TIMEOUT_S * 1000))
-    environment = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": timeout_ms}
-    running = spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3", environment=environment)
-    starve_up(running, stop_together)
-
-
-@contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_local_fleet_beside_busy_loops_keeps_its_brokers(spawn: Spawn, tmp_path: Path) -> None:
-    def crowd(fleet: Fleet, pids: dict[int, int]) -> None:
-        create_topic(fleet.bootstrap, "t", PARTITIONS)
-        writer = ConfluentWriter(fleet.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="lz4")
-        writer.start()
-        with busy_loops(BUSY_LOOPS * (os.cpu_count() or 1)):
-            time.sleep(BUSY_S)
-        writer.stop()
-        writer.join(PATIENCE_S)
-        writer.check()
-        assert writer.sent.acked_count
-
-    starve_up(spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3"), crowd)
