@@ -28,7 +28,7 @@ from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, Json, duration
 from headgate.broker.client import Admin, Broker, Gate, GateAdmin, GateState, TopicStatus
 from headgate.broker.client.control import ClusterView, Control
 from headgate.broker.runtime.config import SECOND_MS
-from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import RetryError
 
 BROKER_COLUMNS = ("broker", "kafka", "grpc", "http", "up", "cpu", "memory", "connections", "segments", "state")
 BROKER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments")
@@ -36,7 +36,6 @@ BROKER_OPTIONAL = ("http", "connections", "memory", "grpc")
 TOPIC_COLUMNS = ("topic", "partitions", "records", "size", "records/s in", "bytes/s in")
 LEADER_MS = 5 * SECOND_MS
 """Longest wait for the leader; the rest of the screen does not need the leader."""
-
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -59,7 +58,7 @@ async def _show_status(cluster: str, window_ms: int, json: bool) -> None:
     async with Control(cluster, timeout_ms=LEADER_MS) as control, GateAdmin(cluster, timeout_ms=LEADER_MS) as gate_admin:
         try:
             found = await look(control)
-            gates = await _open_gates(gate_admin)
+            gates = [gate for gate in await gate_admin.list() if gate.state is GateState.OPEN]
         except RetryError as error:
             # During a change of the leader, the rest is still worth showing.
             found, trouble = None, error.message
@@ -137,13 +136,3 @@ def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tup
         does = broker.trouble or state(member, led, view.leader_broker_id)
         rows.append((*where, up, f"{member.cpu_share:.0%}", memory, member.connections, led, does))
     return rows
-
-
-async def _open_gates(gates: GateAdmin) -> list[Gate]:
-    """The open gates; none if the brokers do not know gates yet."""
-    try:
-        return [gate for gate in await gates.list() if gate.state is GateState.OPEN]
-    except InvalidError as error:
-        if error.reason is not Reason.UNSUPPORTED:
-            raise
-        return []

@@ -22,11 +22,21 @@ from headgate.broker.client.control import Control
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import CallCounts, service_handler
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2, gates_pb2
 from tests.unit.cluster.test_capacity_service import Door, PaperControl
 
 IN_DOUBT = "clock in doubt, nothing is deleted by age: the broker's time is 3.0 d ahead of the leader's clock"
 """What a broker tells of its clock."""
+
+
+class PaperGates:
+    """The part of `Gates` that `status` needs: there are none."""
+
+    async def list_gates(self, request: Any, context: Any) -> gates_pb2.ListGatesResponse:
+        return gates_pb2.ListGatesResponse()
+
+    def __getattr__(self, name: str) -> Any:
+        return None
 
 
 class PaperAdmin:
@@ -119,6 +129,7 @@ class Broker(Door):
             handlers=[
                 service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], self.control, CallCounts()),
                 service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self.admin, CallCounts()),
+                service_handler(gates_pb2.DESCRIPTOR.services_by_name["Gates"], PaperGates(), CallCounts()),
                 *self.capacity_handlers(),
             ]
         )
