@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from headgate.broker.cli import profiles
-from headgate.broker.runtime.config import Settings, Value, parse_duration_ms, parse_size
+from headgate.broker.runtime.config import Settings, Value, parse_duration_ms
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
@@ -59,7 +59,6 @@ ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="The i
 GateId = Annotated[str, typer.Argument(metavar="GATE", help="The id that `headgate gate list` shows.")]
 NewTtl = Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="New time to live. Default: unchanged.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
-Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
 
 def given_settings(
@@ -105,19 +104,6 @@ def split_pairs(option: str, given: Sequence[str] | None) -> list[tuple[str, str
             raise bad_option(option, text, "NAME=VALUE")
         pairs.append((name, value))
     return pairs
-
-
-def topic_settings(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """The settings of a topic, by name, in Kafka's form: ``7d`` in ms, ``1GiB`` in bytes. The broker judges all other values."""
-    from headgate.broker.cluster.topic_config import KEYS, Kind
-
-    settings = named_pairs(option, given)
-    for name, value in settings.items():
-        parse = parse_duration_ms if name.endswith(".ms") else parse_size if name.endswith(".bytes") else None
-        if parse is not None and name in KEYS and KEYS[name].kind in (Kind.INT, Kind.LONG):
-            number = parse(value)
-            settings[name] = value if number is None else str(number)
-    return settings
 
 
 def duration_ms(option: str, text: str, high_ms: int) -> int:

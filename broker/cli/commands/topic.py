@@ -12,9 +12,11 @@ import typer
 from headgate.broker.cli import output
 from headgate.broker.cli.command import command
 from headgate.broker.cli.commands import gate as gate_commands
-from headgate.broker.cli.options import DEFAULT_CLUSTER, INT32_MAX, Cluster, Json, Pairs, TopicName, TopicNames, topic_settings
+from headgate.broker.cli.options import DEFAULT_CLUSTER, INT32_MAX, Cluster, Json, TopicName, TopicNames, named_pairs
 from headgate.broker.client import Admin, Gate, GateAdmin, TopicDescription
 from headgate.broker.client.errors import skip_command
+from headgate.broker.cluster.topic_config import KEYS, Kind
+from headgate.broker.runtime.config import parse_duration_ms, parse_size
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 UNKNOWN = "?"
@@ -30,11 +32,13 @@ def create(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="Default: the broker's `num_partitions`.")
     ] = None,
-    config: Pairs = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
+    ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
 ) -> Coroutine[Any, Any, None]:
     """Create topics."""
-    return _create(cluster, topics, partitions, topic_settings("--config", config), if_not_exists)
+    return _create(cluster, topics, partitions, _settings("--config", config), if_not_exists)
 
 
 async def _create(
@@ -54,6 +58,17 @@ async def _create(
 
         _, errors = await output.each(names, make)
     output.tell_of(errors)
+
+
+def _settings(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """The settings of a topic, by name, in Kafka's form: ``7d`` in ms, ``1GiB`` in bytes. The broker judges all other values."""
+    settings = named_pairs(option, given)
+    for name, value in settings.items():
+        parse = parse_duration_ms if name.endswith(".ms") else parse_size if name.endswith(".bytes") else None
+        if parse is not None and name in KEYS and KEYS[name].kind in (Kind.INT, Kind.LONG):
+            number = parse(value)
+            settings[name] = value if number is None else str(number)
+    return settings
 
 
 @command(app, "list")
@@ -160,7 +175,7 @@ def alter(
     ] = None,
 ) -> Coroutine[Any, Any, None]:
     """Change settings or the number of partitions of a topic."""
-    settings = topic_settings("--set", config)
+    settings = _settings("--set", config)
     if partitions is None and not settings and not unset:
         raise InvalidError(Reason.INVALID_REQUEST, "nothing to change: give --partitions, --set or --unset")
     return _alter(cluster, topic, partitions, settings, unset or [])
