@@ -129,11 +129,6 @@ class Manifest:
         """An incarnation, a segment or a term has this leader epoch."""
         self.leader_epoch = max(self.leader_epoch, leader_epoch)
 
-    def lead_id(self, topic_id: uuid.UUID, partition: int) -> int | None:
-        """The id of the broker that leads a partition of a live topic; None: no broker leads it at the moment."""
-        segment = self.segments.leads[topic_id][partition]
-        return None if segment is None else self.incarnations[segment.incarnation_id].broker_id
-
     def front(self, topic_id: uuid.UUID, partition: int) -> int:
         """The end of the next gate at the front: the beginning of the first window there, or the first possible live offset."""
         first = self.gates.front(topic_id, partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, cast
 
 import grpc
@@ -68,21 +68,6 @@ class ProvingChannel:
 
         return proven
 
-    def unary_stream(self, path: str) -> Callable[..., ProvenStream]:
-        """As gRPC's."""
-        call: Any = self._channel.unary_stream(path)
-
-        def proven(request: bytes, *, timeout: float | None = None, metadata: Metadata = ()) -> ProvenStream:
-            left_s = _deadline(timeout)
-
-            async def begin() -> Any:
-                await self._ask(left_s())
-                return call(request, timeout=left_s(), metadata=metadata + await self._proof(path))
-
-            return ProvenStream(begin())
-
-        return proven
-
     def stream_stream(self, path: str) -> Callable[[], ProvenStream]:
         """As gRPC's."""
 
@@ -128,10 +113,6 @@ class ProvenStream:
 
     async def read(self) -> Any:
         return await (await self._call()).read()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for message in await self._call():
-            yield message
 
     async def code(self) -> grpc.StatusCode:
         found: grpc.StatusCode = await (await self._call()).code()

@@ -40,14 +40,11 @@ class Forwarder:
         try:
             return await call(request.SerializeToString(), timeout=_left_s(context) or TIMEOUT_S, metadata=((FORWARDED_KEY, "1"),))
         except grpc.aio.AioRpcError as error:
-            self._note(error)
+            if error.code() is grpc.StatusCode.UNAVAILABLE and reason_of(error) is None:
+                # The next call opens a channel of its own: the certificates may have changed.
+                self._address = ""
             await _pass_on(error, context)
             raise
-
-    def _note(self, error: grpc.aio.AioRpcError) -> None:
-        """After a failed connection, the next call opens a channel of its own: the certificates may have changed."""
-        if error.code() is grpc.StatusCode.UNAVAILABLE and reason_of(error) is None:
-            self._address = ""
 
     async def close(self) -> None:
         """Close the channel."""
