@@ -193,7 +193,10 @@ def test_brokers_that_do_not_come_in_time(world: World, source: str, tmp_path: P
     strict = World(source, tmp_path, brokers=Brokers(maximum=3, bytes_per_s=1, wait_ms=0, short="fail"))
     strict.book.fleet_max = 2
     report = strict.run()
-    assert (report.state, report.code) == (State.UNAVAILABLE, 75) and "asked=`3` serving=`2`" in report.text
+    assert (report.state, report.code) == (State.UNAVAILABLE, 75)
+    assert report.text.startswith(
+        "the fleet did not reach the asked size. fleet=`headgate up` asked=`3` serving=`2` rule=`short: fail`"
+    )
     assert strict.book.reservations == {}
 
 

@@ -11,9 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from unittest.mock import Mock
 
@@ -30,7 +28,7 @@ from headgate.pipelines.cluster import GroupLag
 from headgate.pipelines.floods.model import Brokers, Partitions
 from headgate.pipelines.reservations import RESERVATIONS
 from tests.support.floods import CHECKS, flood
-from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
+from tests.support.stand_in import StandInCluster, StandInSpark, book
 
 ROOT = Path(__file__).parents[3]
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
@@ -349,19 +347,6 @@ def test_a_day_without_rows_is_no_error(world: World) -> None:
     assert not world.called("reserve")
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (RetryError(Reason.STORE_UNAVAILABLE, "the store does not answer"), "the store does not answer"),
-        (InvalidError(Reason.INVALID_REQUEST, "key is no expression"), "key is no expression"),
-    ],
-)
-def test_a_flood_that_fails_says_why_and_gives_the_brokers_back(world: World, error: Exception, text: str) -> None:
-    world.book.spark_error = error
-    assert failure(world.run()) == text
-    assert world.book.reservations == {} and world.book.live() == 1
-
-
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), dg.DagsterExecutionInterruptedError()])
 def test_a_cancelled_run_ends_with_one_sentence(world: World, interrupt: BaseException) -> None:
     world.book.spark_error = interrupt
@@ -445,8 +430,11 @@ def test_a_run_that_failed_by_a_mistake_is_not_retried(world: World, instance: d
     run = instance.get_run_by_id(result.run_id)
     assert run is not None and run.tags["dagster/max_retries"] == "0"
     world.book.spark_error = RetryError(Reason.STORE_UNAVAILABLE, "the store does not answer")
-    run = instance.get_run_by_id(world.run().run_id)
+    result = world.run()
+    assert failure(result) == "the store does not answer"
+    run = instance.get_run_by_id(result.run_id)
     assert run is not None and "dagster/max_retries" not in run.tags
+    assert world.book.reservations == {} and world.book.live() == 1
 
 
 def test_runs_of_one_backfill_share_one_reservation(world: World, instance: dg.DagsterInstance) -> None:
@@ -488,36 +476,6 @@ def test_a_source_that_is_not_there(world: World, instance: dg.DagsterInstance) 
     )
 
 
-class _Forbidden(BaseHTTPRequestHandler):
-    """Answers as S3 does to unknown credentials."""
-
-    def do_HEAD(self) -> None:
-        self.send_response(403)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_GET = do_HEAD
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_a_source_in_a_bucket_without_credentials(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-        path = "s3://lake/clicks.parquet"
-        world = World(path, instance)
-        text = failure(world.run())
-        server.shutdown()
-    assert text.startswith("the source may not be read: are there credentials for it?") and text.endswith(f"path=`{path}`")
-    assert not world.called("reserve")
-
-
 def test_a_spark_that_does_not_start(source: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """`test_session.py` has the start itself."""
     text = "spark does not start: no such master. master=`nowhere://at:all`"
@@ -526,11 +484,6 @@ def test_a_spark_that_does_not_start(source: str, instance: dg.DagsterInstance, 
     # Spark has a place of its own, so the flood needs a session.
     assert failure(world.run()).endswith(text)
     assert (world.book.reservations, world.book.live()) == ({}, 1), "the brokers are given back"
-
-
-def test_an_event_time_that_is_no_column(source: str, instance: dg.DagsterInstance) -> None:
-    text = failure(World(source, instance, event_time="when_it_was").run())
-    assert "no such column" in text and "columns=`at, user`" in text
 
 
 def test_a_run_without_a_partition(world: World, instance: dg.DagsterInstance) -> None:
@@ -549,21 +502,6 @@ def test_a_deadline_that_cannot_be_kept(source: str, instance: dg.DagsterInstanc
     assert failure(World(source, instance, deadline=1000).run()).startswith("the deadline cannot be kept")
 
 
-def test_a_fleet_that_falls_short_runs_with_what_came(world: World) -> None:
-    world.book.fleet_max = 2
-    result = world.run()
-    assert result.success
-    assert step(result, "capacity")["brokers serving"] == 2
-
-
-def test_a_fleet_that_falls_short_fails_where_the_flood_says_so(source: str, instance: dg.DagsterInstance) -> None:
-    world = World(source, instance, brokers=Brokers(maximum=3, bytes_per_s=1, wait_ms=1000, short="fail"))
-    world.book.fleet_max = 2
-    text = failure(world.run())
-    assert text == "the fleet did not reach the asked size. fleet=`headgate up` asked=`3` serving=`2` rule=`short: fail`"
-    assert world.book.reservations == {}
-
-
 def test_a_cluster_that_lets_nobody_ask_for_so_many(world: World, source: str, instance: dg.DagsterInstance) -> None:
     world.book.reservation_max = 2
     result = world.run()
@@ -574,11 +512,6 @@ def test_a_cluster_that_lets_nobody_ask_for_so_many(world: World, source: str, i
     strict = World(source, instance, brokers=Brokers(maximum=3, bytes_per_s=1, short="fail"))
     strict.book.reservation_max = 2
     assert failure(strict.run()) == "a reservation is for 1 to 2 brokers"
-
-
-def test_a_cluster_that_is_not_there(world: World) -> None:
-    world.book.error = RetryError(Reason.CLOSED, "no broker listens there")
-    assert failure(world.run()) == "no broker listens there"
 
 
 def group(lag: int, position: int, members: int = 1) -> GroupLag:
@@ -610,12 +543,3 @@ def test_only_the_named_consumers_count(source: str, instance: dg.DagsterInstanc
     result = world.run()
     found = next(one for one in result.get_asset_check_evaluations() if one.check_name == "consumers_catching_up")
     assert found.description == "not reading: billing; without a position in the topic: never"
-
-
-def test_books(world: World) -> None:
-    """Tests the stand-in itself: the brokers follow the largest reservation."""
-    cluster = StandInCluster(name=world.name)
-    cluster.reserve("x", 3, 1000, "me")
-    assert isinstance(world.book, Book) and cluster.desired().live_brokers == 3
-    assert cluster.release("x") and not cluster.release("x")
-    assert cluster.desired().live_brokers == 1

@@ -6,7 +6,10 @@ A mismatch means surplus or missing brokers, a forecast that does not learn, or 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -17,7 +20,7 @@ from hypothesis import strategies as st
 
 from headgate.assets.plot import markdown, svg
 from headgate.assets.recorder import Sample, broker_seconds, peak
-from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.broker.runtime.errors import HeadgateError, InvalidError
 from headgate.pipelines.floods.measure import measure
 from headgate.pipelines.floods.model import Brokers, Flood, Partitions, Source
 from headgate.pipelines.floods.plan import (
@@ -34,7 +37,6 @@ from headgate.pipelines.floods.plan import (
 from headgate.pipelines.floods.spans import spans_of
 from headgate.pipelines.floods.spread import Part, next_merge, next_split
 from tests.support import floods
-from tests.support.s3_server import S3Server
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 CSV = {"header": "true", "inferSchema": "true"}
@@ -280,15 +282,34 @@ def damage(path: Path, *, footer: bool) -> None:
     path.write_bytes(content[:end] + zeros + content[-8:] if footer else content[:4] + zeros + content[end:])
 
 
-def test_a_bucket_that_may_not_be_read(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+class _Forbidden(BaseHTTPRequestHandler):
+    """Answers as S3 does to unknown credentials."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_bucket_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
-    with pytest.raises((FatalError, InvalidError)) as caught:
-        rows_of(flood("s3://no-such-bucket/x.parquet"), "2026-01-01")
-    assert caught.value.reason in (Reason.STORE_MISCONFIGURED, Reason.NOT_FOUND)
+    path = "s3://lake/clicks.parquet"
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(HeadgateError) as caught:
+            rows_of(flood(path), "2026-01-01")
+        server.shutdown()
+    assert caught.value.message.startswith("the source may not be read: are there credentials for it?")
+    assert caught.value.message.endswith(f"path=`{path}`")
 
 
 # -- segments
